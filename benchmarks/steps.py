@@ -12,6 +12,11 @@ slowed down for whole turns, the fastest turns of both sides tell more. With
 `--same-rows` the private side takes batches of one size instead of Poisson
 samples, as many rows as Keras.
 
+    python benchmarks/steps.py --proven [--workload w1 ...] [--rounds 7]
+
+compares private steps with precision="proven" with those without, on batches of
+one size, by the time of all processors.
+
     python benchmarks/steps.py --peers [--workload w1 ...] [--rounds 5]
 
 compares with Opacus, TensorFlow Privacy and JAX Privacy as well; each has an
@@ -25,8 +30,10 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from peers import comparison, driver, environments, table
 from peers.keras_dp_worker import keras_step, private_step
@@ -37,40 +44,55 @@ PEERS = ["opacus", "tf_privacy", "jax_privacy"]
 
 
 def measure(
-    workload: Workload, turns: int, *, draws: bool
-) -> tuple[list[float], list[float]]:
+    workload: Workload, turns: int, *, draws: bool, proven: bool
+) -> tuple[Sequence[float], Sequence[float]]:
     """Returns the seconds per step of both sides, one of each per turn."""
-    private = private_step(workload, METRICS, draws=draws)
-    ordinary = keras_step(workload, METRICS)
-    steps = workload.steps
-    private.run(steps)
-    ordinary.run(steps)
-    private_times, ordinary_times = [], []
-    for _ in range(turns):
-        private_times.append(private.run(steps) / steps)
-        ordinary_times.append(ordinary.run(steps) / steps)
-    return private_times, ordinary_times
+    if proven:
+        ours, other = (
+            private_step(workload, METRICS, draws=False, precision=precision)
+            for precision in ("proven", "assumed")
+        )
+    else:
+        ours = private_step(workload, METRICS, draws=draws)
+        other = keras_step(workload, METRICS)
+    # Two private steps do the same but for rounding: their work is compared.
+    clock = time.process_time if proven else time.perf_counter
+
+    def timed(step: Any) -> float:
+        start = clock()
+        step.run(workload.steps)
+        return (clock() - start) / workload.steps
+
+    timed(ours), timed(other)
+    times = [(timed(ours), timed(other)) for _ in range(turns)]
+    our_times, other_times = zip(*times, strict=True)
+    return our_times, other_times
 
 
-def beside_keras(names: Sequence[str], turns: int, *, draws: bool) -> None:
-    """Prints one row per workload."""
+def beside_one(
+    names: Sequence[str], turns: int, *, draws: bool, proven: bool
+) -> None:
+    """Prints one row per workload, beside Keras or the assumed precision."""
     import keras
 
     print(
-        "| model | batch | private ms | Keras ms | ratio, median (range) "
-        "| ratio of the fastest turns |"
+        "| model | batch "
+        f"| {'proven ms | assumed' if proven else 'private ms | Keras'} ms "
+        "| ratio, median (range) | ratio of the fastest turns |"
     )
     print("| --- | --- | --- | --- | --- | --- |")
     for name in names:
-        ours, keras_own = measure(WORKLOADS[name], turns, draws=draws)
-        ratios = [a / b for a, b in zip(ours, keras_own, strict=True)]
+        ours, others = measure(
+            WORKLOADS[name], turns, draws=draws, proven=proven
+        )
+        ratios = [a / b for a, b in zip(ours, others, strict=True)]
         print(
             f"| {name} | {WORKLOADS[name].batch} "
             f"| {1e3 * statistics.median(ours):.1f} "
-            f"| {1e3 * statistics.median(keras_own):.1f} "
+            f"| {1e3 * statistics.median(others):.1f} "
             f"| {statistics.median(ratios):.2f} "
             f"({min(ratios):.2f}-{max(ratios):.2f}) "
-            f"| {min(ours) / min(keras_own):.2f} |",
+            f"| {min(ours) / min(others):.2f} |",
             flush=True,
         )
         keras.backend.clear_session()
@@ -125,6 +147,7 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, nargs="+")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--same-rows", action="store_true")
+    parser.add_argument("--proven", action="store_true")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--only", choices=PEERS, nargs="+", help="of the peers")
     parser.add_argument("--slow", action="store_true", help="the slowest too")
@@ -140,7 +163,12 @@ def main() -> None:
         beside_peers(names, options)
     else:
         names = options.workload or list(WORKLOADS)
-        beside_keras(names, options.rounds or 7, draws=not options.same_rows)
+        beside_one(
+            names,
+            options.rounds or 7,
+            draws=not options.same_rows,
+            proven=options.proven,
+        )
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from keras_dp.ledger import (
     GaussianSum,
     InverseToeplitz,
     NonPrivateSum,
+    ProvenGaussianSum,
     TreeSum,
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
@@ -147,9 +148,9 @@ def is_noisy(event: Any) -> bool:
 def without_noise(query: DPQuery) -> DPQuery:
     """Returns the query with all noise removed."""
     if isinstance(query, Sum):
-        return dataclasses.replace(query, stddev=0.0)
+        return dataclasses.replace(query, stddev=0.0, precision="assumed")
     if isinstance(query, (Average, JointClipQuery)):
-        return dataclasses.replace(query, sum_stddev=0.0)
+        return dataclasses.replace(query, sum_stddev=0.0, precision="assumed")
     if isinstance(query, AdaptiveScaleQuery):
         return dataclasses.replace(query, query=without_noise(query.query))
     if isinstance(query, NestedQuery):
@@ -415,6 +416,20 @@ QUERIES = [
         JointClipQuery([1.0, 9.0], 1.5, 2.0, 3.0, gamma=0.1, rescale=True),
         [_S([2]), _S([3])],
         (GaussianSum("r", 1.5, 2),),
+        (0, 0),
+    ),
+    Case(
+        "proven",
+        Average(1.5, 2.0, 3.0, precision="proven"),
+        [_S([2]), _S([3])],
+        (ProvenGaussianSum("r", 1.5, 2),),
+        (0, 0),
+    ),
+    Case(
+        "joint-proven",
+        JointClipQuery([1.0, 9.0], 1.5, 2.0, 3.0, precision="proven"),
+        [_S([2]), _S([3])],
+        (ProvenGaussianSum("r", 1.5, 2),),
         (0, 0),
     ),
     Case(

@@ -68,6 +68,7 @@ def private_step(
     draws: bool = True,
     checks: bool = True,
     scales: bool = False,
+    precision: str = "assumed",
 ) -> Any:
     """Returns the private `fit` of the same arrays.
 
@@ -77,6 +78,7 @@ def private_step(
         draws: Whether batches are Poisson samples, or of one size.
         checks: Whether the gradients are checked before the first round.
         scales: Whether the gradients are divided by scales that adapt.
+        precision: See `keras_dp.GaussianSumQuery`.
     """
     import keras
 
@@ -94,6 +96,7 @@ def private_step(
         protocol.L2_NORM_CLIP,
         protocol.NOISE_MULTIPLIER,
         denominator=workload.batch,
+        precision=precision,
     )
     if scales:
         query = keras_dp.dp_queries.AdaptiveScaleQuery(

@@ -213,6 +213,11 @@ class DPQuery(Configured, abc.ABC):
         """
         return False
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether it has a bound that holds in floating point."""
+        return False
+
     def schedule(self, global_state: Nest) -> list[tuple[Nest, int]] | None:
         """Returns the events of all rounds to come, if they are fixed already.
 

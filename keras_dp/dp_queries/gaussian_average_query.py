@@ -19,6 +19,7 @@ from keras_dp.dp_queries.normalized_query import (
     NormalizedQuery,
     checked_denominator,
 )
+from keras_dp.dp_queries.proven_sum import checked_precision
 from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
@@ -48,6 +49,7 @@ class GaussianAverageQuery(WrappingQuery):
         gamma: See `GaussianSumQuery`.
         rescale: Whether the average is divided by `l2_norm_clip`; see
             `GaussianSumQuery`.
+        precision: "assumed" or "proven"; see `GaussianSumQuery`.
 
     Raises:
         TypeError: `denominator` is missing; or both or neither of `sum_stddev`
@@ -70,6 +72,7 @@ class GaussianAverageQuery(WrappingQuery):
     denominator: float
     gamma: float | None
     rescale: bool
+    precision: str
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class GaussianAverageQuery(WrappingQuery):
         noise_multiplier: float | None = None,
         gamma: float | None = None,
         rescale: bool = False,
+        precision: str = "assumed",
     ) -> None:
         _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
         stddev = stddev_from(
@@ -92,6 +96,7 @@ class GaussianAverageQuery(WrappingQuery):
             denominator=checked_denominator(denominator),
             gamma=checked_gamma(gamma, l2_norm_clip),
             rescale=checked_rescale(l2_norm_clip, rescale=rescale),
+            precision=checked_precision(precision, stddev),
         )
 
     @property
@@ -107,6 +112,7 @@ class GaussianAverageQuery(WrappingQuery):
             self.sum_stddev,
             gamma=self.gamma,
             rescale=self.rescale,
+            precision=self.precision,
         )
         return NormalizedQuery(total, self.denominator)
 

@@ -30,7 +30,7 @@ _EXPONENT = 0x7FF0000000000000  # The bits of the exponent of a float64.
 # Without noise, sums of float32 stay as they are.
 _LEAST_SPACING = 2.0**-149
 # Sums of more coordinates are worth compiling to one loop.
-_LEAST_COMPILED = 2**16
+LEAST_COMPILED = 2**16
 
 
 def spacing(stddev: tf.Tensor) -> tf.Tensor:
@@ -83,10 +83,10 @@ def _answer(
     total: tf.Tensor, noise: tf.Tensor, g: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
     size = total.shape.num_elements()
-    if size is None or size < _LEAST_COMPILED:
+    if size is None or size < LEAST_COMPILED:
         return _on_grid(total, noise, g, factor)
     flat = tf.reshape(total, [size]), tf.reshape(noise, [size])
-    answer = _compiled(size, total.dtype)(*flat, g, factor)
+    answer = in_one_loop(_on_grid, size, total.dtype)(*flat, g, factor)
     return tf.reshape(answer, total.shape)
 
 
@@ -101,12 +101,18 @@ def _on_grid(
 
 
 @functools.cache
-def _compiled(size: int, dtype: tf.DType) -> Callable[..., Any]:
-    """Returns `_on_grid` for sums of one size, as one loop.
+def in_one_loop(
+    function: Callable[..., Any], *kinds: Any
+) -> Callable[..., Any]:
+    """Returns a function for large tensors that is compiled to one loop.
 
     XLA would compile it twice if it were called both eagerly and in a graph. So
     it is always called in a graph.
+
+    Args:
+        function: A function of tensors.
+        kinds: The sizes and dtypes of these tensors: one loop for each.
     """
-    del size, dtype
-    core = tf.function(_on_grid, jit_compile=True, autograph=False)
+    del kinds
+    core = tf.function(function, jit_compile=True, autograph=False)
     return tf.function(lambda *given: core(*given), autograph=False)

@@ -25,8 +25,13 @@ from keras_dp.dp_queries.gaussian_sum_query import (
     stddev_from,
 )
 from keras_dp.dp_queries.normalized_query import checked_denominator
+from keras_dp.dp_queries.proven_sum import (
+    ProvenParams,
+    checked_precision,
+    proven_sum,
+)
 from keras_dp.dp_queries.saving import register, set_fields
-from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
+from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 _LARGEST_SCALE = 1e30
@@ -72,6 +77,8 @@ class JointClipQuery(SummingQuery, WrappingQuery):
             dimensionless.
         rescale: Whether the answer is divided by `l2_norm_clip`; see
             `GaussianSumQuery`.
+        precision: "assumed" or "proven"; see `GaussianSumQuery`. It is about
+            the scaled record.
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, section 2, "Joint
     clipping".
@@ -96,6 +103,7 @@ class JointClipQuery(SummingQuery, WrappingQuery):
     denominator: float
     gamma: float | None
     rescale: bool
+    precision: str
 
     def __init__(
         self,
@@ -107,6 +115,7 @@ class JointClipQuery(SummingQuery, WrappingQuery):
         noise_multiplier: float | None = None,
         gamma: float | None = None,
         rescale: bool = False,
+        precision: str = "assumed",
     ) -> None:
         each = _nests.leaves(scales)
         for scale in each:
@@ -130,6 +139,7 @@ class JointClipQuery(SummingQuery, WrappingQuery):
             denominator=checked_denominator(denominator),
             gamma=checked_gamma(gamma, l2_norm_clip),
             rescale=checked_rescale(l2_norm_clip, rescale=rescale),
+            precision=checked_precision(precision, stddev),
         )
 
     @property
@@ -157,12 +167,13 @@ class JointClipQuery(SummingQuery, WrappingQuery):
             self.sum_stddev,
             gamma=self.gamma,
             rescale=self.rescale,
+            precision=self.precision,
         )
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
         self._split(template)  # Raises if it does not fit.
-        return empty_sum(template)
+        return self.inner.initial_sample_state(template)
 
     @override
     def get_noised_result(
@@ -199,13 +210,20 @@ class JointClipQuery(SummingQuery, WrappingQuery):
     @override
     def bounded_sum(
         self,
-        params: tf.Tensor,
+        params: tf.Tensor | ProvenParams,
         like: Nest,
         records: Nest,
         mask: tf.Tensor | None,
     ) -> Nest:
         scales = _nests.leaves(self.scales)
         parts = self._split(records)
+        if isinstance(params, ProvenParams):
+            each = [
+                scale
+                for part, scale in zip(parts, scales, strict=True)
+                for _ in tf.nest.flatten(part)
+            ]
+            return proven_sum(like, records, params, mask, self.gamma, each)
         norms = records_lib.joint_norms(
             [
                 records_lib.norms(tf.nest.flatten(part)) / scale

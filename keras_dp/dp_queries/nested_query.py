@@ -194,6 +194,11 @@ class NestedQuery(DPQuery):
     def adapts(self) -> bool:
         return any(query.adapts for query in self._leaves)
 
+    @property
+    @override
+    def is_proven(self) -> bool:
+        return any(query.is_proven for query in self._leaves)
+
     @override
     def schedule(self, global_state: Nest) -> list[tuple[Nest, int]] | None:
         merged = together(

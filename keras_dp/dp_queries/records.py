@@ -5,11 +5,13 @@ A batch of records is a nest. Its leaves are tensors `[batch, ...]` or
 their norms and sums without being built.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
+
+from keras_dp._rounding import Proven
 
 Leaf = Any  # A tensor `[batch, ...]` or a `LazyRecords`.
 
@@ -39,15 +41,21 @@ class LazyRecords(Protocol):
             weights: Shape `[batch]`.
         """
 
-    def weighted_sums(
-        self, others: Sequence["LazyRecords"], weights: tf.Tensor
+    def sums_together(
+        self,
+        sums: Sequence[Callable[[tf.Tensor], tf.Tensor]],
+        weights: tf.Tensor,
     ) -> list[tf.Tensor]:
-        """Returns `weighted_sum` of these records, and of each of the others.
+        """Returns several weighted sums, each a function of the weights.
 
         Args:
-            others: Other leaves of the same batch.
+            sums: `weighted_sum` or `Proven.sums` of these records, and of
+                other leaves of the same batch.
             weights: Shape `[batch]`.
         """
+
+    def proven(self) -> Proven:
+        """Returns what is proven of the norms and of the sum."""
 
     def materialize(self) -> tf.Tensor:
         """Returns the records themselves, shape `[batch, ...]`."""
@@ -170,7 +178,8 @@ def weighted_sums(records: Any, weights: tf.Tensor) -> Any:
     """Returns `weighted_sum` of each leaf. Lazy leaves are summed together."""
     leaves = tf.nest.flatten(records)
     lazy = [leaf for leaf in leaves if isinstance(leaf, LazyRecords)]
-    sums = iter(lazy[0].weighted_sums(lazy[1:], weights) if lazy else [])
+    each = [leaf.weighted_sum for leaf in lazy]
+    sums = iter(lazy[0].sums_together(each, weights) if lazy else [])
     return tf.nest.pack_sequence_as(
         records,
         [

@@ -102,6 +102,11 @@ class WrappingQuery(DPQuery):
     def adapts(self) -> bool:
         return self.inner.adapts
 
+    @property
+    @override
+    def is_proven(self) -> bool:
+        return self.inner.is_proven
+
     @override
     def schedule(self, global_state: Nest) -> list[tuple[Nest, int]] | None:
         return self.inner.schedule(self.inner_state(global_state))

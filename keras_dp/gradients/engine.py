@@ -35,10 +35,10 @@ from keras_dp.gradients.capture.hooks import (
 )
 from keras_dp.gradients.capture.vectorized import called_again
 from keras_dp.gradients.layer_calls import functions_of
+from keras_dp.gradients.records.norms import outside_xla
 from keras_dp.gradients.records.records import (
     GradientRecords,
     ZeroRecords,
-    outside_xla,
     summed,
 )
 from keras_dp.gradients.records.scaled_records import ScaledRecords

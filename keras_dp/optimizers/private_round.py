@@ -89,6 +89,11 @@ class PrivateRound:
         """Whether events change from round to round."""
         return any(query.adapts for query in self.queries.values())
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether a query has a bound that holds in floating point."""
+        return any(query.is_proven for query in self.queries.values())
+
     def fingerprint(self) -> str:
         """Returns the queries and groups as text, to be compared later.
 

@@ -37,10 +37,12 @@ from keras_dp.ledger.rows.row import LARGEST_COUNT
 from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.wording import (
     counted,
+    finite_precision,
     libraries_of,
     moment,
     not_checked,
     on_one_line,
+    proven_rounds,
 )
 
 _KIND = "keras_dp certificate"
@@ -85,6 +87,7 @@ class Certificate:
         libraries: The other libraries in which rounds ran, with their versions;
             empty if there are none. That they did what the ledger says was not
             checked.
+        proven_rounds: The number of rounds whose bounds hold in floating point.
     """
 
     header: str
@@ -106,6 +109,7 @@ class Certificate:
     public_key: str = ""
     signature: str = ""
     libraries: str = ""
+    proven_rounds: int = 0
 
     def as_json(self) -> str:
         """Returns a JSON object; an infinite epsilon is the text `inf`."""
@@ -233,6 +237,11 @@ class Certificate:
                 f"its rounds ran in {again.libraries!r}, not in "
                 f"{self.libraries!r}"
             )
+        if self.proven_rounds != again.proven_rounds:
+            raise _differs(
+                f"the precision of {again.proven_rounds} rounds is proven, not "
+                f"of {self.proven_rounds}"
+            )
         if self._audits != again._audits:
             raise _differs(
                 f"the certificate says {self._audits.sentence!r} and the "
@@ -272,6 +281,7 @@ class Certificate:
             f"It covers {rounds} in {runs} of the data set "
             f"{on_one_line(header.dataset)}, up to row {self.seal_row}, "
             f"{moment(self.issued)} UTC.",
+            finite_precision(self.rounds, self.proven_rounds),
             *self._elsewhere,
             self._audits.sentence,
         )
@@ -294,8 +304,10 @@ class Certificate:
 
     def _content(self) -> dict[str, Any]:
         content = dataclasses.asdict(self)
-        if not self.libraries:  # Certificates had no such field at first.
-            del content["libraries"]
+        # Certificates had no such fields at first.
+        for field in ("libraries", "proven_rounds"):
+            if not content[field]:
+                del content[field]
         if not math.isfinite(self.epsilon):
             content["epsilon"] = "inf"
         return content
@@ -402,6 +414,7 @@ def _certificate(
         audited_confidence=audits.confidence,
         issued=seal.time,
         libraries=libraries_of(sealed.runs),
+        proven_rounds=proven_rounds(sealed.rounds),
     )
 
 

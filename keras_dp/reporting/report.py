@@ -31,7 +31,9 @@ from keras_dp.reporting.run_costs import RunCost, json_number, run_costs
 from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import (
     counted,
+    finite_precision,
     on_one_line,
+    proven_rounds,
     rounds_of_whole_units,
     wrapped,
 )
@@ -185,6 +187,9 @@ class Report:
         if runs:
             size += f" in {counted(runs, 'run')}"
         lines.append(size)
+        if self.total_rounds:
+            proven = proven_rounds(self.rounds)
+            lines.append(finite_precision(self.total_rounds, proven))
         return tuple(lines)
 
     def required_details(self) -> Details:
@@ -223,6 +228,7 @@ class Report:
             "total_rounds": self.total_rounds,
             "unsettled_rounds": self.unsettled,
             "seeded_rounds": self.seeded_rounds,
+            "proven_rounds": proven_rounds(self.rounds),
             "delta": self.delta,
             "neighbours": self.neighbours,
             "epsilon": {

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from keras_dp.ledger import (
+    ProvenGaussianSum,
     Round,
     RunRecord,
     SamplingEvent,
@@ -78,6 +79,47 @@ def declared_rounds(rounds: Iterable[tuple[Round, int]]) -> int:
         count
         for each, count in with_trials(rounds)
         if each.sampling.is_verified and not each.sampling.drawn_by_library
+    )
+
+
+def proven_rounds(rounds: Iterable[tuple[Round, int]]) -> int:
+    """Returns the number of rounds whose bounds hold in floating point.
+
+    A search counts as one round, which is proven if all of its trials are.
+    """
+
+    def proven(each: Round) -> bool:
+        return all(
+            isinstance(query, ProvenGaussianSum)
+            or (
+                isinstance(query, Selection)
+                and all(proven(trial) for trial, _ in query.all_rounds)
+            )
+            for query in each.queries
+        )
+
+    return sum(count for each, count in rounds if proven(each))
+
+
+def finite_precision(rounds: int, proven: int) -> str:
+    """Returns a sentence on what floating point does to the guarantee.
+
+    Args:
+        rounds: The number of rounds.
+        proven: The number of them whose bounds hold in floating point.
+
+    >>> finite_precision(1000, 1000)
+    'Finite precision: proven.'
+    >>> finite_precision(1, 0)
+    'Finite precision: assumed for 1 round, that float rounding is small.'
+    """
+    if proven == rounds:
+        return "Finite precision: proven."
+    which = counted(rounds - proven, "round")
+    if proven:
+        which += f" of {rounds:,}"
+    return (
+        f"Finite precision: assumed for {which}, that float rounding is small."
     )
 
 

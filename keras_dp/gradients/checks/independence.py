@@ -95,6 +95,38 @@ def check_examples_apart(trial: Trial, first: Pass) -> None:
         )
 
 
+def check_same_bits(trial: Trial, first: Pass) -> None:
+    """Raises if other examples change a bit of what an example adds.
+
+    A bound that holds in floating point assumes it: what all other examples add
+    must cancel, to the last bit, between two neighbouring samples.
+
+    Args:
+        trial: The model and its batch.
+        first: A pass over the batch as it is.
+
+    Raises:
+        GradientCheckError: A bit of a loss or of a norm changed.
+    """
+    kept = np.arange(trial.batch) % 2 == 0
+    changed = rows_of(trial.inputs, _exchanged(kept))
+    second = trial.run(changed, trial.weights)
+    for one, other in (
+        (first.losses, second.losses),
+        (np.transpose(first.squares), np.transpose(second.squares)),
+    ):
+        bits = np.asarray(one)[kept].tobytes()
+        if bits != np.asarray(other)[kept].tobytes():
+            raise GradientCheckError(
+                "With precision='proven', what an example adds must have the "
+                "same bits whatever the other examples are. Exchanging every "
+                "second example changed the last bits of the others' losses or "
+                "gradient norms. Use deterministic kernels "
+                "(tf.config.experimental.enable_op_determinism()), or "
+                "precision='assumed'."
+            )
+
+
 def _parts(trial: Trial) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns the examples of each part, and their weights, each `[batch]`.
 

@@ -14,7 +14,10 @@ import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
 from keras_dp.gradients.checks.brute_force import compare_gradients
-from keras_dp.gradients.checks.independence import check_examples_apart
+from keras_dp.gradients.checks.independence import (
+    check_examples_apart,
+    check_same_bits,
+)
 from keras_dp.gradients.checks.trial import (
     LossesOf,
     SplitsOf,
@@ -37,6 +40,7 @@ def self_check(
     splits_of: SplitsOf = lambda _: [],
     examples: int = 2,
     eagerly: bool = False,
+    bits: bool = False,
 ) -> bool:
     """Tries the model and its engine on a batch.
 
@@ -69,6 +73,8 @@ def self_check(
             are without weights and masks.
         examples: How many norms are compared.
         eagerly: Whether nothing is traced.
+        bits: Whether what an example adds must have the same bits beside other
+            examples.
 
     Returns:
         Whether one of the gradients that were compared was finite.
@@ -91,7 +97,8 @@ def self_check(
                 splits_of=splits_of,
                 examples=examples,
                 eagerly=eagerly,
-            )
+            ),
+            bits=bits,
         )
 
     try:
@@ -103,7 +110,7 @@ def self_check(
     return check()
 
 
-def _check(trial: Trial) -> bool:
+def _check(trial: Trial, *, bits: bool) -> bool:
     """Checks the engine of a trial, and returns as `self_check`."""
     weights = [(v, tf.identity(v.value)) for v in trial.engine.variables]
     closed = [pair for pair in trial.state if _could_hide(pair[1])]
@@ -116,7 +123,7 @@ def _check(trial: Trial) -> bool:
                 _open(closed)
             else:
                 restore(closed)
-            if _finds_nothing(trial):
+            if _finds_nothing(trial, bits=bits):
                 return True
         return False
     finally:
@@ -126,12 +133,14 @@ def _check(trial: Trial) -> bool:
         trial.forget()
 
 
-def _finds_nothing(trial: Trial) -> bool:
+def _finds_nothing(trial: Trial, *, bits: bool) -> bool:
     """Raises for a defect. Returns the result of `compare_gradients`."""
     first = trial.run(trial.inputs, trial.weights)
     for losses, batch_loss in first.splits:
         check_loss_splits(losses, batch_loss)
     check_examples_apart(trial, first)
+    if bits:
+        check_same_bits(trial, first)
     return compare_gradients(trial, first)
 
 

@@ -6,20 +6,30 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_dp._override import override
+from keras_dp._rounding import Proven
 from keras_dp.gradients.records import cost_model
+from keras_dp.gradients.records.norms import (
+    norms_along,
+    squared_sums,
+    unit_of,
+)
+from keras_dp.gradients.records.proven_bounds import (
+    of_built,
+    of_outer_products,
+)
 from keras_dp.gradients.records.records import (
     GradientRecords,
-    finite_or,
     grouped_axis,
     in_float,
+)
+from keras_dp.gradients.records.sides import sides
+from keras_dp.gradients.records.sums import (
+    finite_or,
     kept,
-    norms_along,
     scaled,
-    squared_sums,
     sum_under,
     weighted,
 )
-from keras_dp.gradients.records.sides import sides
 
 
 class Arrangement(NamedTuple):
@@ -106,6 +116,18 @@ class OuterProductRecords(GradientRecords):
         norms = norms_along(left, axis=3) * norms_along(right, axis=3)
         return tf.reduce_sum(tf.square(norms), axis=[1, 2])
 
+    @override
+    def proven(self) -> Proven:
+        if self.instantiates:
+            proven = of_built(self._instantiated())
+        else:
+            proven = of_outer_products(self.left, self.right, self._contract)
+        return proven._replace(
+            sums=lambda weights: self.arrangement.apply(
+                proven.sums(weights), proven.blocks
+            )
+        )
+
     def balanced(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns factors with the same products. Entries on the left are <= 1.
 
@@ -131,7 +153,7 @@ class OuterProductRecords(GradientRecords):
                 kept(self.left, weights), weighted(self.right, weights)
             ),
         )
-        return self.arrangement.apply(total)
+        return self.arrangement.apply(total[0])
 
     @override
     def materialize(self) -> tf.Tensor:
@@ -176,13 +198,27 @@ class OuterProductRecords(GradientRecords):
             self.left * lefts, self.right * rights, self.arrangement
         )
 
-    def _contract(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    def _contract(
+        self, left: tf.Tensor, right: tf.Tensor, blocks: int = 1
+    ) -> tf.Tensor:
+        """Returns the sum of each block, `[blocks, rows, left, right]`.
+
+        Args:
+            left: `[batch, rows, shared, left]`.
+            right: `[batch, rows, shared, right]`.
+            blocks: The number of equal blocks of the batch.
+        """
         batch, rows, shared, lefts, rights = self._sizes
         if rows > 1:
-            return tf.einsum("brtp,brtq->rpq", left, right)
-        left = tf.reshape(left, [batch * shared, lefts])
-        right = tf.reshape(right, [batch * shared, rights])
-        return tf.matmul(left, right, transpose_a=True)[tf.newaxis]
+            size = [blocks, batch // blocks, rows, shared]
+            left = tf.reshape(left, [*size, lefts])
+            right = tf.reshape(right, [*size, rights])
+            return tf.einsum("nbrtp,nbrtq->nrpq", left, right)
+        size = [blocks] * (blocks > 1) + [batch // blocks * shared]
+        left = tf.reshape(left, [*size, lefts])
+        right = tf.reshape(right, [*size, rights])
+        sums = tf.matmul(left, right, transpose_a=True)
+        return tf.reshape(sums, [blocks, 1, lefts, rights])
 
     def _instantiated(self) -> tf.Tensor:
         """Returns the gradients, `[batch, rows, left, right]`."""
@@ -214,11 +250,6 @@ def _ghost_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     least = least_square(left.shape[0], shared, left.dtype)
     bounds = tf.maximum(grams, least * squares) + margin * squares
     return tf.cast(tf.reduce_sum(bounds, axis=1), left.dtype)
-
-
-def unit_of(dtype: tf.DType) -> float:
-    """Returns the unit of rounding."""
-    return 2.0**-53 if dtype == tf.float64 else 2.0**-24
 
 
 def least_square(batch: int, terms: int, dtype: tf.DType) -> float:

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_dp._override import override
-from keras_dp.gradients.records.records import (
-    GradientRecords,
-    in_float,
-    squared_sums,
-    weighted,
-)
+from keras_dp._rounding import Proven
+from keras_dp.gradients.records.norms import squared_sums
+from keras_dp.gradients.records.proven_bounds import of_table_rows
+from keras_dp.gradients.records.records import GradientRecords, in_float
+from keras_dp.gradients.records.sums import weighted
 
 
 class RowRecords(GradientRecords):
@@ -128,6 +127,15 @@ class RowRecords(GradientRecords):
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         ids, updates = self._by_row()
         return _rows_added(weighted(updates, weights), ids, self.rows)
+
+    @override
+    def proven(self) -> Proven:
+        ids, updates = self._by_row()
+        return of_table_rows(
+            updates,
+            lambda rows: _rows_added(rows, ids, self.rows),
+            self.rows * updates.shape[-1],
+        )
 
     @override
     def materialize(self) -> tf.Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_dp._override import override
+from keras_dp._rounding import Proven
 from keras_dp.gradients.records.records import GradientRecords, in_float
 
 
@@ -28,6 +29,16 @@ class ScaledRecords(GradientRecords):
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         return in_float(self.inner.weighted_sum(weights)) * self.factor
+
+    @override
+    def proven(self) -> Proven:
+        inner, factor = self.inner.proven(), self.factor
+        # Products with powers of two are exact in float64.
+        return inner._replace(
+            squares=inner.squares * factor**2,
+            absolute=inner.absolute * factor,
+            sums=lambda weights: inner.sums(weights) * factor,
+        )
 
     @override
     def materialize(self) -> tf.Tensor:

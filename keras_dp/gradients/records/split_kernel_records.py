@@ -7,14 +7,15 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_dp._override import override
+from keras_dp._rounding import Proven, joint
+from keras_dp.gradients.records.norms import squared_sums
+from keras_dp.gradients.records.proven_bounds import of_built
 from keras_dp.gradients.records.records import (
     GradientRecords,
     grouped_axis,
     outer_product,
-    squared_sums,
-    sum_under,
-    weighted,
 )
+from keras_dp.gradients.records.sums import sum_under, weighted
 
 
 class Block(NamedTuple):
@@ -64,6 +65,20 @@ class SplitKernelRecords(GradientRecords):
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         return self._mapped(lambda rows: sum_under(weights, rows))._arranged()
+
+    @override
+    def proven(self) -> Proven:
+        each = [of_built(block.products) for block in self.blocks]
+        squares, error, absolute = joint(each)
+
+        def sums(weights: tf.Tensor) -> tf.Tensor:
+            blocks = [
+                Block(own.sums(weights), block.rows)
+                for own, block in zip(each, self.blocks, strict=True)
+            ]
+            return SplitKernelRecords(blocks, self.shape)._arranged()
+
+        return Proven(squares, each[0].blocks, error, absolute, sums)
 
     @override
     def materialize(self) -> tf.Tensor:

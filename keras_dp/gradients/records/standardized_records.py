@@ -3,9 +3,9 @@
 import tensorflow as tf
 
 from keras_dp._override import override
+from keras_dp.gradients.records.norms import unit_of
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
-    unit_of,
 )
 from keras_dp.gradients.records.records import GradientRecords, summed
 

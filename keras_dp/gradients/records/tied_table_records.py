@@ -6,12 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from keras_dp._override import override
+from keras_dp._rounding import LARGEST_RATIO, UNIT_64, UP, Proven, gamma
+from keras_dp.gradients.records.norms import norms_along, unit_of
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
     least_square,
-    unit_of,
 )
-from keras_dp.gradients.records.records import GradientRecords, norms_along
+from keras_dp.gradients.records.records import GradientRecords
 from keras_dp.gradients.records.row_records import RowRecords
 
 
@@ -99,6 +100,26 @@ class TiedTableRecords(GradientRecords):
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         return tf.add_n([part.weighted_sum(weights) for part in self._parts])
+
+    @override
+    def proven(self) -> Proven:
+        """Bounds the norm of the sum of two uses by the sum of their norms."""
+        each = [part.proven() for part in self._parts]
+        norms = tf.add_n([tf.sqrt(part.squares) for part in each])
+
+        def sums(weights: tf.Tensor) -> tf.Tensor:
+            every = [tf.cast(part.sums(weights), tf.float64) for part in each]
+            return tf.reduce_sum(tf.concat(every, 0), axis=0, keepdims=True)
+
+        added = sum(part.blocks for part in each)
+        lost = gamma(added, UNIT_64) * norms.shape[0] * LARGEST_RATIO
+        return Proven(
+            tf.square(norms) * UP,
+            1,
+            sum(part.error for part in each) + lost,
+            sum(part.absolute for part in each),
+            sums,
+        )
 
     @override
     def materialize(self) -> tf.Tensor:

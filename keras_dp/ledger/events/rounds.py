@@ -474,6 +474,31 @@ class GaussianSum(SumQueryEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ProvenGaussianSum(GaussianSum):
+    """A `GaussianSum` whose bound holds in floating point.
+
+    The bound covers the rounding of the norms and sums of records in float32,
+    in any order of addition; see `docs/finite_precision.md`. It costs what a
+    `GaussianSum` costs.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: See `GaussianSum`.
+        noise_stddev: See `GaussianSum`.
+
+    >>> ProvenGaussianSum("gradients", l2_norm_bound=1, noise_stddev=4)
+    ProvenGaussianSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0)
+    """
+
+    kind: ClassVar[str] = "proven_gaussian_sum"
+
+    @override
+    @property
+    def words(self) -> str:
+        return _sum_in_words(self, "Gaussian sum in proven precision")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class NonPrivateSum(SumQueryEvent):
     """One release of a sum without bound or noise: epsilon is infinite.
 
@@ -767,6 +792,7 @@ ALL: tuple[type[SamplingEvent] | type[SumQueryEvent], ...] = (
     FullDataset,
     UnverifiedSampling,
     GaussianSum,
+    ProvenGaussianSum,
     NonPrivateSum,
     DiscreteGaussianSum,
     TreeSum,

@@ -1,6 +1,7 @@
 """Checks conditions that must hold before a private model trains."""
 
 import math
+import os
 from collections.abc import Collection
 from typing import Any
 
@@ -22,6 +23,13 @@ from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 # overflows, and it can shrink by 2^10 more before it underflows.
 _LOSS_SCALE = 2.0**10
 _LARGEST_LOSS_SCALE = 2.0**15  # The largest power of two in float16.
+
+# The variables of the environment that let oneDNN round factors.
+_MODES_OF_ONEDNN = (
+    "TF_SET_ONEDNN_FPMATH_MODE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
+)
 
 _UNSUPPORTED = (
     tf.distribute.ParameterServerStrategy,
@@ -188,8 +196,18 @@ def check_precision() -> None:
     """Raises on devices whose rounding breaks the guarantee.
 
     Raises:
-        PrivateTrainingError: There is a GPU, and TensorFloat-32 is on.
+        PrivateTrainingError: There is a GPU, and TensorFloat-32 is on; or
+            oneDNN may compute float32 products in bfloat16.
     """
+    for name in _MODES_OF_ONEDNN:
+        mode = os.environ.get(name, "")
+        if mode.upper() not in {"", "STRICT"}:
+            raise PrivateTrainingError(
+                "Private training must multiply float32 numbers as such. In "
+                "bfloat16 or TensorFloat-32, clipped gradients exceed their "
+                f"bound by a relative 1e-2 or 1e-3. Received: {name}="
+                f"{_check.shown(mode)}. Unset it before TensorFlow is imported."
+            )
     if (
         tf.config.list_physical_devices("GPU")
         and tf.config.experimental.tensor_float_32_execution_enabled()

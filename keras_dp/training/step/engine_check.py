@@ -69,6 +69,7 @@ class EngineCheck:
             splits_of=splits_of,
             examples=examples,
             eagerly=self._parts.options.run_eagerly,
+            bits=self._parts.round.is_proven,
         )
         if finite and tells:
             self._checked.add(batch)

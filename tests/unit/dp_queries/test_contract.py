@@ -100,8 +100,11 @@ class CountingRecords:
         weights = np.asarray(weights, np.float64)
         return tf.constant(np.tensordot(weights, self._values, 1), tf.float32)
 
-    def weighted_sums(self, others, weights):
-        return [each.weighted_sum(weights) for each in (self, *others)]
+    def sums_together(self, sums, weights):
+        return [each(weights) for each in sums]
+
+    def proven(self):
+        raise AssertionError("No query of this table asks for proofs.")
 
     def materialize(self):
         assert self._materializes, "Nobody needs the records themselves."

@@ -23,6 +23,7 @@ from keras_dp.gradients.records import (
     row_records,
 )
 from keras_dp.gradients.records import records as records_lib
+from keras_dp.gradients.records.sums import all_finite
 from tests.models import MODELS
 
 
@@ -660,10 +661,11 @@ class TestRecords:
 
         def sums(x):
             records = engine.gradients(x, _squares, 4).records
-            each = [record.weighted_sum(weights) for record in records]
-            with records_lib.all_finite(certainly=True):
-                careless = records[0].weighted_sums(records[1:], weights)
-            together = records[0].weighted_sums(records[1:], weights)
+            own = [record.weighted_sum for record in records]
+            each = [one(weights) for one in own]
+            with all_finite(certainly=True):
+                careless = records[0].sums_together(own, weights)
+            together = records[0].sums_together(own, weights)
             return together, each, careless
 
         if mode != "eager":
@@ -688,7 +690,11 @@ class TestRecords:
 
         weights = tf.ones(4)
 
-        assert conditions(lambda r: r[0].weighted_sums(r[1:], weights)) == 1
+        def together(records):
+            own = [record.weighted_sum for record in records]
+            return records[0].sums_together(own, weights)
+
+        assert conditions(together) == 1
         assert conditions(lambda r: [x.weighted_sum(weights) for x in r]) == 4
 
     def test_an_unused_variable_has_zero_gradients(self) -> None:

@@ -120,6 +120,7 @@ FLOORS = {
         "dp_query preselected_vectors",
         "chunked_sums grid nested_query record_specs summing_query "
         "wrapping_query",
+        "proven_sum",
         (
             "discrete_gaussian_sum_query encoded_sum_query "
             "error_corrected_query gaussian_sum_query ks_denoised_query "
@@ -246,6 +247,7 @@ FOR_ALL = {
     "_nests",
     "_override",
     "_reproducible",
+    "_rounding",
     "_schedules",
     "_system",
     "_training_extra",

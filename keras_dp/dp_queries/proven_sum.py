@@ -1,0 +1,204 @@
+"""Sums of clipped records whose bound holds in floating point.
+
+Whatever is rounded how, and in whatever order is added, one record moves the
+sum by at most the clip. The lemmas are those of `docs/finite_precision.md`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_dp import _check
+from keras_dp._rounding import UNIT_64, Proven, gamma, joint, over
+from keras_dp.dp_queries import grid
+from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.dp_query import check_structure
+
+PRECISIONS = ("assumed", "proven")
+# A sum of a batch is at most this many steps of the grid in each coordinate,
+# so that those of 8,192 batches and replicas add up without rounding.
+LARGEST_STEPS = 2.0**40
+# Smaller weights lose bits in float32, and count as 0.
+_LEAST_WEIGHT = 2.0**-100
+# Rounding may take at most this part of the clip.
+_LARGEST_PART = 0.1
+
+
+class ProvenParams(NamedTuple):
+    """The public numbers of a round with proven precision.
+
+    Attributes:
+        l2_norm_clip: Scalar float64.
+        spacing: The spacing of the grid of sums, a power of two, scalar
+            float64.
+    """
+
+    l2_norm_clip: tf.Tensor
+    spacing: tf.Tensor
+
+
+def checked_precision(precision: str, stddev: float) -> str:
+    """Returns the precision of a query.
+
+    Raises:
+        ValueError: There is no such precision, or it needs noise.
+    """
+    _check.one_of(PRECISIONS, precision=precision)
+    if precision == "proven" and not stddev:
+        raise ValueError(
+            "The standard deviation of the noise must be positive with "
+            "precision='proven', whose grid follows from it. "
+            f"Received: stddev={stddev!r}. Use precision='assumed' for sums "
+            "without noise."
+        )
+    return precision
+
+
+def empty_steps(template: Any) -> Any:
+    """Returns the empty sum of records like `template`, in float64.
+
+    Raises:
+        TypeError: A leaf is not float32 or half precision.
+    """
+
+    def zeros(leaf: Any) -> tf.Tensor:
+        dtype = records_lib.in_float(tf.zeros([], leaf.dtype)).dtype
+        if dtype != tf.float32:
+            raise TypeError(
+                "Records must be float32, or in half precision, for "
+                f"precision='proven'. Received: a record of {dtype.name}. Use "
+                "precision='assumed' for float64."
+            )
+        return tf.zeros(leaf.shape, tf.float64)
+
+    return tf.nest.map_structure(zeros, template)
+
+
+def proven_sum(
+    like: Any,
+    records: Any,
+    params: ProvenParams,
+    mask: Any,
+    gamma: float | None = None,
+    scales: Sequence[float] | None = None,
+) -> Any:
+    """Returns the sum of clipped records, on a grid, in float64.
+
+    Adding, removing or zeroing out one record moves it by at most
+    the clip in L2 norm (theorem 1). Sums of several batches add up
+    without rounding.
+
+    Args:
+        like: Nest of tensors of the shapes of one record.
+        records: Nest of that structure, leaves `[batch, ...]` or lazy.
+        params: The bound on records, and the grid.
+        mask: See `records.masked`.
+        gamma: See `GaussianSumQuery`.
+        scales: Each leaf is divided by its own. 1 by default.
+    """
+    check_structure(like, records)
+    leaves = tf.nest.flatten(records)
+    parts = [_proven(leaf) for leaf in leaves]
+    if scales is not None:
+        parts = [over(*each) for each in zip(parts, scales, strict=True)]
+    whole = joint(parts)
+    clip, spacing = params
+    lengths = tf.sqrt(whole.squares) * (1 + 4 * UNIT_64)
+    size = sum(each.shape.num_elements() for each in tf.nest.flatten(like))
+    largest = 1.0 if gamma is None else tf.maximum(clip / gamma, 1)
+    # Rounding gets its part of the clip first.
+    rest = clip - 2 * whole.absolute * largest - spacing * math.sqrt(size)
+    rest /= 1 + 2 * (whole.error)
+    rest = tf.maximum(rest * (1 - 2.0**-40), 0)
+    if gamma is None:
+        weights = tf.minimum(tf.math.divide_no_nan(rest, lengths), 1)
+    else:
+        weights = rest / (lengths + gamma)
+    # A cast may round up by half a unit of float32.
+    weights = tf.cast(weights * (1 - 2.0**-23), tf.float32)
+    usable = tf.math.is_finite(whole.squares) & (weights >= _LEAST_WEIGHT)
+    weights = tf.where(usable, weights, tf.zeros_like(weights))
+    sums = _sums(leaves, parts, records_lib.masked(weights, mask))
+    return tf.nest.pack_sequence_as(
+        like, [_added_on_grid(blocks, spacing) for blocks in sums]
+    )
+
+
+def _added_on_grid(blocks: tf.Tensor, spacing: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of the blocks, each rounded to the grid.
+
+    Args:
+        blocks: `[blocks, ...]`.
+        spacing: A power of two, so that divisions are exact.
+    """
+    count, *shape = blocks.shape
+    size = math.prod(shape)
+    if size < grid.LEAST_COMPILED:
+        return _on_grid(blocks, spacing)
+    added = grid.in_one_loop(_on_grid, size, count, blocks.dtype)
+    flat = tf.reshape(blocks, [count, size])
+    return tf.reshape(added(flat, spacing), shape)
+
+
+def _on_grid(blocks: tf.Tensor, spacing: tf.Tensor) -> tf.Tensor:
+    # Steps are integers, so they add up without rounding (lemma 2).
+    steps = tf.round(tf.cast(blocks, tf.float64) / spacing)
+    most = LARGEST_STEPS / blocks.shape[0]
+    steps = tf.reduce_sum(tf.clip_by_value(steps, -most, most), axis=0)
+    return steps * spacing
+
+
+def _proven(leaf: records_lib.Leaf) -> Proven:
+    if isinstance(leaf, records_lib.LazyRecords):
+        return leaf.proven()
+    return _of_tensor(leaf)
+
+
+def _of_tensor(records: tf.Tensor) -> Proven:
+    """Returns what is proven of records that are added in float64."""
+    records = records_lib.in_float(records)
+    batch = records.shape[0]
+    if batch is None or not records.shape.is_fully_defined():
+        raise ValueError(
+            "The shapes of records must be known with precision='proven', "
+            "because rounding grows with the size of a batch. Received: "
+            f"{records.shape}. Give the tf.function an input signature with "
+            "sizes, or use tensors outside it."
+        )
+    rows = tf.cast(records, tf.float64)
+    flat = tf.reshape(rows, [batch, records.shape[1:].num_elements()])
+    up = 1 + 2 * gamma(flat.shape[1] + 4, UNIT_64)
+
+    def sums(weights: tf.Tensor) -> tf.Tensor:
+        weights = tf.cast(weights, tf.float64)[:, tf.newaxis]
+        sums = tf.reduce_sum(tf.math.multiply_no_nan(flat, weights), axis=0)
+        return tf.reshape(sums, [1, *records.shape[1:]])
+
+    return Proven(
+        tf.reduce_sum(tf.square(flat), axis=1) * up,
+        blocks=1,
+        error=gamma(batch + 4, UNIT_64) * batch,
+        absolute=0.0,
+        sums=sums,
+    )
+
+
+def _sums(
+    leaves: list[records_lib.Leaf], parts: list[Proven], weights: tf.Tensor
+) -> list[tf.Tensor]:
+    """Returns the sums of blocks. Lazy leaves are summed together."""
+    lazy = [
+        (leaf, part)
+        for leaf, part in zip(leaves, parts, strict=True)
+        if isinstance(leaf, records_lib.LazyRecords)
+    ]
+    each = [part.sums for _, part in lazy]
+    sums = iter(lazy[0][0].sums_together(each, weights) if lazy else [])
+    return [
+        next(sums)
+        if isinstance(leaf, records_lib.LazyRecords)
+        else part.sums(weights)
+        for leaf, part in zip(leaves, parts, strict=True)
+    ]

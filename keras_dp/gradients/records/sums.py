@@ -1,0 +1,202 @@
+"""Weighted sums of gradients, in which examples of weight 0 add nothing."""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+# Letters for the axes of a gradient. The batch is `b`.
+_AXES = "acdefghijklm"
+
+
+_ALL_FINITE = contextvars.ContextVar("all_finite", default=False)
+
+
+class _Together(NamedTuple):
+    """How sums are computed that are checked together.
+
+    Attributes:
+        graph: The graph in which all of them are checked.
+        checks: A number for each sum, which is not finite if the sum is not.
+        careful: Whether a check has failed, and examples of weight 0 are set
+            to 0.
+    """
+
+    graph: Any
+    checks: list[tf.Tensor]
+    careful: bool
+
+
+_TOGETHER: contextvars.ContextVar[_Together | None] = contextvars.ContextVar(
+    "together", default=None
+)
+
+
+@contextlib.contextmanager
+def all_finite(certainly: bool) -> Iterator[None]:
+    """Says whether sums are computed as if all examples were finite.
+
+    An example that is not finite then makes the sum not finite, even if its
+    weight is 0.
+    """
+    token = _ALL_FINITE.set(certainly)
+    try:
+        yield
+    finally:
+        _ALL_FINITE.reset(token)
+
+
+def kept(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns `tensor` with examples of weight 0 set to 0 (0 * NaN is NaN)."""
+    keep = _along_batch(weights != 0, tensor)
+    return tf.where(keep, tensor, tf.zeros_like(tensor))
+
+
+def weighted(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns `tensor` with every example multiplied by its weight.
+
+    An example of weight 0 becomes 0, even if it is not finite.
+    """
+    weights = _along_batch(tf.cast(weights, tensor.dtype), tensor)
+    return tf.math.multiply_no_nan(tensor, weights)
+
+
+def scaled(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns the same, except that 0 * NaN is NaN."""
+    return tensor * _along_batch(tf.cast(weights, tensor.dtype), tensor)
+
+
+def sum_under(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the weighted sum of the examples.
+
+    An example of weight 0 contributes nothing, even if it is not finite.
+
+    Args:
+        weights: Shape `[batch]`.
+        tensor: Shape `[batch, ...]`.
+    """
+    weights = tf.cast(weights, tensor.dtype)
+    return finite_or(
+        _product(weights, tensor),
+        lambda: tf.reduce_sum(weighted(tensor, weights), axis=0),
+    )
+
+
+def block_sums_under(
+    weights: tf.Tensor, tensor: tf.Tensor, blocks: int
+) -> tf.Tensor:
+    """Returns the weighted sums of equal blocks of examples, `[blocks, ...]`.
+
+    Args:
+        weights: Shape `[batch]`.
+        tensor: Shape `[batch, ...]`.
+        blocks: The number of blocks, a divisor of the batch.
+    """
+    if blocks == 1:
+        return sum_under(weights, tensor)[tf.newaxis]
+    batch, *shape = tensor.shape
+    size = [blocks, batch // blocks]
+    weights = tf.reshape(tf.cast(weights, tensor.dtype), size)
+    axes = _AXES[: len(shape)]
+
+    def summed(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.Einsum(
+            inputs=[weights, tf.reshape(tensor, [*size, *shape])],
+            equation=f"nb,nb{axes}->n{axes}",
+        )
+
+    return finite_or(
+        summed(tensor),
+        lambda: summed(kept(tensor, tf.reshape(weights, [batch]))),
+    )
+
+
+def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Returns a sum, computed in a second way if it is not finite.
+
+    Examples that are not finite have weight 0, and are rare. To set them to 0
+    first would copy all others, which takes as long as the sum.
+
+    Args:
+        total: The sum. It is not finite if an example is not, because 0 times
+            infinity is NaN.
+        careful: Computes the sum with the examples of weight 0 set to 0.
+    """
+    if _ALL_FINITE.get():
+        return total
+    together = _TOGETHER.get()
+    if together is not None and together.careful:
+        return careful()
+    # The sum of all entries is not finite if one of them is not. It takes one
+    # pass, which writes nothing.
+    check = tf.reduce_sum(total)
+    if together is not None and together.graph is _graph():
+        # If it overflows here, the sums are computed carefully for nothing.
+        together.checks.append(tf.cast(check, tf.float32))
+        return total
+    return tf.cond(tf.math.is_finite(check), lambda: total, careful)
+
+
+def _graph() -> Any:
+    """Returns the present graph. The body of a loop has a graph of its own."""
+    return tf.compat.v1.get_default_graph()
+
+
+@contextlib.contextmanager
+def _together(checks: list[tf.Tensor], *, careful: bool) -> Iterator[None]:
+    token = _TOGETHER.set(_Together(_graph(), checks, careful))
+    try:
+        yield
+    finally:
+        _TOGETHER.reset(token)
+
+
+def sums_together(
+    sums: Sequence[Callable[[tf.Tensor], tf.Tensor]], weights: tf.Tensor
+) -> list[tf.Tensor]:
+    """Returns weighted sums, with one check of those that need one.
+
+    All of these are computed a second time if one of them is not finite. A
+    check of each alone would make the graph of a step a quarter larger.
+
+    Args:
+        sums: Functions of the weights, such as `GradientRecords.weighted_sum`.
+        weights: Shape `[batch]`.
+    """
+    totals: list[tf.Tensor] = []
+    checks: list[tf.Tensor] = []
+    checked = []
+    with _together(checks, careful=False):
+        for place, each in enumerate(sums):
+            before = len(checks)
+            totals.append(each(weights))
+            if len(checks) > before:
+                checked.append(place)
+
+    def carefully() -> list[tf.Tensor]:
+        with _together([], careful=True):
+            return [sums[place](weights) for place in checked]
+
+    if checks:
+        found = tf.cond(
+            tf.math.is_finite(tf.add_n(checks)),
+            lambda: [totals[place] for place in checked],
+            carefully,
+        )
+        for place, total in zip(checked, found, strict=True):
+            totals[place] = total
+    return totals
+
+
+def _product(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    axes = _AXES[: tensor.shape.rank - 1]
+    # `tf.matmul` with its reshapes would add nine operations to the graph.
+    return tf.raw_ops.Einsum(
+        inputs=[weights, tensor], equation=f"b,b{axes}->{axes}"
+    )
+
+
+def _along_batch(vector: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(vector, [-1] + [1] * (tensor.shape.rank - 1))

@@ -1,0 +1,113 @@
+"""Trainings whose bounds hold in floating point."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp import accountants
+from keras_dp.errors import GradientCheckError
+from keras_dp.ledger import GaussianSum, ProvenGaussianSum
+from keras_dp.reporting import make_report
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(60, 6)).astype(np.float32)
+Y = GENERATOR.integers(0, 2, 60)
+
+
+@keras.saving.register_keras_serializable()
+class TinyMean(layers.Layer):
+    """Adds so little of the other examples that only last bits change."""
+
+    def call(self, inputs):
+        return inputs + 1e-6 * tf.reduce_mean(inputs, axis=0, keepdims=True)
+
+
+def trained(precision, *extra, jit_compile=False, rounds=3):
+    """Returns the ledger of a training, whose samples take some batches."""
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="numbers")
+    model = keras_dp.PrivateModel(
+        keras.Sequential(
+            [keras.Input((6,)), *extra, layers.Dense(4), layers.Dense(2)]
+        )
+    )
+    query = keras_dp.GaussianAverageQuery(
+        1.0, noise_multiplier=1.0, denominator=30, precision=precision
+    )
+    model.compile(
+        keras_dp.DPSGD(0.1, query=query, ledger=ledger),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=jit_compile,
+        private_metrics={},
+    )
+    batches = keras_dp.PoissonBatches(
+        (X, Y), sampling_probability=0.5, physical_batch_size=8
+    )
+    model.fit(batches, steps_per_epoch=rounds, verbose=0)
+    return ledger
+
+
+@pytest.fixture(scope="module")
+def ledgers():
+    return {
+        "proven": trained("proven"),
+        "compiled": trained("proven", jit_compile=True),
+        "assumed": trained("assumed"),
+    }
+
+
+class TestTheLedger:
+    def test_says_that_the_bounds_are_proven(self, ledgers) -> None:
+        for name in ("proven", "compiled"):
+            queries = [each.round.queries for each in ledgers[name].rounds]
+            (names,) = {tuple(query.name for query in own) for own in queries}
+            assert "gradients" in names
+            kinds = {type(query) for own in queries for query in own}
+            assert ProvenGaussianSum in kinds
+
+    def test_says_that_others_are_assumed(self, ledgers) -> None:
+        """The control."""
+        kinds = {
+            type(query)
+            for each in ledgers["assumed"].rounds
+            for query in each.round.queries
+        }
+        assert ProvenGaussianSum not in kinds
+        assert GaussianSum in kinds
+
+    def test_has_the_same_epsilon(self, ledgers) -> None:
+        costs = {
+            accountants.Fourier().epsilon(ledger, delta=1e-5)
+            for ledger in ledgers.values()
+        }
+        assert len(costs) == 1
+
+    def test_is_reported(self, ledgers) -> None:
+        pages = {
+            name: make_report(ledger, delta=1e-5).as_text()
+            for name, ledger in ledgers.items()
+        }
+        assert "Finite precision: proven." in pages["proven"]
+        assert "Finite precision: assumed for 3 rounds" in pages["assumed"]
+
+
+class TestIsolation:
+    def test_a_last_bit_is_found(self) -> None:
+        with pytest.raises(GradientCheckError, match="same bits"):
+            trained("proven", TinyMean(), rounds=1)
+
+    def test_is_not_asked_for_where_nothing_is_proven(self) -> None:
+        """The control: the tolerance is larger than last bits."""
+        trained("assumed", TinyMean(), rounds=1)
+
+
+@pytest.mark.parametrize(
+    "name", ["TF_SET_ONEDNN_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE"]
+)
+def test_short_products_are_refused(name, monkeypatch) -> None:
+    monkeypatch.setenv(name, "BF16")
+
+    with pytest.raises(keras_dp.errors.PrivateTrainingError, match=name):
+        trained("assumed", rounds=1)

@@ -1,0 +1,237 @@
+"""The lemmas of `docs/finite_precision.md`, in exact rational arithmetic."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from keras_dp.dp_queries import GaussianSumQuery, JointClipQuery
+from keras_dp.gradients.records import cost_model
+from keras_dp.gradients.records.outer_product_records import (
+    Arrangement,
+    OuterProductRecords,
+)
+from keras_dp.gradients.records.proven_bounds import upper_squares
+from keras_dp.gradients.records.records import MaterializedRecords
+from keras_dp.gradients.records.row_records import RowRecords
+from keras_dp.gradients.records.tied_table_records import TiedTableRecords
+
+law = settings(max_examples=25)
+
+# Entries of all sizes, and of sizes that are rounded against each other.
+ENTRIES = st.one_of(
+    st.floats(-4, 4, width=32),
+    st.floats(-(2.0**60), 2.0**60, width=32),
+    st.sampled_from([1.0, -1.0, 1 + 2**-23, 2.0**-12, -(2.0**-13), 2.0**-140]),
+)
+
+
+def arrays(*shape):
+    return hnp.arrays(np.float32, shape, elements=ENTRIES)
+
+
+def exact(array):
+    """Returns the numbers of an array as fractions."""
+    array = np.asarray(array, np.float64)
+    fractions = [Fraction(float(each)) for each in array.ravel()]
+    return np.array(fractions, object).reshape(array.shape)
+
+
+def square(array):
+    return sum((each * each for each in array.ravel()), Fraction(0))
+
+
+def kernel(left, right):
+    """Returns the records of a dense kernel that sees some positions."""
+    *_, rows, _, lefts = left.shape
+    shape = (rows, lefts, right.shape[-1])
+    return OuterProductRecords(
+        tf.constant(left),
+        tf.constant(right),
+        Arrangement(shape, (0, 1, 2), shape),
+    )
+
+
+def exact_kernels(left, right):
+    return np.einsum("brtp,brtq->brpq", exact(left), exact(right))
+
+
+@law
+@given(arrays(3, 7))
+def test_norms_are_bounded_from_above(rows):
+    """Lemma 5: no rounding makes a bound smaller than the norm."""
+    bounds = upper_squares(tf.constant(rows)).numpy()
+
+    for row, bound in zip(rows, bounds, strict=True):
+        assert np.isinf(bound) or Fraction(float(bound)) >= square(exact(row))
+
+
+def test_a_computed_norm_alone_is_no_bound():
+    """The control: some float32 norms are below the true ones."""
+    rows = np.float32(1) + np.arange(64, dtype=np.float32)[:, np.newaxis] / 97
+    rows = np.tile(rows, [1, 7])
+    computed = np.linalg.norm(rows, axis=1)
+
+    assert any(
+        Fraction(float(norm)) ** 2 < square(exact(row))
+        for norm, row in zip(computed, rows, strict=True)
+    )
+
+
+KINDS = ("one product", "ghost norms", "built", "rows", "tied")
+
+
+def records_of(kind, left, right):
+    """Returns records, and the vectors that they stand for, exactly."""
+    batch, _, shared, lefts = left.shape
+    if kind == "one product":
+        left, right = left[:, :, :1], right[:, :, :1]
+    if kind in {"one product", "ghost norms"}:
+        return kernel(left, right), exact_kernels(left, right)
+    if kind == "built":
+        return MaterializedRecords(tf.constant(left)), exact(left)
+    ids = np.arange(batch * shared).reshape(batch, shared) * 7 % 4
+    ids = np.sort(ids, axis=1)
+    table = RowRecords(tf.constant(ids), tf.constant(left[:, 0]), 4)
+    own, updates = table._by_row()
+    found = np.full((batch, 4, lefts), Fraction(0), object)
+    for i in range(batch):
+        for row, update in zip(own[i].numpy(), exact(updates[i]), strict=True):
+            found[i, row] += update
+    if kind == "rows":
+        return table, found
+    logits = np.zeros([batch, 1, shared, 4], np.float32)
+    logits[:, :, :, : right.shape[-1]] = right[:, :1]
+    projection = kernel(logits, left[:, :1])
+    shape = (4, lefts)
+    projection.arrangement = Arrangement((1, *shape), (0, 1, 2), shape)
+    tied = TiedTableRecords(table, projection)
+    return tied, found + exact_kernels(logits, left[:, :1])[:, 0]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ghost_norms():
+    """Kernels so small would be built."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost_model, "instantiates", lambda *_: False)
+        yield
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+@law
+@given(arrays(6, 2, 3, 2), arrays(6, 2, 3, 3))
+def test_norms_and_sums_are_as_proven(kind, left, right):
+    """Lemmas 3 to 7: norms from above, and sums within their error."""
+    records, vectors = records_of(kind, left, right)
+    proven = records.proven()
+    squares = proven.squares.numpy()
+
+    for bound, vector in zip(squares, vectors, strict=True):
+        assert np.isinf(bound) or Fraction(float(bound)) >= square(vector)
+    weights = np.float32(1 / (1 + np.sqrt(squares)))
+    weights[~np.isfinite(squares)] = 0
+    if not weights.any():
+        return
+    sums = exact(np.sum(np.float64(proven.sums(tf.constant(weights))), 0))
+    true = sum(
+        (w * v for w, v in zip(exact(weights), vectors, strict=True) if w),
+        np.full(vectors.shape[1:], Fraction(0), object),
+    )
+    length = max(
+        float(w) * np.sqrt(s)
+        for w, s in zip(weights, squares, strict=True)
+        if w
+    )
+    limit = proven.blocks * (length * proven.error + proven.absolute)
+    assert square(sums.reshape(true.shape) - true) <= Fraction(limit) ** 2
+
+
+def moved(query, records, keep):
+    """Returns by how much one record moves the sum, squared and exact."""
+    state = query.initial_global_state(0)
+    params = query.derive_sample_params(state)
+    template = tf.nest.map_structure(
+        lambda leaf: tf.zeros(
+            leaf.materialize().shape[1:]
+            if hasattr(leaf, "materialize")
+            else leaf.shape[1:]
+        ),
+        records,
+    )
+    batch = len(keep)
+
+    def total(mask):
+        empty = query.initial_sample_state(template)
+        return query.accumulate_records(params, empty, records, mask)
+
+    both = total(tf.ones([batch], tf.bool)), total(tf.constant(keep))
+    pairs = zip(*(tf.nest.flatten(each) for each in both), strict=True)
+    return sum(square(exact(one) - exact(other)) for one, other in pairs)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+@law
+@given(
+    arrays(6, 2, 3, 2),
+    arrays(6, 2, 3, 3),
+    st.integers(0, 5),
+    st.floats(2.0**-20, 2.0**20),
+    st.sampled_from([None, 0.01]),
+)
+def test_a_record_moves_the_sum_by_at_most_the_clip(
+    kind, left, right, row, clip, gamma
+):
+    """Theorem 1, for every kind of records."""
+    records, _ = records_of(kind, left, right)
+    query = GaussianSumQuery(
+        clip, noise_multiplier=1.0, gamma=gamma, precision="proven"
+    )
+    keep = np.arange(6) != row
+
+    assert moved(query, records, keep) <= Fraction(clip) ** 2
+
+
+@law
+@given(arrays(6, 2), arrays(6, 3), st.integers(0, 5), st.floats(1e-6, 1e6))
+def test_groups_move_together_by_at_most_the_clip(one, two, row, scale):
+    """Theorem 1 for groups of different scales."""
+    query = JointClipQuery(
+        [1.0, scale],
+        1.0,
+        noise_multiplier=1.0,
+        denominator=1,
+        precision="proven",
+    )
+    records = [tf.constant(one), tf.constant(two)]
+
+    assert moved(query, records, np.arange(6) != row) <= 1
+
+
+def planted(size=4096):
+    """Returns records of which one is rounded upwards, most of all."""
+    generator = np.random.default_rng(0)
+    others = generator.normal(size=(64, size)).astype(np.float32)
+    return [tf.constant(others)]
+
+
+def test_the_assumed_precision_lets_more_than_the_clip_through():
+    """The control of theorem 1: plain float32 sums break it."""
+    records = planted()
+    keep = np.arange(64) != 17
+    plain, proven = (
+        moved(
+            GaussianSumQuery(1.0, noise_multiplier=1.0, precision=precision),
+            records,
+            keep,
+        )
+        for precision in ("assumed", "proven")
+    )
+
+    assert plain > 1
+    assert 0.97 < proven <= 1

@@ -1,0 +1,100 @@
+"""Sums on the grid, whose bound holds in floating point."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery, grid
+from keras_dp.dp_queries import proven_sum as proven_lib
+from tests.query_table import accumulated
+
+GENERATOR = np.random.default_rng(5)
+
+
+def sums(precision, order):
+    """Returns the sum of batches that are added in an order."""
+    query = GaussianSumQuery(1.0, noise_multiplier=1.0, precision=precision)
+    state = query.initial_global_state(0)
+    params = query.derive_sample_params(state)
+    sample = query.initial_sample_state(tf.zeros([50]))
+    batches = np.random.default_rng(1).normal(size=(16, 8, 50))
+    for place in order:
+        records = tf.constant(batches[place], tf.float32)
+        sample = query.accumulate_records(params, sample, records)
+    return sample.numpy()
+
+
+class TestSums:
+    @pytest.mark.parametrize("precision", ["proven", "assumed"])
+    def test_do_not_depend_on_the_order_of_batches(self, precision) -> None:
+        """Bit by bit; the control is the assumed precision."""
+        there, back = (
+            sums(precision, range(16)),
+            sums(precision, range(15, -1, -1)),
+        )
+
+        assert np.array_equal(there, back) == (precision == "proven")
+
+    def test_are_multiples_of_the_spacing(self) -> None:
+        steps = sums("proven", range(16)) / float(grid.spacing(1.0))
+
+        assert np.array_equal(steps, np.round(steps))
+        assert np.abs(steps).max() > 2.0**20
+
+    def test_are_those_of_the_assumed_precision_up_to_rounding(self) -> None:
+        np.testing.assert_allclose(
+            sums("proven", range(16)), sums("assumed", range(16)), rtol=1e-4
+        )
+
+    def test_large_ones_are_summed_alike(self) -> None:
+        """Tensors above the limit are rounded by one compiled loop."""
+        size = grid.LEAST_COMPILED
+        records = tf.constant(GENERATOR.normal(size=(2, 3, size)), tf.float32)
+        spacing = tf.constant(2.0**-10, tf.float64)
+
+        large = proven_lib._added_on_grid(records[0], spacing)
+        small = proven_lib._added_on_grid(records[0, :, :100], spacing)
+
+        np.testing.assert_array_equal(large[:100], small)
+
+
+class TestAnswers:
+    def test_are_float32_with_the_noise_of_the_event(self) -> None:
+        query = GaussianAverageQuery(
+            1.0, noise_multiplier=2.0, denominator=4, precision="proven"
+        )
+        state = query.initial_global_state()
+        template = tf.zeros([40_000])
+        empty = accumulated(query, state, template, tf.zeros([1, 40_000]))
+
+        value = query.get_noised_result(empty, state).value
+
+        assert value.dtype == tf.float32
+        assert abs(np.std(value) / (2.0 / 4) - 1) < 0.03
+
+
+class TestBadInput:
+    def test_an_unknown_precision(self) -> None:
+        with pytest.raises(ValueError, match="precision"):
+            GaussianSumQuery(1.0, 1.0, precision="exact")
+
+    def test_no_noise(self) -> None:
+        with pytest.raises(ValueError, match="positive"):
+            GaussianSumQuery(1.0, 0.0, precision="proven")
+
+    def test_float64_records(self) -> None:
+        query = GaussianSumQuery(1.0, 1.0, precision="proven")
+
+        with pytest.raises(TypeError, match="float32"):
+            query.initial_sample_state(tf.zeros([2], tf.float64))
+
+    def test_batches_of_unknown_size(self) -> None:
+        query = GaussianSumQuery(1.0, 1.0, precision="proven")
+        state = query.initial_global_state(0)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+        def sample(records):
+            return accumulated(query, state, tf.zeros([2]), records)
+
+        with pytest.raises(ValueError, match="shapes of records"):
+            sample(tf.zeros([3, 2]))
