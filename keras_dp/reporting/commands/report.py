@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
     parser.add_argument(
         "--standard",
+        type=str.lower,
         choices=tuple(STANDARDS),
         help="print the requirements of a standard, each with the ledger's "
         "answer",
@@ -91,7 +92,7 @@ def _of_standard(report: Report, options: argparse.Namespace) -> Answer:
         arguments.write(options.html, found.as_page())
     return Answer(
         found.as_json() if options.json else found.as_text(),
-        found.contradictions,
+        found.report.contradictions,
         found.summary[-1] if found.missing else "",
     )
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from keras_dp._version import __version__
-from keras_dp.accountants.claim import Claim
+from keras_dp.reporting import limits
 from keras_dp.reporting.html_page import (
     escaped,
     list_of,
@@ -14,12 +14,12 @@ from keras_dp.reporting.html_page import (
     table_of,
     whole_page,
 )
-from keras_dp.reporting.limits import FILES, LIMITS
 from keras_dp.reporting.report import Report
 from keras_dp.reporting.run_costs import json_number
 from keras_dp.reporting.sources import DECLARED
 from keras_dp.reporting.standards import facts
 from keras_dp.reporting.standards.declarations import (
+    QUESTIONS,
     checked,
     form,
     question,
@@ -46,17 +46,14 @@ _SUBJECT = Requirement(
     "before the standard",
     "What is assessed, and who says so",
     "Name the data set, what is released, and who makes the declarations.",
-    (facts.subject,),
-    ("released", "declared_by"),
-    (FILES,),
+    ("subject", "released", "declared_by", "FILES"),
 )
 NO_CERTIFICATION = (
     "This page says what the ledger and the people who are named say. It is "
     "no certification and no legal advice. Requirements are in our words: "
     "read the document itself."
 )
-
-
+_SOURCES = tuple(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
 _LIMITS_TITLE = "What this page does not cover"
 
 
@@ -78,20 +75,12 @@ class Assessment:
 
     Attributes:
         standard: The document.
-        dataset: The name of the data set.
-        unit: The privacy unit.
-        claim: The claim to publish.
-        head: The hash over all rows of the ledger, in hex.
-        contradictions: A sentence for each audit that contradicts the ledger.
+        report: The report of the ledger.
         answered: All requirements, in the order of the document.
     """
 
     standard: Standard
-    dataset: str
-    unit: str
-    claim: Claim
-    head: str
-    contradictions: tuple[str, ...]
+    report: Report
     answered: tuple[Answered, ...]
 
     @property
@@ -115,7 +104,7 @@ class Assessment:
                 f"MISSING: {counted(len(self.missing), 'answer')}: "
                 f"{', '.join(self.missing)}."
             )
-        return (f"{self.claim.sentence(on_one_line(self.unit))}.", gaps)
+        return f"{self.report.sentences[0]}.", gaps
 
     def form(self, held: Mapping[str, str] | None = None) -> str:
         """Returns a TOML file with all declarations that are asked for.
@@ -124,63 +113,79 @@ class Assessment:
             held: Texts that are known already.
         """
         keys = [key for each, _ in self.answered for key in each.declared]
-        return form(keys, unit=on_one_line(self.unit), held=held)
+        return form(keys, unit=on_one_line(self.report.unit), held=held)
 
     def as_text(self) -> str:
         """Returns the page as lines that fit a terminal."""
-        lines = [line for each in self.contradictions for line in wrapped(each)]
+        lines = [
+            line
+            for each in self.report.contradictions
+            for line in wrapped(each)
+        ]
         lines += wrapped(self.standard.title)
         lines += wrapped(self.standard.scope, "  ", "  ")
         for each in (*self.summary, NO_CERTIFICATION):
             lines += ["", *wrapped(each)]
-        lines += ["", "Each answer names its source:"]
-        for each in _kinds():
-            lines += wrapped(each, "  - ", "      ")
-        for requirement, answers in self.answered:
+        lines += ["", "Each answer names its source:", *_items(_SOURCES)]
+        for requirement, rows in self._shown():
             lines += ["", *wrapped(_heading(requirement))]
             lines += wrapped(requirement.asks, "  ", "  ")
-            for answer in answers:
-                line = f"{_kind(answer)}: {_flat(answer.text)}"
-                lines += wrapped(line, "  - ", "      ")
-        lines += ["", _LIMITS_TITLE]
-        for each in LIMITS:
-            lines += wrapped(each, "  - ", "      ")
+            lines += _items(": ".join(row) for row in rows)
+        lines += ["", _LIMITS_TITLE, *_items(limits.LIMITS)]
         return "\n".join(lines)
 
     def as_page(self) -> str:
         """Returns an HTML page that needs no other file, to print and sign."""
         return whole_page(
-            f"{self.dataset}: answers to {self.standard.name}",
+            f"{self.report.dataset}: answers to {self.standard.name}",
             "".join(self._sections()),
         )
 
     def as_json(self) -> str:
         """Returns a JSON object; an infinite epsilon is the text `inf`."""
+        report = self.report
         return json.dumps(
             {
                 "standard": self.standard.name,
                 "title": self.standard.title,
                 "scope": self.standard.scope,
                 "version": __version__,
-                "dataset": self.dataset,
-                "unit": self.unit,
-                "head": self.head,
+                "dataset": report.dataset,
+                "unit": report.unit,
+                "head": report.required_details().head,
                 "claim": {
-                    **dataclasses.asdict(self.claim),
-                    "epsilon": json_number(self.claim.epsilon),
+                    **dataclasses.asdict(report.claim),
+                    "epsilon": json_number(report.claim.epsilon),
                 },
-                "contradictions": list(self.contradictions),
+                "contradictions": list(report.contradictions),
                 "kinds": KINDS,
                 "requirements": [*map(_as_dict, self.answered)],
                 "missing": list(self.missing),
-                "not_covered": list(LIMITS),
+                "not_covered": list(limits.LIMITS),
             },
             indent=2,
         )
 
+    def _shown(self) -> Iterator[tuple[Requirement, list[tuple[str, str]]]]:
+        """Yields requirements with rows of sources and answers.
+
+        An answer that was there before names the place where it was.
+        """
+        first: dict[Answer, str] = {}
+        for requirement, answers in self.answered:
+            rows: dict[tuple[str, str], None] = {}
+            for each in answers:
+                where = first.setdefault(each, requirement.title)
+                text = f'see "{where}".'
+                if where == requirement.title:
+                    text = on_one_line(" ".join(each.text.split()))
+                rows[_kind(each), text] = None
+            yield requirement, [*rows]
+
     def _sections(self) -> Iterator[str]:
-        if self.contradictions:
-            warnings = paragraphs_of(self.contradictions)
+        report = self.report
+        if report.contradictions:
+            warnings = paragraphs_of(report.contradictions)
             yield f'<div class="cautions">{warnings}</div>'
         yield paragraphs_of((self.standard.title, self.standard.scope))
         claim, gaps = self.summary
@@ -188,17 +193,18 @@ class Assessment:
         kind = "cautions" if self.missing else "soft"
         yield f'<div class="{kind}">{paragraphs_of((gaps,))}</div>'
         yield paragraphs_of((NO_CERTIFICATION,))
-        yield f"<h3>Sources of answers</h3>{list_of(_kinds())}"
-        for requirement, answers in self.answered:
-            rows = tuple((_kind(each), _flat(each.text)) for each in answers)
+        yield f"<h3>Sources of answers</h3>{list_of(_SOURCES)}"
+        for requirement, rows in self._shown():
             yield (
                 f"<h2>{escaped(_heading(requirement))}</h2>"
                 f"{paragraphs_of((requirement.asks,))}"
-                f"{table_of(Table(('source', 'answer'), rows))}"
+                f"{table_of(Table(('source', 'answer'), tuple(rows)))}"
             )
-        yield f"<h2>{_LIMITS_TITLE}</h2>{list_of(LIMITS)}"
-        head = f"Head of the ledger: {self.head}, keras_dp {__version__}."
-        yield paragraphs_of((head,))
+        yield f"<h2>{_LIMITS_TITLE}</h2>{list_of(limits.LIMITS)}"
+        head = report.required_details().head
+        yield paragraphs_of(
+            (f"Head of the ledger: {head}, keras_dp {__version__}.",)
+        )
         yield '<p style="margin-top:4em">Date, name, signature:</p>'
 
 
@@ -234,60 +240,48 @@ def assess(
             f"`standard` must be one of {', '.join(STANDARDS)}. Received: "
             f"standard={standard!r}."
         )
-    details = report.required_details()
-    chosen = STANDARDS[standard]
+    report.required_details()
     texts = checked(declarations or {})
     return Assessment(
-        standard=chosen,
-        dataset=report.dataset,
-        unit=report.unit,
-        claim=report.claim,
-        head=details.head,
-        contradictions=report.contradictions,
-        answered=tuple(
-            Answered(each, (*_answers(each, report, texts),))
-            for each in (_SUBJECT, *chosen.requirements)
+        STANDARDS[standard],
+        report,
+        tuple(
+            Answered(each, _answers(each, report, texts))
+            for each in (_SUBJECT, *STANDARDS[standard].requirements)
         ),
     )
 
 
 def _answers(
     requirement: Requirement, report: Report, texts: Mapping[str, str]
-) -> Iterator[Answer]:
-    gaps = []
-    for fact in requirement.facts:
-        for answer in fact(report):
-            if answer.kind == MISSING:
-                gaps.append(answer)
-            else:
-                yield answer
-    for key in requirement.declared:
-        if key in texts:
-            yield Answer(DECLARED, texts[key], key)
+) -> tuple[Answer, ...]:
+    found: list[Answer] = []
+    for name in requirement.answers:
+        if name.isupper():
+            found.append(Answer(NOT_COVERED, getattr(limits, name)))
+        elif name in texts:
+            found.append(Answer(DECLARED, texts[name], name))
+        elif name in QUESTIONS:
+            asked = question(name, on_one_line(report.unit))
+            found.append(Answer(MISSING, asked, name))
         else:
-            asked = question(key, on_one_line(report.unit))
-            gaps.append(Answer(MISSING, asked, key))
-    for each in requirement.limits:
-        yield Answer(NOT_COVERED, each)
-    yield from gaps
+            found += getattr(facts, name)(report)
+    # What is missing comes last.
+    return tuple(sorted(found, key=lambda each: each.kind == MISSING))
 
 
 def _heading(requirement: Requirement) -> str:
     return f"{requirement.title} ({requirement.section})"
 
 
-def _kinds() -> tuple[str, ...]:
-    return tuple(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
+def _items(texts: Iterable[str]) -> list[str]:
+    return [line for each in texts for line in wrapped(each, "  - ", "      ")]
 
 
 def _kind(answer: Answer) -> str:
     """Returns the source of an answer, with the key by which it is declared."""
     kind = answer.kind.upper() if answer.kind == MISSING else answer.kind
     return f"{kind} [{answer.key}]" if answer.key else kind
-
-
-def _flat(text: str) -> str:
-    return on_one_line(" ".join(text.split()))
 
 
 def _as_dict(answered: Answered) -> dict[str, Any]:

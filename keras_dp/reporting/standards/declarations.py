@@ -10,140 +10,82 @@ from keras_dp import _check
 
 # Each question is for people who know the data, the model and its use. One
 # file serves all standards; `{unit}` is the privacy unit.
+_TABLE = """
+declared_by: Who makes these declarations, in which role, and when?
+released: What is released, to whom: which files with which hashes, which
+    weights, statistics or metrics?
+purpose: What is the model for? Is it meant to give out data of those in its
+    training data?
+number_of_units: How many units are in the data (the unit is: {unit})? Is delta
+    well below one over that number?
+epsilon_choice: Who decided on epsilon and delta, and why is this bound
+    acceptable for these data?
+unit_identity: How is it known which records belong to one {unit}? Can a person
+    be in the data under several names, or in records of others?
+other_releases: What else was or will be released from these data: statistics,
+    models, samples, validation results?
+tuning: What was chosen by looking at the data, and in which ledger is that:
+    settings, features, the architecture, when to stop?
+utility: How good is the result for its purpose: which measure, on which data,
+    with which error?
+bias_by_group: How good is it for each group that matters, and how many of each
+    group are in the data? Noise and clipping cost small groups more.
+further_releases: Who may make further releases from these data, and who limits
+    them?
+trust_model: Who is trusted with the records and with answers before noise: the
+    collector, the cloud, the nodes of a federation?
+access_control: Who can read the records, the ledger and unpublished weights,
+    how is that enforced, and how long are records kept?
+side_channels: Who can measure time or memory of the training, or read its logs
+    and metrics without noise?
+data_collection: How were the data collected and sent, and what is exposed
+    there before the training?
+data_description: Which kinds of data and attributes are in the data set, which
+    of them are sensitive, and what part of which population is it?
+data_sources: From which sources are the data, why these, and are they fit for
+    the purpose?
+data_minimisation: Which data were left out, pseudonymised or filtered before
+    the training, and why is the rest needed?
+model_size: How many parameters has the model, and on how many records was it
+    trained? What does that mean for what it can memorise?
+extraction_risk: Is the likelihood of getting personal data out of the model
+    insignificant, given these bounds? Who judged that, and how?
+query_risk: Is the likelihood of getting personal data by asking the model, on
+    purpose or not, insignificant? Who judged that, and how?
+means_of_others: Who gets or may reach the model, with which other data,
+    skills, time and money?
+output_measures: What limits the outputs of the model: filters, rate limits,
+    rounding of scores?
+reviews: Who reviewed the design, the program and its settings, inside or
+    outside of the organisation, and what did they find?
+attack_tests: Which attacks were tried on the model, and how did they end:
+    membership and attribute inference, exfiltration, regurgitation of training
+    data, model inversion, reconstruction?
+impact_assessment: Is there a data protection impact assessment, or a reason
+    why none is needed?
+officer_advice: What did the data protection officer advise, if one had to be
+    asked?
+measures: Which technical and organisational measures lower the risk in the
+    whole life of the model, against which threats?
+information_given: What are the people in the data, and those who use the
+    model, told of it?
+legal_basis: On which legal basis were the data processed in development, and
+    on which is the model used?
+harms: Which harm could come to a {unit}, or to a group, if data were
+    identified or an inference were right?
+roles: Who is responsible for the release, for the ledger, and for questions of
+    the people in the data? Under the GDPR: who is the controller, and who
+    processes for them?
+policies: Which principles, policies and procedures govern de-identification
+    and releases?
+monitoring: Who watches the use of what was released, new data and new attacks,
+    and when is this assessment done again?
+incident_response: What happens if somebody is identified, or the guarantee is
+    found wrong?
+"""
 QUESTIONS = {
-    "declared_by": "Who makes these declarations, in which role, and when?",
-    "released": (
-        "What is released, to whom: which files with which hashes, which "
-        "weights, statistics or metrics?"
-    ),
-    "purpose": (
-        "What is the model for? Is it meant to give out data of those in its "
-        "training data?"
-    ),
-    "number_of_units": (
-        "How many units are in the data (the unit is: {unit})? Is delta well "
-        "below one over that number?"
-    ),
-    "epsilon_choice": (
-        "Who decided on epsilon and delta, and why is this bound acceptable "
-        "for these data?"
-    ),
-    "unit_identity": (
-        "How is it known which records belong to one {unit}? Can a person be "
-        "in the data under several names, or in records of others?"
-    ),
-    "other_releases": (
-        "What else was or will be released from these data: statistics, "
-        "models, samples, validation results?"
-    ),
-    "tuning": (
-        "What was chosen by looking at the data, and in which ledger is that: "
-        "settings, features, the architecture, when to stop?"
-    ),
-    "utility": (
-        "How good is the result for its purpose: which measure, on which data, "
-        "with which error?"
-    ),
-    "bias_by_group": (
-        "How good is it for each group that matters, and how many of each "
-        "group are in the data? Noise and clipping cost small groups more."
-    ),
-    "further_releases": (
-        "Who may make further releases from these data, and who limits them?"
-    ),
-    "trust_model": (
-        "Who is trusted with the records and with answers before noise: the "
-        "collector, the cloud, the nodes of a federation?"
-    ),
-    "access_control": (
-        "Who can read the records, the ledger and unpublished weights, how is "
-        "that enforced, and how long are records kept?"
-    ),
-    "side_channels": (
-        "Who can measure time or memory of the training, or read its logs and "
-        "metrics without noise?"
-    ),
-    "data_collection": (
-        "How were the data collected and sent, and what is exposed there "
-        "before the training?"
-    ),
-    "data_description": (
-        "Which kinds of data and attributes are in the data set, which of "
-        "them are sensitive, and what part of which population is it?"
-    ),
-    "data_sources": (
-        "From which sources are the data, why these, and are they fit for the "
-        "purpose?"
-    ),
-    "data_minimisation": (
-        "Which data were left out, pseudonymised or filtered before the "
-        "training, and why is the rest needed?"
-    ),
-    "extraction_risk": (
-        "Is the likelihood of getting personal data out of the model "
-        "insignificant, given these bounds? Who judged that, and how?"
-    ),
-    "query_risk": (
-        "Is the likelihood of getting personal data by asking the model, on "
-        "purpose or not, insignificant? Who judged that, and how?"
-    ),
-    "means_of_others": (
-        "Who gets or may reach the model, with which other data, skills, time "
-        "and money?"
-    ),
-    "output_measures": (
-        "What limits the outputs of the model: filters, rate limits, rounding "
-        "of scores?"
-    ),
-    "reviews": (
-        "Who reviewed the design, the program and its settings, inside or "
-        "outside of the organisation, and what did they find?"
-    ),
-    "attack_tests": (
-        "Which attacks were tried on the model, and how did they end: "
-        "membership and attribute inference, exfiltration, regurgitation of "
-        "training data, model inversion, reconstruction?"
-    ),
-    "impact_assessment": (
-        "Is there a data protection impact assessment, or a reason why none "
-        "is needed?"
-    ),
-    "officer_advice": (
-        "What did the data protection officer advise, if one had to be asked?"
-    ),
-    "measures": (
-        "Which technical and organisational measures lower the risk in the "
-        "whole life of the model, against which threats?"
-    ),
-    "information_given": (
-        "What are the people in the data, and those who use the model, told "
-        "of it?"
-    ),
-    "legal_basis": (
-        "On which legal basis were the data processed in development, and on "
-        "which is the model used?"
-    ),
-    "harms": (
-        "Which harm could come to a {unit}, or to a group, if data were "
-        "identified or an inference were right?"
-    ),
-    "roles": (
-        "Who is responsible for the release, for the ledger, and for "
-        "questions of the people in the data? Under the GDPR: who is the "
-        "controller, and who processes for them?"
-    ),
-    "policies": (
-        "Which principles, policies and procedures govern de-identification "
-        "and releases?"
-    ),
-    "monitoring": (
-        "Who watches the use of what was released, new data and new attacks, "
-        "and when is this assessment done again?"
-    ),
-    "incident_response": (
-        "What happens if somebody is identified, or the guarantee is found "
-        "wrong?"
-    ),
+    key: " ".join(text.split())
+    for key, text in re.findall(r"^(\w+): (.*(?:\n    .*)*)", _TABLE, re.M)
 }
 # Characters that TOML does not take as they are.
 _ESCAPED = re.compile(r'[\\"\x00-\x08\x0b-\x1f\x7f]')

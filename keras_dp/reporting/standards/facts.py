@@ -1,16 +1,11 @@
 """Facts that requirements ask for, each answered from a report."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from keras_dp.accountants.claim import shown_epsilon
-from keras_dp.ledger import CountedRound, SamplingEvent
+from keras_dp.ledger import CountedRound
 from keras_dp.ledger.rows.statements import RunStart
-from keras_dp.reporting.attack_words import (
-    attribute_sentence,
-    membership_sentences,
-    reconstruction_sentence,
-)
 from keras_dp.reporting.report import BEFORE, Report
 from keras_dp.reporting.sources import COMPUTED, DECLARED, RECORD
 from keras_dp.reporting.standards.requirements import MISSING, Answer
@@ -70,11 +65,9 @@ def subject(report: Report) -> Iterator[Answer]:
 
 def guarantee(report: Report) -> Iterator[Answer]:
     """Yields the claim to publish with its theorem, and in plain words."""
-    for each in report.sentences:
-        yield Answer(COMPUTED, f"{each}.")
-    yield Answer(COMPUTED, report.plain_words)
-    for each in report.cautions:
-        yield Answer(COMPUTED, f"{BEFORE}: {each}")
+    sentences = [f"{each}." for each in report.sentences]
+    warnings = [f"{BEFORE}: {each}" for each in report.cautions]
+    yield from _computed(*sentences, report.plain_words, *warnings)
 
 
 def accountants(report: Report) -> Iterator[Answer]:
@@ -84,11 +77,10 @@ def accountants(report: Report) -> Iterator[Answer]:
         for each in report.costs
         if each.is_bound
     )
-    yield Answer(
-        COMPUTED,
+    yield from _computed(
         "The claim is (epsilon, delta)-differential privacy. Upper bounds on "
         f"epsilon for the rounds that ran, at delta = {report.delta!r}, by "
-        f"accountant: {found or 'none'}.",
+        f"accountant: {found or 'none'}."
     )
 
 
@@ -96,17 +88,14 @@ def unit(report: Report) -> Iterator[Answer]:
     """Yields who is protected, and in what neighbouring data sets differ."""
     yield _dataset(report)
     neighbours = report.claim.neighbours
-    if neighbours is None:
-        yield Answer(
-            COMPUTED, "All rounds support no common adjacency relation."
+    said = "All rounds support no common adjacency relation."
+    if neighbours is not None:
+        said = (
+            f"Neighbouring data sets differ in {_DIFFERENCES[neighbours]}. "
+            f"Here that is one {report.subject} with at most "
+            f"{counted(report.records_together, 'record')}."
         )
-        return
-    yield Answer(
-        COMPUTED,
-        f"Neighbouring data sets differ in {_DIFFERENCES[neighbours]}. Here "
-        f"that is one {report.subject} with at most "
-        f"{counted(report.records_together, 'record')}.",
-    )
+    yield from _computed(said)
 
 
 def mechanisms(report: Report) -> Iterator[Answer]:
@@ -117,47 +106,39 @@ def mechanisms(report: Report) -> Iterator[Answer]:
     """
     elsewhere = [each.run for each in report.runs if libraries_of([each.run])]
     theirs = {each.round for run in elsewhere for each in run.rounds}
-
-    def is_declared(sampling: SamplingEvent) -> bool:
-        return sampling.is_verified and not sampling.drawn_by_library
-
     by_kind: dict[str, list[CountedRound]] = {RECORD: [], DECLARED: []}
     for each in report.rounds:
-        if each.round in theirs or is_declared(each.round.sampling):
-            by_kind[DECLARED].append(each)
-        else:
-            by_kind[RECORD].append(each)
+        sampling = each.round.sampling
+        drawn = sampling.drawn_by_library or not sampling.is_verified
+        kind = RECORD if drawn and each.round not in theirs else DECLARED
+        by_kind[kind].append(each)
     for kind, rounds in by_kind.items():
         for sample, queries in round_table(rounds).rows:
             released = queries.replace("\n", "; ")
             yield Answer(kind, f"{sample}; {released}.")
     if elsewhere:
-        runs = counted(len(elsewhere), "run")
-        yield Answer(
-            DECLARED,
-            not_checked(f"Rounds of {runs}", libraries_of(elsewhere)),
-        )
+        runs = f"Rounds of {counted(len(elsewhere), 'run')}"
+        yield Answer(DECLARED, not_checked(runs, libraries_of(elsewhere)))
     if not report.rounds:
         yield Answer(RECORD, "The ledger has no round: nothing was released.")
 
 
 def coverage(report: Report) -> Iterator[Answer]:
     """Yields how much is in the ledger, by the purposes of its runs."""
-    purposes = Counter(each.purpose for each in _starts(report))
+    purposes = _numbers(each.purpose for each in _starts(report))
     yield Answer(
         RECORD,
         f"The ledger holds {counted(report.total_rounds, 'round')}. Runs by "
-        f"their purpose: {_numbers(purposes)}.",
+        f"their purpose: {purposes}.",
     )
 
 
 def choices(report: Report) -> Iterator[Answer]:
     """Yields how runs ended, and which theorem lets them end so."""
-    states = Counter(
-        each.state for each in report.runs if each.run.start is not None
-    )
-    yield Answer(RECORD, f"Runs by the way they ended: {_numbers(states)}.")
-    yield Answer(COMPUTED, f"Theorem: {report.guarantee.theorem}.")
+    started = (each for each in report.runs if each.run.start is not None)
+    states = _numbers(each.state for each in started)
+    yield Answer(RECORD, f"Runs by the way they ended: {states}.")
+    yield from _computed(f"Theorem: {report.guarantee.theorem}.")
 
 
 def budget(report: Report) -> Iterator[Answer]:
@@ -187,19 +168,15 @@ def metrics(report: Report) -> Iterator[Answer]:
             if query.name.startswith(_METRICS)
         }
     )
-    if not names:
-        yield Answer(
-            RECORD,
-            "No metric of the training data was released with noise. "
-            "`private_metrics=` adds some, of each group if you like.",
-        )
-        return
     shown = ", ".join(map(on_one_line, names[:_MOST_NAMES]))
+    shown += ", ..." * (len(names) > _MOST_NAMES)
     yield Answer(
         RECORD,
         "Metrics of the training data that were released with noise: "
-        f"{shown}{', ...' * (len(names) > _MOST_NAMES)}. Which group one is "
-        "about, only its name can say.",
+        f"{shown}. Which group one is about, only its name can say."
+        if names
+        else "No metric of the training data was released with noise. "
+        "`private_metrics=` adds some, of each group if you like.",
     )
 
 
@@ -216,47 +193,32 @@ def audits(report: Report) -> Iterator[Answer]:
         )
 
 
+def attacker(report: Report) -> Iterator[Answer]:
+    """Yields against whom the bounds hold, if there are any."""
+    yield from _explained(report, 0)
+    if report.required_details().explanation.curve is not None:
+        yield from _computed(
+            "The bounds are for the unit with the largest risk, not for an "
+            "average."
+        )
+
+
 def membership(report: Report) -> Iterator[Answer]:
     """Yields how well an attack can know whether a unit is in the data."""
-    curve = report.required_details().explanation.curve
-    if curve is None:
-        yield from _without_a_bound(report)
-        return
-    for each in membership_sentences(curve):
-        yield Answer(COMPUTED, each)
+    return _explained(report, 1)
 
 
 def reconstruction(report: Report) -> Iterator[Answer]:
     """Yields how often an attack reproduces a unit's data, or an attribute."""
-    curve = report.required_details().explanation.curve
-    if curve is None:
-        yield from _without_a_bound(report)
-        return
-    yield Answer(COMPUTED, reconstruction_sentence(curve, report.subject))
-    yield Answer(COMPUTED, attribute_sentence(curve, report.subject))
-
-
-def attacker(report: Report) -> Iterator[Answer]:
-    """Yields against whom the bounds hold, if there are any."""
-    if report.required_details().explanation.curve is None:
-        yield from _without_a_bound(report)
-        return
-    yield Answer(
-        COMPUTED,
-        "The bounds hold against whoever knows all other records, the program "
-        "and its settings, sees all that the rounds released, and has any "
-        "computer, any amount of time and any other data. They are for the "
-        "unit with the largest risk, not for an average.",
-    )
+    return _explained(report, 2)
 
 
 def after_release(report: Report) -> Iterator[Answer]:
     """Yields what the guarantee says of everything made from the releases."""
-    yield Answer(
-        COMPUTED,
+    yield from _computed(
         "Whatever is computed from the releases alone, such as the trained "
         "weights and every answer of the model to any number of questions, has "
-        f"the same guarantee: {report.sentences[0]}.",
+        f"the same guarantee: {report.sentences[0]}."
     )
 
 
@@ -305,15 +267,20 @@ def people(report: Report) -> Iterator[Answer]:
     )
 
 
+def _computed(*texts: str) -> Iterator[Answer]:
+    return (Answer(COMPUTED, each) for each in texts)
+
+
+def _explained(report: Report, index: int) -> Iterator[Answer]:
+    """Returns a paragraph of what `explain` says, or why nothing is bounded."""
+    found = report.required_details().explanation
+    chosen = found.paragraphs[0 if found.curve is None else index]
+    return _computed(*chosen.sentences)
+
+
 def _dataset(report: Report) -> Answer:
     """Returns the data set with its unit, which the header declares."""
     return Answer(DECLARED, f"{report.summary[0]}.")
-
-
-def _without_a_bound(report: Report) -> Iterator[Answer]:
-    """Yields why nothing bounds an attack."""
-    for each in report.required_details().explanation.paragraphs[0].sentences:
-        yield Answer(COMPUTED, each)
 
 
 def _starts(report: Report) -> list[RunStart]:
@@ -323,7 +290,7 @@ def _starts(report: Report) -> list[RunStart]:
     ]
 
 
-def _numbers(found: Counter[str]) -> str:
-    """Returns how many there are of each kind, in words."""
-    numbers = (f"{count:,} {kind}" for kind, count in found.items())
+def _numbers(found: Iterable[str]) -> str:
+    """Returns how often each text occurs, in words."""
+    numbers = (f"{count:,} {text}" for text, count in Counter(found).items())
     return ", ".join(numbers) or "none"

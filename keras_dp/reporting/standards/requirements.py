@@ -1,10 +1,9 @@
 """A standard as a table: its requirements, and what answers each of them."""
 
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from keras_dp.reporting.report import Report
 from keras_dp.reporting.sources import MEANINGS
+from keras_dp.reporting.standards.declarations import QUESTIONS
 
 MISSING = "missing"
 NOT_COVERED = "not covered"
@@ -37,17 +36,19 @@ class Requirement(NamedTuple):
         section: The number or the subject of the section that has it.
         title: A topic.
         asks: A sentence on what the standard asks for.
-        facts: Functions that answer from a report with its details.
-        declared: The keys of the declarations that it needs.
-        limits: Sentences on what no answer covers.
+        answers: The names of what answers: a function of `facts`, a key of
+            `QUESTIONS`, or in capitals a sentence of `limits`.
     """
 
     section: str
     title: str
     asks: str
-    facts: tuple[Callable[[Report], Iterator[Answer]], ...] = ()
-    declared: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
+    answers: tuple[str, ...]
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The keys of the declarations that it needs."""
+        return tuple(each for each in self.answers if each in QUESTIONS)
 
 
 class Standard(NamedTuple):
@@ -64,3 +65,27 @@ class Standard(NamedTuple):
     title: str
     scope: str
     requirements: tuple[Requirement, ...]
+
+
+def standard(name: str, table: str) -> Standard:
+    """Returns the standard of a table, whose parts blank lines divide.
+
+    The first part is the title, the second the scope. Each other one begins
+    with `section: title`, and ends with lines `-> answers`.
+    """
+    title, scope, *parts = table.strip().split("\n\n")
+    return Standard(
+        name, _flat(title), _flat(scope), tuple(map(_requirement, parts))
+    )
+
+
+def _requirement(part: str) -> Requirement:
+    heading, text = part.split("\n", 1)
+    section, title = heading.split(": ", 1)
+    asks, *answers = text.split("\n-> ")
+    names = " ".join(answers).replace(",", "").split()
+    return Requirement(section, title, _flat(asks), tuple(names))
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

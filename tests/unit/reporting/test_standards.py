@@ -244,7 +244,7 @@ class TestAudits:
             each.text.startswith("Audit in row")
             for each in of_kind(found, RECORD)
         )
-        assert found.contradictions == ()
+        assert found.report.contradictions == ()
 
     def test_that_contradict_come_first(self, standard) -> None:
         ledger = audit(trained(), is_broken=True)
