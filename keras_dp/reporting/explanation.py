@@ -201,7 +201,7 @@ def plain_words(
 
     Guarantee: no bet on which of two neighbouring data sets was used wins more
     often, if both are as likely. For mechanisms the bound follows from their
-    trade-off curve, for promises of accounts from epsilon and delta alone.
+    trade-off curve, for accounts from their promises at all deltas.
 
     Args:
         ledger: The ledger, with its runs, plans and accounts, or its replay.
@@ -219,9 +219,11 @@ def plain_words(
             f"Nothing limits what may be learned about one {unit} from what "
             "was released."
         )
-    # This bound on a bet at even odds needs epsilon and delta alone.
-    wins = 1 - (1 - claim.delta) / (1 + math.exp(min(claim.epsilon, 700.0)))
-    if found.basis != "account":
+    if found.basis == "account":
+        wins = 0.5 + 0.5 * _promised(replay, delta).advantage
+    else:
+        # This bound on a bet at even odds needs epsilon and delta alone.
+        wins = 1 - (1 - delta) / (1 + math.exp(min(claim.epsilon, 700.0)))
         risk = bayes_risk(
             _that_count(replay, neighbours).for_many_questions(),
             prior=0.5,
@@ -272,7 +274,7 @@ class _Subject(NamedTuple):
                 f"{dataset}, the program and all its settings, sees everything "
                 "that the "
                 f"{counted(total, 'round')} of this ledger released, and "
-                "has any computer and any amount of time.",
+                "has any computer, any amount of time and any other data.",
                 f"The attacker wants to know {asked}.",
             ),
         )
