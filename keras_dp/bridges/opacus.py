@@ -89,9 +89,9 @@ def recorded_steps(
         BudgetExceededError: There is no room for the first step.
         ImportError: Opacus is not installed, or of another version.
         LedgerWriteError: A round could not be covered. Its step did not run.
-        PrivateTrainingError: The optimizer or the samples of the loader are
-            being recorded already. Or a step sums several samples, or changes
-            what it is averaged over.
+        PrivateTrainingError: There are several processes. Or the optimizer or
+            the samples of the loader are being recorded already. Or a step
+            sums several samples, or changes what it is averaged over.
         TypeError: `optimizer` or `data_loader` is of a kind that cannot be
             recorded.
         ValueError: `data_loader` makes up records, or `sampling` contradicts
@@ -252,9 +252,11 @@ def _check_optimizer(optimizer: Any) -> None:
     """Raises unless the steps of an optimizer cost what a Gaussian sum costs.
 
     Raises:
+        PrivateTrainingError: Other processes have steps, too.
         TypeError: They do not, or nobody knows.
     """
     from opacus import optimizers
+    from torch import distributed
 
     known = (
         optimizers.DPOptimizer,
@@ -262,6 +264,14 @@ def _check_optimizer(optimizer: Any) -> None:
         optimizers.DPPerLayerOptimizer,
     )
     if type(optimizer) in known:
+        together = distributed.is_available() and distributed.is_initialized()
+        size = distributed.get_world_size() if together else 1
+        if size > 1:
+            raise PrivateTrainingError(
+                "The training must be one process: this one does not see what "
+                f"the others release. Received: world_size={size}. Call "
+                "torch.distributed.destroy_process_group, and train in one."
+            )
         return
     remedy = "Pass the optimizer that PrivacyEngine.make_private returned."
     if isinstance(optimizer, optimizers.AdaClipDPOptimizer):

@@ -195,7 +195,8 @@ def not_checked(rounds: str, libraries: str) -> str:
     return (
         f"{rounds} ran in {on_one_line(libraries)}. The ledger holds what it "
         "was set to do. That it drew samples, clipped and added noise so was "
-        "declared, and not checked."
+        "declared, and not checked. Epsilon takes its noise for exact: the low "
+        "bits of answers in floating point can tell more."
     )
 
 

@@ -533,6 +533,27 @@ class TestWrongUse:
         finally:
             torch.set_default_dtype(torch.float32)
 
+    def test_of_several_processes(self, ledger, monkeypatch, tmp_path) -> None:
+        """With a control: a group of one process is none."""
+        from torch import distributed
+
+        training = Training()
+        distributed.init_process_group(
+            "gloo", f"file://{tmp_path}/group", rank=0, world_size=1
+        )
+        try:
+            with recorded_steps(training.optimizer, training.loader, ledger):
+                training.step(*training.batch())
+            monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+            with (
+                pytest.raises(PrivateTrainingError, match="world_size=2"),
+                recorded_steps(training.optimizer, training.loader, ledger),
+            ):
+                pass
+        finally:
+            distributed.destroy_process_group()
+        assert len(ledger) == 1
+
     def test_of_another_version(self, ledger, monkeypatch) -> None:
         training = Training()
         monkeypatch.setattr(opacus, "__version__", "1.7.0")
