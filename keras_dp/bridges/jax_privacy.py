@@ -5,6 +5,7 @@ covers a round before its batch is handed out.
 """
 
 import dataclasses
+import secrets
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -14,6 +15,9 @@ import numpy.typing as npt
 from keras_dp import _check
 from keras_dp.bridges.other_rounds import OtherRounds
 from keras_dp.ledger import (
+    BandedToeplitz,
+    CorrelatedSum,
+    CyclicPoissonSampling,
     GaussianSum,
     PoissonSampling,
     PrivacyLedger,
@@ -68,14 +72,16 @@ def recorded_batches(
     the loop ends.
 
     Guarantee: before a batch is yielded, the ledger durably covers one more
-    round of a Gaussian sum, with the sensitivity, the noise and the sampling of
-    the plan. That the loop clips and adds noise so is declared and not checked,
-    as is that it uses each batch for one step, and for nothing else.
+    round of a Gaussian sum, or of a sum with correlated noise, with the
+    sensitivity, the noise and the sampling of the plan. That the loop clips and
+    adds noise so is declared and not checked, as is that it uses each batch for
+    one step, and for nothing else.
 
     Args:
-        plan: A `BandMFExecutionPlanConfig` whose strategy has one band, which
-            is DP-SGD; its own `plan` then makes the gradients and the noise. Or
-            `DeclaredSteps`.
+        plan: A `BandMFExecutionPlanConfig`, whose own `plan` then makes the
+            gradients and the noise. One band is DP-SGD. Several bands are a
+            mechanism with correlated noise: all of its iterations are paid for
+            when the first batch is yielded. Or `DeclaredSteps`.
         ledger: A ledger opened for writing.
         num_examples: The number of records, >= 1.
         rng: As in `batch_iterator` of JAX Privacy. By default the operating
@@ -84,7 +90,7 @@ def recorded_batches(
             before a round would exceed it. All rounds of the ledger count.
         delta: The delta of the target and of the plan, in (0, 1). By default
             that of `plan`, or else `N^-1.1` for N records.
-        run: As in `PrivateModel.fit`. A checkpoint is continued by
+        run: As in `PrivateModel.fit`. A checkpoint of DP-SGD is continued by
             `RunDetails(continues=...)`.
 
     Yields:
@@ -95,54 +101,103 @@ def recorded_batches(
         LedgerWriteError: A round could not be covered. Its batch is not
             yielded.
         TypeError: `plan` is of another kind.
-        ValueError: Its noise is correlated, its samples are not Poisson
-            samples, or it is for another number of records.
+        ValueError: No event of the ledger says how its samples are drawn or
+            its columns scaled, it is for another number of records, or it
+            continues a mechanism with correlated noise.
 
-    Source: JAX Privacy 2.0.0, `DPExecutionPlan`.
+    Source: JAX Privacy 2.0.0, `DPExecutionPlan`; Choquette-Choo et al. (2023),
+    arXiv:2306.08153.
     """
     import jax_privacy
 
     _check.integer_at_least(1, num_examples=num_examples)
-    steps, given_delta = _steps_of(plan, num_examples)
-    sampling = _sampling_of(steps.samples, num_examples)
+    steps, strategy, given_delta = _steps_of(plan, num_examples)
+    sampling = _sampling_of(steps.samples, num_examples, strategy.bands)
+    iterations = steps.samples.iterations
     bound = float(steps.gradients.l2_norm_bound)
     planned = Round(
         sampling,
-        (GaussianSum("gradients", bound, steps.stddev),),
+        (
+            GaussianSum("gradients", bound, steps.stddev)
+            if strategy.bands == 1
+            else CorrelatedSum(
+                "gradients",
+                bound,
+                steps.stddev,
+                strategy,
+                iterations,
+                mechanism_id=secrets.token_hex(16),
+            ),
+        ),
         seeded=steps.seeded or rng is not None,
     )
+    if strategy.bands > 1 and RunDetails.of(run).continues is not None:
+        raise ValueError(
+            "`run` must be a new run where the noise is correlated: classes "
+            "and noise of the earlier one are gone. Received: "
+            f"run={run!r}. Begin a new run, which costs as much again."
+        )
+    scheduled = _scheduled(planned, iterations)
     if delta is None:
         delta = given_delta or default_delta(num_examples)
     rounds = OtherRounds(
         ledger,
         library=f"jax_privacy {jax_privacy.__version__}",
         note=type(plan).__name__,
-        most=steps.samples.iterations,
+        most=iterations,
         target_epsilon=target_epsilon,
         delta=delta,
         run=run,
+        # The first round of DP-SGD stands for all.
+        scheduled=scheduled if len(scheduled) > 1 else None,
     )
     batches = steps.samples.batch_iterator(num_examples, rng)
-    return _covered(rounds, planned, batches)
+    return _covered(rounds, scheduled, batches)
 
 
 def _covered(
-    rounds: OtherRounds, planned: Round, batches: Iterator[Indices]
+    rounds: OtherRounds,
+    scheduled: list[tuple[Round, int]],
+    batches: Iterator[Indices],
 ) -> Generator[Indices, None, None]:
+    coming = (
+        (planned, count - before)
+        for planned, count in scheduled
+        for before in range(count)
+    )
     with rounds.recording():
-        for batch in batches:
-            rounds.cover(planned)
+        for batch, (planned, left) in zip(batches, coming, strict=True):
+            rounds.cover(planned, left)
             yield batch
+
+
+def _scheduled(planned: Round, iterations: int) -> list[tuple[Round, int]]:
+    """Returns all rounds in order, counted: those of a cycle are equal."""
+    first = planned.sampling
+    if not isinstance(first, CyclicPoissonSampling):
+        return [(planned, iterations)]
+    rounds = []
+    for cycle, ran in enumerate(range(0, iterations, first.classes)):
+        sampling = dataclasses.replace(
+            first, epoch_id=f"{first.draw_id}-{cycle}"
+        )
+        rounds.append(
+            (
+                dataclasses.replace(planned, sampling=sampling),
+                min(first.classes, iterations - ran),
+            )
+        )
+    return rounds
 
 
 def _steps_of(
     plan: Any, num_examples: int
-) -> tuple[DeclaredSteps, float | None]:
-    """Returns the steps of a plan, and its delta, if it has one.
+) -> tuple[DeclaredSteps, BandedToeplitz, float | None]:
+    """Returns the steps of a plan, the strategy of its noise, and its delta.
 
     Raises:
         TypeError: It is no plan.
-        ValueError: Its noise is correlated, or it is for other data.
+        ValueError: Its columns are scaled, or it is for other data.
     """
     from jax_privacy import clipping
     from jax_privacy.experimental import execution_plan
@@ -151,19 +206,17 @@ def _steps_of(
         _check.kind(
             clipping.BoundedSensitivityCallable, gradients=plan.gradients
         )
-        return plan, None
+        return plan, BandedToeplitz((1.0,)), None
     if type(plan) is not execution_plan.BandMFExecutionPlanConfig:
         raise TypeError(
             "`plan` must be a BandMFExecutionPlanConfig of JAX Privacy, or "
             f"DeclaredSteps. Received: a {type(plan).__name__}."
         )
-    strategy = np.asarray(plan.strategy)
-    if strategy.shape != (1,) or strategy[0] != 1:
+    if plan.column_normalize:
         raise ValueError(
-            "`plan` must have the strategy [1.0], which is DP-SGD: the noise "
-            "of another one is correlated between rounds, which this bridge "
-            f"does not record. Received: strategy={strategy!r}. Pass "
-            "num_bands=1."
+            "`column_normalize` must be False: the ledger records strategies "
+            "that are constant along each diagonal. Received: "
+            "column_normalize=True."
         )
     if plan.num_examples not in (None, num_examples):
         raise ValueError(
@@ -175,33 +228,50 @@ def _steps_of(
     relation = plan.accountant.neighboring_relation
     event = made.dp_event.event  # It is sampled, and perhaps truncated.
     event = getattr(event, "event", event)
+    # The noise of the plan is for columns of norm 1, ours for a leading 1.
+    column = np.asarray(plan.strategy, np.float64)
+    column /= column[0]
     stddev = event.noise_multiplier * gradients.sensitivity(relation)
     steps = DeclaredSteps(
         made.batch_selection_strategy,
         gradients,
-        float(stddev),
+        float(stddev * np.linalg.norm(column)),
         seeded=plan.noise_seed is not None,
     )
-    return steps, plan.delta
+    return steps, BandedToeplitz(tuple(column.tolist())), plan.delta
 
 
-def _sampling_of(samples: Any, num_examples: int) -> SamplingEvent:
+def _sampling_of(samples: Any, num_examples: int, bands: int) -> SamplingEvent:
     """Returns how samples are drawn, as their strategy shows.
 
     Raises:
         TypeError: The strategy is of another kind.
-        ValueError: They are no Poisson samples of all records.
+        ValueError: They are no Poisson samples, of all records or of a class
+            for each band that each record drew.
     """
     from jax_privacy import batch_selection
 
     _check.kind(batch_selection.CyclicPoissonSampling, samples=samples)
-    if samples.cycle_length != 1:
+    if samples.cycle_length != bands:
         raise ValueError(
             "`samples` must have one cycle, so that each step draws from all "
             f"records. Received: cycle_length={samples.cycle_length!r}."
         )
-    if samples.truncated_batch_size is None:
+    truncated = samples.truncated_batch_size
+    if bands > 1:
+        split = batch_selection.PartitionType.INDEPENDENT
+        if samples.partition_type != split or truncated is not None:
+            raise ValueError(
+                "`partition_type` must be PartitionType.INDEPENDENT, without "
+                "`truncated_batch_size`, if the noise has several bands: else "
+                "a record moves others between classes or out of samples. "
+                f"Received: {samples.partition_type}, truncated_batch_size="
+                f"{truncated!r}."
+            )
+        draw = secrets.token_hex(16)
+        return CyclicPoissonSampling(f"{draw}-0", bands, samples.sampling_prob)
+    if truncated is None:
         return PoissonSampling(samples.sampling_prob)
     return TruncatedPoissonSampling(
-        samples.sampling_prob, samples.truncated_batch_size, num_examples
+        samples.sampling_prob, truncated, num_examples
     )

@@ -2,14 +2,18 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from keras_dp import _check
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.planning.calibration import check_target_delta
 from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
-from keras_dp.spending.recording import RoundRecorder, recording_with
+from keras_dp.spending.recording import (
+    LARGEST_BLOCK,
+    RoundRecorder,
+    recording_with,
+)
 from keras_dp.spending.run import RunDetails, TrainingRun
 
 _LOG = logging.getLogger(__name__)
@@ -44,6 +48,7 @@ class OtherRounds:
         target_epsilon: float | None,
         delta: float,
         run: RunDetails | str | None,
+        scheduled: Sequence[tuple[Round, int]] | None = None,
     ) -> None:
         """Starts without a row in the ledger.
 
@@ -56,6 +61,8 @@ class OtherRounds:
                 no target.
             delta: The delta of the target and of the plan, in (0, 1).
             run: The name or the details of the run.
+            scheduled: All rounds in order, counted; `None` if the first one
+                stands for all.
         """
         _check.kind(PrivacyLedger, ledger=ledger)
         if most is not None:
@@ -70,6 +77,7 @@ class OtherRounds:
             library=library,
             most=most,
             limit=limit,
+            schedule=lambda _: None if scheduled is None else [*scheduled],
             delta=delta,
         )
         of_ledger.note = note
@@ -77,16 +85,21 @@ class OtherRounds:
         # A run that is continued has its own number of rounds left.
         self._most = most if details.continues is None else None
         self._planned: Round | None = None
+        self._left = LARGEST_BLOCK
         self._end: BudgetExceededError | None = None
         self._recorder = RoundRecorder[None](
-            of_ledger, self._plan, events_of=lambda _: self._plan().queries
+            of_ledger,
+            self._plan,
+            events_of=lambda _: self._plan().queries,
+            left=lambda: self._left,
         )
 
-    def cover(self, planned: Round) -> None:
+    def cover(self, planned: Round, left: int = LARGEST_BLOCK) -> None:
         """Returns once the ledger durably covers one more round.
 
         Args:
             planned: The round. It may differ from the one before.
+            left: How many equal rounds may come, this one included.
 
         Raises:
             BudgetExceededError: There is no room for the round.
@@ -103,6 +116,7 @@ class OtherRounds:
             if planned != self._planned:
                 self._recorder.settle()
                 self._planned = planned
+            self._left = left
             self._recorder.cover()
         except BudgetExceededError as error:
             self._end = error
