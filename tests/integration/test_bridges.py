@@ -4,7 +4,6 @@ These have neither Keras nor TensorFlow for this library. They are made once,
 with what `benchmarks/peers` measures.
 """
 
-import json
 import os
 import subprocess
 
@@ -15,20 +14,24 @@ from tests.imports import ROOT
 
 pytestmark = pytest.mark.full
 
-BENCHMARKS = ROOT / "benchmarks"
 SECONDS = 900
 
 
-@pytest.fixture(scope="module", params=["opacus", "jax_privacy"])
-def peer(request):
-    """Returns a peer and its Python, or skips where it cannot be installed."""
+@pytest.fixture(scope="module")
+def migration():
+    """Returns the script that runs the peers' code of our pages."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        peers = __import__("peers.environments").environments
-        try:
-            return request.param, peers.python(request.param)
-        except (subprocess.SubprocessError, OSError) as error:
-            pytest.skip(f"{request.param} cannot be installed: {error}")
+        patch.syspath_prepend(str(ROOT / "benchmarks" / "peers"))
+        yield __import__("migration")
+
+
+@pytest.fixture(scope="module", params=["opacus", "jax_privacy"])
+def peer(request, migration):
+    """Returns a peer and its Python, or skips where it cannot be installed."""
+    try:
+        return request.param, migration.environments.python(request.param)
+    except (subprocess.SubprocessError, OSError) as error:
+        pytest.skip(f"{request.param} cannot be installed: {error}")
 
 
 def test_the_steps_of_the_real_library(peer) -> None:
@@ -54,25 +57,14 @@ def test_the_steps_of_the_real_library(peer) -> None:
     assert "skipped" not in ran.stdout
 
 
-def test_the_code_of_its_guide_runs(peer, tmp_path) -> None:
+def test_the_code_of_its_guide_runs(peer, migration) -> None:
     """It prints the numbers that its comments state, too."""
     name, python = peer
     text = (ROOT / "docs" / "guides" / f"{name}.md").read_text("utf-8")
     blocks = documents.PEER.findall(text)
-    (tmp_path / "data").symlink_to(ROOT / "data")
 
-    ran = subprocess.run(
-        [python, str(BENCHMARKS / "peers" / "run_blocks.py")],
-        input=json.dumps(blocks),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    answers = migration.answers(python, blocks, with_us=True)
 
-    answers = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [each["error"] for each in answers] == [""] * len(blocks), ran.stderr
+    assert [each["error"] for each in answers] == [""] * len(blocks)
     printed = "".join(each["output"] for each in answers)
     assert documents.unprinted("\n".join(blocks), printed) == []
