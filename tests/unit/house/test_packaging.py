@@ -4,6 +4,7 @@ import ast
 import importlib
 import importlib.metadata
 import re
+import runpy
 import sys
 import tomllib
 
@@ -196,6 +197,54 @@ class TestTheConsoleScript:
         )
 
         assert entry.value == PROJECT["project"]["scripts"]["keras-dp"]
+
+
+FILLED = {
+    "keras_dp/_version.py": '__version__ = "9.8.7"',
+    "CHANGELOG.md": "# Changes\n\n## 9.8.7 (2030-01-01)\n",
+    "tests/data/ledgers/9.8.7/epsilons.json": "{}",
+    "recipe/meta.yaml": '{% set version = "9.8.7" %}',
+    "pyproject.toml": '[project]\nauthors = [{ name="A", email="a@b.c" }]',
+    "CITATION.cff": "authors:\n  - name: A",
+    "notebooks/README.md": "https://colab/github/someone/keras_dp",
+}
+
+
+class TestWhatAMaintainerFillsIn:
+    LEFT = staticmethod(runpy.run_path(str(ROOT / ".ci/ready.py"))["left"])
+
+    def left(self, folder, tag="", **other):
+        for name, text in {**FILLED, **other}.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        return [*self.LEFT(folder, tag)]
+
+    def test_is_nothing_once_it_is_filled_in(self, tmp_path) -> None:
+        assert self.left(tmp_path, "v9.8.7") == []
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("CHANGELOG.md", "## Unreleased\n\nAfter 9.8.7."),
+            ("recipe/meta.yaml", '{% set version = "9.8.6" %}'),
+            ("pyproject.toml", '[project]\nauthors = [{ name = "A" }]'),
+            ("CITATION.cff", "authors:\n  - name: The keras_dp authors"),
+            ("notebooks/README.md", "https://colab/github/OWNER/keras_dp"),
+        ],
+    )
+    def test_is_named_until_then(self, name, text, tmp_path) -> None:
+        (found,) = self.left(tmp_path, **{name: text})
+
+        assert found.startswith(f"{name}: ")
+
+    def test_is_a_tag_of_this_version(self, tmp_path) -> None:
+        (found,) = self.left(tmp_path, "v9.8")
+
+        assert found.startswith("The tag is v9.8,")
+
+    def test_can_be_said_of_this_repository(self) -> None:
+        assert all(": " in each for each in self.LEFT())
 
 
 class TestTheRecipeOfConda:
