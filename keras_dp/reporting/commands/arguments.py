@@ -7,8 +7,12 @@ from typing import get_args
 
 from keras_dp import _check
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.budgets import budget_of
 from keras_dp.errors import OutputError
 from keras_dp.ledger import PrivacyLedger
+
+# What every database of SQLite begins with.
+_SQLITE = b"SQLite format 3\0"
 
 
 def add_file(parser: argparse.ArgumentParser, name: str = "file") -> None:
@@ -36,24 +40,29 @@ def add_delta_or_planned(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delta",
         type=delta,
-        help="in (0, 1), such as 1e-5 (default: the smallest that a plan of "
-        "the ledger names)",
+        help="in (0, 1), such as 1e-5 (default: the smallest that a plan or an "
+        "account of the ledger names)",
     )
 
 
 def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
-    """Returns the given delta, or the smallest of the plans of a ledger.
+    """Returns the given delta, or the smallest that a ledger names.
 
     Raises:
         ValueError: Neither is there.
     """
-    planned = [run.delta for run in ledger.runs if run.delta is not None]
-    if given is None and not planned:
+    named = [run.delta for run in ledger.runs if run.delta is not None]
+    named += [
+        budget_of(each.account).delta
+        for each in ledger.accounts
+        if each.account.parent is None
+    ]
+    if given is None and not named:
         raise ValueError(
-            "`--delta` must be given: no plan of the ledger names one. "
-            "Received: nothing. Choose one below 1/N for N units."
+            "`--delta` must be given: no plan and no account of the ledger "
+            "names one. Received: nothing. Choose one below 1/N for N units."
         )
-    return min(planned) if given is None else given
+    return min(named) if given is None else given
 
 
 def add_epsilon(parser: argparse.ArgumentParser) -> None:
@@ -109,15 +118,34 @@ def write(path: str, text: str, *, is_new: bool = False) -> None:
         is_new: Whether the file must not be there yet.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: It cannot be written, or a ledger has this name.
     """
+    check_replaceable(path)
     try:
         with Path(path).open(
             "x" if is_new else "w", encoding="utf-8", newline=""
         ) as file:
             file.write(text)
     except OSError as error:
-        raise OutputError(str(error)) from error
+        raise OutputError(
+            f"The file {path!r} could not be written: {error.strerror}."
+        ) from error
+
+
+def check_replaceable(path: str) -> None:
+    """Raises if a ledger, or another database of SQLite, has this name.
+
+    Raises:
+        OutputError: One has.
+    """
+    if not Path(path).is_file():
+        return
+    with Path(path).open("rb") as file:
+        if file.read(len(_SQLITE)) == _SQLITE:
+            raise OutputError(
+                f"The file {path!r} is a ledger, or another database. It was "
+                "not replaced. Choose another name."
+            )
 
 
 def file_name(text: str) -> str:

@@ -58,6 +58,8 @@ def answer(options: argparse.Namespace) -> Answer:
     out = Path(options.out)
     with arguments.existing(options.file) as ledger:
         # A seal is for ever: everything that may fail comes first.
+        if options.html:
+            arguments.check_replaceable(options.html)
         if key is not None:
             signing_key(key)
         warnings = warnings_of(judgements(ledger))

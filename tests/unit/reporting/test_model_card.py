@@ -5,6 +5,7 @@ import re
 import pytest
 import yaml
 
+from keras_dp import budgets
 from keras_dp.auditing import LowerBound, write_verdict
 from keras_dp.ledger import (
     FullDataset,
@@ -163,3 +164,37 @@ def test_the_command_prints_it(tmp_path, capsys) -> None:
     assert main(["card", str(path), "--delta", "1e-5", "--out", str(out)]) == 0
 
     assert out.read_text("utf-8") == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["card --out", "report --html", "export --out", "seal --html"]
+)
+def test_no_command_replaces_a_ledger(command, tmp_path, capsys) -> None:
+    """The record of what was spent would be gone."""
+    path = tmp_path / "clinic.ledger"
+    with PrivacyLedger.open(path, dataset="clinic", unit="patient") as ledger:
+        filled(ledger)
+    name, option = command.split()
+    others = ["--delta", "1e-5"] * (name != "export")
+    others += ["--out", str(tmp_path / "new.json")] * (name == "seal")
+
+    code = main([name, str(path), *others, option, str(path)])
+
+    assert code == 1
+    assert "was not replaced" in capsys.readouterr().err
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        assert len(ledger) == 100
+        assert not ledger.seals
+
+
+def test_the_delta_may_be_that_of_an_account(tmp_path, capsys) -> None:
+    path = tmp_path / "clinic.ledger"
+    with PrivacyLedger.open(path, dataset="clinic", unit="patient") as ledger:
+        assert main(["card", str(path)]) == 2
+        budgets.open_account(ledger, "all", budgets.RenyiFilter(2.0, 3e-6))
+
+    assert main(["card", str(path)]) == 0
+
+    out, error = capsys.readouterr()
+    assert "  epsilon: 2.0000\n  delta: 3.0e-06\n" in out
+    assert "no plan and no account of the ledger names one" in error
