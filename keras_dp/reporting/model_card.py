@@ -92,7 +92,7 @@ def _front_matter(report: Report, details: Details) -> Iterator[str]:
         "ledger_head": json.dumps(details.head),
     }
     yield "---"
-    if not _libraries(report):
+    if "keras" in report.versions and not _libraries(report):
         yield "library_name: keras"
     yield from (
         "tags:",

@@ -1,5 +1,6 @@
 """Model cards: what they say, what it rests on, and what they leave out."""
 
+import dataclasses
 import re
 
 import pytest
@@ -59,13 +60,20 @@ class TestACard:
         facts, body = front_matter(card_of(ledger, units=3))
 
         found = facts["differential_privacy"]
-        assert facts["library_name"] == "keras"
         assert found["delta"] == DELTA
         assert 0 <= found["epsilon"] - report.claim.epsilon < 1e-4
         assert found["records_per_unit"] == 2
         assert found["units_together"] == 3
         assert found["ledger_head"] == ledger.verify().head
         assert found["ledger_head"] in body
+
+    def test_names_keras_where_keras_was_loaded(self, ledger) -> None:
+        report = make_report(ledger, delta=DELTA, details=True)
+
+        for versions, named in ({"keras": ("3.15.0",)}, "keras"), ({}, None):
+            shown = dataclasses.replace(report, versions=versions)
+            facts, _ = front_matter(model_card(shown))
+            assert facts.get("library_name") == named
 
     def test_says_of_each_part_what_it_rests_on(self, ledger) -> None:
         _, body = front_matter(card_of(ledger))
