@@ -11,7 +11,7 @@ from keras_dp.budgets import budget_of
 from keras_dp.errors import OutputError
 from keras_dp.ledger import PrivacyLedger
 
-# What every database of SQLite begins with.
+# Every database of SQLite begins with these bytes.
 _SQLITE = b"SQLite format 3\0"
 
 

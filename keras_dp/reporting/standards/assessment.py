@@ -266,7 +266,7 @@ def _answers(
             found.append(Answer(MISSING, asked, name))
         else:
             found += getattr(facts, name)(report)
-    # What is missing comes last.
+    # People look at the end for what is missing.
     return tuple(sorted(found, key=lambda each: each.kind == MISSING))
 
 
