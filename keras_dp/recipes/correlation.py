@@ -14,6 +14,7 @@ from keras_dp.dp_queries import (
     GaussianAverageQuery,
     NormalizedQuery,
 )
+from keras_dp.dp_queries.proven_sum import PRECISIONS
 from keras_dp.ledger import Strategy
 from keras_dp.planning import calibrate_correlated_noise, plan_correlated_noise
 from keras_dp.planning.correlated_noise import CorrelatedNoise, sum_error
@@ -74,7 +75,9 @@ class Correlation(NamedTuple):
         return found
 
 
-def check_noise(noise: Any, data: Any, l2_norm_clip: Any) -> None:
+def check_noise(
+    noise: Any, data: Any, l2_norm_clip: Any, precision: str
+) -> None:
     """Raises for noise of `make_private` that cannot be, before data is read.
 
     Raises:
@@ -86,6 +89,12 @@ def check_noise(noise: Any, data: Any, l2_norm_clip: Any) -> None:
             '`noise` must be "independent", "correlated", a strategy of '
             "keras_dp.ledger or a schedule. Received: "
             f"noise={_check.shown(noise)}."
+        )
+    _check.one_of(PRECISIONS, precision=precision)
+    if is_correlated(noise) and precision == "proven":
+        raise ValueError(
+            '`precision` must be "assumed" with correlated noise. Received: '
+            f'precision="proven", noise={noise!r}.'
         )
     if _chooses(noise) and isinstance(data, Sampler):
         raise ValueError(

@@ -68,6 +68,7 @@ def queries_for(
     *,
     l2_norm_clip: float,
     gamma: float | None = None,
+    precision: str = "assumed",
     noise: Noise = None,
     private_metrics: Mapping[str, PrivateMetric] | None,
     batch_statistics: DPQuery | str | None,
@@ -87,6 +88,7 @@ def queries_for(
         held: Rounds that are spent already.
         l2_norm_clip: Bound on a record, > 0.
         gamma: See `GaussianSumQuery`.
+        precision: See `GaussianSumQuery`.
         noise: A schedule or a strategy, as in `make_private`; otherwise
             independent noise.
         private_metrics: As in `PrivateModel.compile`.
@@ -144,7 +146,11 @@ def queries_for(
             )
         stddev = scale * factor * l2_norm_clip
         query = GaussianAverageQuery(
-            l2_norm_clip, stddev, denominator, gamma=gamma
+            l2_norm_clip,
+            stddev,
+            denominator,
+            gamma=gamma,
+            precision=precision,
         )
         return query, statistics
 

@@ -58,6 +58,7 @@ def make_private(
     delta: float | None = None,
     l2_norm_clip: float | Literal["automatic"] | None = None,
     noise: Noise = "independent",
+    precision: Literal["assumed", "proven"] = "assumed",
     optimizer: Any = None,
     learning_rate: Any = None,
     average: Literal["auto"] | None = "auto",
@@ -132,6 +133,9 @@ def make_private(
             function of the number of the round, or a factor for each round of
             all epochs. The noise that meets the target is found for all rounds
             as a whole. See `CorrelatedSumQuery` and `ScheduledQuery`.
+        precision: "proven" makes the bound on an example's gradient hold in
+            floating point, rounding included, at up to 1.3 times the time of a
+            step; see `docs/finite_precision.md`. Noise must be independent.
         optimizer: Name, or Keras optimizer; by default that of the compiled
             model, else "adam".
         learning_rate: "auto" multiplies the learning rate of the optimizer, or
@@ -208,7 +212,7 @@ def make_private(
     clip_of(l2_norm_clip, None)  # Raises before data is read.
     _check_numbers(target_epsilon, delta, epochs, batch_size)
     _check_automatic(learning_rate, average)
-    check_noise(noise, data, l2_norm_clip)
+    check_noise(noise, data, l2_norm_clip, precision)
     check_kind(model, releases_statistics=batch_statistics is not None)
     details = RunDetails.of(run)
     if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
@@ -247,6 +251,7 @@ def make_private(
             held,
             l2_norm_clip=clip,
             gamma=gamma,
+            precision=precision,
             noise=noise if strategy is None else strategy,
             private_metrics=options.get("private_metrics"),
             batch_statistics=batch_statistics,

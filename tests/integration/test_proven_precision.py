@@ -111,3 +111,46 @@ def test_short_products_are_refused(name, monkeypatch) -> None:
 
     with pytest.raises(keras_dp.errors.PrivateTrainingError, match=name):
         trained("assumed", rounds=1)
+
+
+class TestMakePrivate:
+    def model(self):
+        model = keras.Sequential([keras.Input((6,)), layers.Dense(2)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+        return model
+
+    def test_passes_the_precision_on(self) -> None:
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="numbers")
+        private = keras_dp.make_private(
+            self.model(),
+            (X, Y),
+            target_epsilon=8.0,
+            epochs=1,
+            batch_size=30,
+            delta=1e-3,
+            ledger=ledger,
+            precision="proven",
+            verbose=False,
+        )
+        private.fit(verbose=0)
+
+        (round_, *_) = ledger.rounds
+        assert isinstance(round_.round.queries[0], ProvenGaussianSum)
+
+    @pytest.mark.parametrize(
+        ("precision", "noise"),
+        [("exact", "independent"), ("proven", "correlated")],
+    )
+    def test_refuses_what_cannot_be(self, precision, noise, tmp_path) -> None:
+        with pytest.raises(ValueError, match="precision"):
+            keras_dp.make_private(
+                self.model(),
+                (X, Y),
+                target_epsilon=8.0,
+                epochs=1,
+                ledger=tmp_path / "none.ledger",
+                precision=precision,
+                noise=noise,
+            )
+
+        assert not (tmp_path / "none.ledger").exists()
