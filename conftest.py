@@ -8,6 +8,7 @@ default, leaves nothing out.
 
 import gc
 import math
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,11 @@ import hypothesis
 import pytest
 
 from tests.imports import ROOT, needs_tensorflow
+
+# Threads of NumPy that share a core with another worker wait for each other: a
+# product of small matrices takes a hundred times as long. Nothing has loaded
+# NumPy before, and processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What fails here fails everywhere; `make nightly` looks at other examples.
 hypothesis.settings.register_profile(
