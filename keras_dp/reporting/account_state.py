@@ -12,7 +12,7 @@ from keras_dp.ledger import (
     Round,
     RunRecord,
 )
-from keras_dp.reporting.wording import counted, percent
+from keras_dp.reporting.wording import at_most, counted, percent
 
 # The largest number of rounds that a ledger can count.
 _MOST = 2**63 - 1
@@ -40,6 +40,12 @@ class AccountState(NamedTuple):
     def name(self) -> str:
         """The name of the account, by which runs choose it."""
         return self.record.account.name
+
+    @property
+    def promise(self) -> str:
+        """The epsilon and delta that the account does not exceed."""
+        epsilon, delta = self.budget.epsilon, self.budget.delta
+        return f"epsilon <= {at_most(epsilon)} at delta = {at_most(delta)}"
 
     @property
     def spent(self) -> str:

@@ -15,6 +15,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.reporting.wording import (
+    at_most,
     counted,
     declared_of_units,
     declared_rounds,
@@ -98,7 +99,8 @@ def _of_rounds(
             alone = f"{rows_per_unit} records of one unit hold"
         yield (
             f"Thresholds can let through what {alone} alone: up to "
-            f"{exposure:.2g} of delta pays for that, whatever epsilon is."
+            f"{at_most(exposure, 2)} of delta pays for that, whatever epsilon "
+            "is."
         )
     overflow = sum(
         count * truncation_exposure(each.sampling)
@@ -113,8 +115,8 @@ def _of_rounds(
                 "unit it is more"
             )
         yield (
-            f"Samples were truncated: up to {overflow:.2g} of delta pays for "
-            f"that, whatever epsilon is{together}."
+            f"Samples were truncated: up to {at_most(overflow, 2)} of delta "
+            f"pays for that, whatever epsilon is{together}."
         )
     searched = of_searches(rounds)
     if searched:

@@ -118,8 +118,8 @@ def account_table(states: Sequence[AccountState]) -> Table:
     for state in states:
         budget, parent = state.budget, state.record.account.parent
         promise = (
-            f"{state.name}: {budget.kind}, epsilon <= {budget.epsilon:g} at "
-            f"delta = {budget.delta:g}, {budget.neighbours.replace('_', ' ')}"
+            f"{state.name}: {budget.kind}, {state.promise}, "
+            f"{budget.neighbours.replace('_', ' ')}"
         )
         if parent is not None:
             promise += f", a share of {parent}"

@@ -247,6 +247,20 @@ def percent(share: float) -> str:
     return f"{rounded.normalize():f} %"
 
 
+def at_most(bound: float, digits: int = 6) -> str:
+    """Returns an upper bound > 0 with few digits, rounded up.
+
+    A relative excess of 1e-12 is not rounded up, as in `percent`.
+
+    >>> at_most(0.1), at_most(2.0000001), at_most(1.04e-6, 2), at_most(3e-5)
+    ('0.1', '2.00001', '1.1e-06', '3e-05')
+    """
+    exact = decimal.Decimal(bound) * (1 - _TOLERANCE)
+    last = decimal.Decimal(1).scaleb(exact.adjusted() + 1 - digits)
+    rounded = exact.quantize(last, rounding=decimal.ROUND_CEILING)
+    return f"{float(rounded):.{digits}g}"
+
+
 def moment(seconds: int) -> str:
     """Returns the date and the time, in UTC.
 

@@ -146,9 +146,7 @@ def budget(report: Report) -> Iterator[Answer]:
     for each in report.accounts:
         yield Answer(
             RECORD,
-            f"Account {on_one_line(each.name)}: epsilon <= "
-            f"{each.budget.epsilon:g} at delta = {each.budget.delta:g}; "
-            f"{each.spent}.",
+            f"Account {on_one_line(each.name)}: {each.promise}; {each.spent}.",
         )
     if not report.accounts:
         yield Answer(
