@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _check
-from keras_dp.bridges.other_rounds import OtherRounds
+from keras_dp.bridges.other_rounds import OtherRounds, needing
 from keras_dp.ledger import (
     BandedToeplitz,
     CorrelatedSum,
@@ -98,6 +98,7 @@ def recorded_batches(
 
     Raises:
         BudgetExceededError: There is no room for the first round.
+        ImportError: JAX Privacy is not installed.
         LedgerWriteError: A round could not be covered. Its batch is not
             yielded.
         TypeError: `plan` is of another kind.
@@ -108,7 +109,8 @@ def recorded_batches(
     Source: JAX Privacy 2.0.0, `DPExecutionPlan`; Choquette-Choo et al. (2023),
     arXiv:2306.08153.
     """
-    import jax_privacy
+    with needing("jax_privacy"):
+        import jax_privacy
 
     _check.integer_at_least(1, num_examples=num_examples)
     steps, strategy, given_delta = _steps_of(plan, num_examples)

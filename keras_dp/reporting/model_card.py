@@ -60,7 +60,7 @@ def model_card(report: Report) -> str:
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
     >>> ledger.record(FullDataset(), [GaussianSum("counts", 1.0, 4.0)])
     >>> card = model_card(make_report(ledger, delta=1e-5, details=True))
-    >>> card.splitlines()[5:7]
+    >>> card.splitlines()[4:6]
     ['differential_privacy:', '  epsilon: 0.9264']
     """
     details = report.required_details()

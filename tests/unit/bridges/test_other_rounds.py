@@ -1,11 +1,13 @@
 """The rounds of another library, without that library."""
 
 import logging
+import sys
 
 import pytest
 
 from keras_dp import budgets
 from keras_dp.accountants import Fourier
+from keras_dp.bridges import jax_privacy, opacus
 from keras_dp.bridges.other_rounds import OtherRounds
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.ledger import (
@@ -156,3 +158,17 @@ class TestTheEnd:
 def test_wrong_arguments_are_named(ledger, options, match) -> None:
     with pytest.raises((TypeError, ValueError), match=match):
         rounds_of(ledger, **options)
+
+
+@pytest.mark.parametrize("name", ["opacus", "jax_privacy"])
+def test_a_library_that_is_not_there_names_its_extra(
+    name, ledger, monkeypatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)  # Its import then fails.
+    record = {
+        "opacus": opacus.recorded_steps(None, None, ledger).__enter__,
+        "jax_privacy": lambda: jax_privacy.recorded_batches(None, ledger, 10),
+    }
+
+    with pytest.raises(ImportError, match=rf'"keras_dp\[{name}\]"'):
+        record[name]()
