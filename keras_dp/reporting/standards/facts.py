@@ -222,17 +222,22 @@ def after_release(report: Report) -> Iterator[Answer]:
 
 def randomness(report: Report) -> Iterator[Answer]:
     """Yields where the noise comes from."""
-    libraries = libraries_of(each.run for each in report.runs)
-    if libraries:
+    runs = [each.run for each in report.runs if libraries_of([each.run])]
+    if runs:
         yield Answer(
             DECLARED,
-            "The noise of some rounds comes from the generators of "
-            f"{on_one_line(libraries)}.",
+            f"The noise of {counted(sum(map(len, runs)), 'round')} comes from "
+            f"the generators of {on_one_line(libraries_of(runs))}.",
         )
+    own = report.total_rounds - sum(map(len, runs))
+    noise = (
+        f"The generator of the noise of {counted(own, 'round')} is "
+        f"{report.generator}. "
+    )
     yield Answer(
         RECORD,
-        f"The generator of the noise of this library is {report.generator}. "
-        f"Rounds whose seed the caller chose: {report.seeded_rounds:,}.",
+        f"{noise * bool(own)}Rounds whose seed the caller chose: "
+        f"{report.seeded_rounds:,}.",
     )
 
 

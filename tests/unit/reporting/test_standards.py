@@ -292,7 +292,15 @@ class TestTheRecord:
 
         assert kinds == {RECORD, DECLARED}
         assert "Rounds of 1 run ran in opacus 1.6.0." in text
-        assert "from the generators of opacus 1.6.0" in text
+        assert (
+            "The noise of 10 rounds comes from the generators of opac" in text
+        )
+        assert "The generator of the noise of 10 rounds is chacha20." in text
+
+    def test_names_no_generator_of_rounds_that_ran_elsewhere(self) -> None:
+        _, text = self.of_mechanisms(("opacus 1.6.0", FullDataset(True)))
+
+        assert "chacha20" not in text
 
     def test_names_metrics_with_noise(self, report) -> None:
         text = flat(assess(report, "nist-800-226").as_text())
