@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -11,38 +11,26 @@ from keras_dp.accountants.claim import rounded_up
 from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.report import BEFORE, Details, Report
 from keras_dp.reporting.sources import COMPUTED, DECLARED, MEANINGS, RECORD
+from keras_dp.reporting.standards.declarations import checked, question
 from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import counted, libraries_of, on_one_line
 
-# The ledger cannot answer these.
+# The ledger cannot answer these: people declare them.
 _YOURS = ("yours", "not in the ledger: a person must write it")
-_QUESTIONS = (
-    ("License", "Under which license may the model be used?"),
-    (
-        "Intended use",
-        "What is the model for, and what must it not be used for?",
-    ),
-    (
-        "Data",
-        "Who collected the data, from whom, with which consent? Does one "
-        "{unit} appear under several names?",
-    ),
-    (
-        "Utility",
-        "How well does it do, on which test data? Privacy costs more for "
-        "groups with little data: give the result of each group, too.",
-    ),
-    (
-        "Access",
-        "Who could see the data, the ledger, and the weights before they were "
-        "published? Was anything else computed from the data?",
-    ),
-)
+_ASKED = {
+    "License": ("license",),
+    "Intended use": ("purpose",),
+    "Data": ("data_sources", "unit_identity"),
+    "Utility": ("utility", "bias_by_group"),
+    "Access": ("access_control", "other_releases"),
+}
 # Characters that Markdown or HTML would read as more than themselves.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
 
 
-def model_card(report: Report) -> str:
+def model_card(
+    report: Report, declarations: Mapping[str, str] | None = None
+) -> str:
     """Returns a model card: Markdown with the front matter of Hugging Face.
 
     Each line says what it rests on: rows of the ledger, a computation from
@@ -51,9 +39,11 @@ def model_card(report: Report) -> str:
 
     Args:
         report: A report that `make_report(..., details=True)` returned.
+        declarations: Texts of people, as for `assess`.
 
     Raises:
-        ValueError: The report was made without details.
+        ValueError: The report was made without details, or a declaration is
+            unknown or no text.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> from keras_dp.reporting.report import make_report
@@ -70,7 +60,7 @@ def model_card(report: Report) -> str:
             *_privacy(report, details),
             *_training(report),
             *_audits(report),
-            *_questions(report),
+            *_questions(report, checked(declarations or {})),
         ]
     )
 
@@ -179,11 +169,15 @@ def _audits(report: Report) -> Iterator[str]:
             yield from ("", *_table(table))
 
 
-def _questions(report: Report) -> Iterator[str]:
+def _questions(report: Report, declared: Mapping[str, str]) -> Iterator[str]:
     yield from ("", "## Yours to write", "")
-    for title, question in _QUESTIONS:
-        text = question.format(unit=_text(report.unit))
-        yield from (f"### {title}", "", f"{text} From: *yours*.", "")
+    for title, keys in _ASKED.items():
+        yield from (f"### {title}", "")
+        for key in keys:
+            text, source = question(key, report.unit), _YOURS[0]
+            if key in declared:
+                text, source = " ".join(declared[key].split()), DECLARED
+            yield from (f"{_text(text)} From: *{source}*.", "")
 
 
 def _libraries(report: Report) -> str:

@@ -10,6 +10,7 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.budgets import budget_of
 from keras_dp.errors import OutputError
 from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.standards.declarations import read_declarations
 
 # Every database of SQLite begins with these bytes.
 _SQLITE = b"SQLite format 3\0"
@@ -90,6 +91,26 @@ def add_units(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="how many units are protected together (default: 1)",
     )
+
+
+def add_declarations(parser: argparse.ArgumentParser) -> None:
+    """Adds a file of what people declare."""
+    parser.add_argument(
+        "--declarations",
+        type=file_name,
+        metavar="TOML",
+        help="what people answer, where the ledger cannot",
+    )
+
+
+def declared(options: argparse.Namespace) -> dict[str, str]:
+    """Returns what people declare, in the file that was given.
+
+    Raises:
+        ValueError: The file holds no declarations.
+    """
+    given = options.declarations
+    return read_declarations(given) if given else {}
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,6 @@ from keras_dp.reporting.contradictions import Answer
 from keras_dp.reporting.report import Report, make_report
 from keras_dp.reporting.report_page import report_page
 from keras_dp.reporting.standards.assessment import STANDARDS, assess
-from keras_dp.reporting.standards.declarations import read_declarations
 
 HELP = "print who spent what privacy, and which theorem covers it"
 
@@ -32,12 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the requirements of a standard, each with the ledger's "
         "answer",
     )
-    parser.add_argument(
-        "--declarations",
-        type=arguments.file_name,
-        metavar="TOML",
-        help="what people answer, where the ledger cannot",
-    )
+    arguments.add_declarations(parser)
     parser.add_argument(
         "--form",
         type=arguments.file_name,
@@ -78,9 +72,7 @@ def answer(options: argparse.Namespace) -> Answer:
 
 
 def _of_standard(report: Report, options: argparse.Namespace) -> Answer:
-    held = {}
-    if options.declarations:
-        held = read_declarations(options.declarations)
+    held = arguments.declared(options)
     found = assess(report, options.standard, held)
     if options.form:
         arguments.write(options.form, found.form(held), is_new=True)

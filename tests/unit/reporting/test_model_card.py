@@ -139,6 +139,19 @@ class TestACard:
         assert body.index("CONTRADICTS") < body.index("With all that was")
         assert "if the coins are fair" in body
 
+    def test_asks_what_nobody_declared(self, ledger) -> None:
+        report = make_report(ledger, delta=DELTA, details=True)
+        said = {"license": "Apache *2*,\n\n# not for profit"}
+
+        asked, told = model_card(report), model_card(report, said)
+
+        assert "may the model be used? From: *yours*." in asked
+        assert r"Apache \*2\*, \# not for profit From: *declared*." in told
+        assert "may the model be used?" not in told
+        assert "belong to one patient" in told
+        with pytest.raises(ValueError, match="Did you mean 'license'"):
+            model_card(report, {"licence": "MIT"})
+
     def test_needs_the_details(self, ledger) -> None:
         with pytest.raises(ValueError, match="`report` must have its details"):
             model_card(make_report(ledger, delta=DELTA))
