@@ -135,6 +135,7 @@ class Fourier(Accountant):
     | other sampled rounds, several records | an attack, and a bound |
     | random allocation, one record more or less | mostly 1 % apart |
     | the same, several batches for each record | mostly 10 % apart |
+    | correlated noise, not sampled | an attack by signs, and a bound |
     | correlated noise, balls in bins | an attack, and a bound |
     | fixed size, one record replaced | an attack, and a bound |
     | a search | one trial, and a bound (see docs/accounting.md, section 8) |

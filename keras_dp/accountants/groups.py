@@ -163,7 +163,9 @@ def _k_fold(mechanism: Mechanism, records: int) -> Mechanism | None:
     z = mechanism.noise_multiplier
     if isinstance(mechanism, Gaussian | DiscreteGaussian):
         # `k` records move a sum, and the nodes of a tree, `k` times as far.
-        return type(mechanism)(math.nextafter(z / records, 0.0))
+        # An attack on one of them is an attack on all.
+        less = math.nextafter(z / records, 0.0)
+        return dataclasses.replace(mechanism, noise_multiplier=less)
     if isinstance(mechanism, Exposure):
         return dataclasses.replace(mechanism, records=records)
     if isinstance(mechanism, SampledGaussian) and mechanism.samples_all:

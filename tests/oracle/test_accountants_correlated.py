@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import Fourier, strategy_sensitivity
+from keras_dp.accountants.normalize import displacement
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import (
@@ -21,6 +22,7 @@ from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
     FullDataset,
+    GaussianSum,
     InverseToeplitz,
     LowerTriangular,
     Round,
@@ -80,6 +82,69 @@ def test_the_sign_of_a_coefficient_matters() -> None:
     true = largest_displacement(strategy.matrix(6), 1, 6)
 
     assert np.linalg.norm(column) < 0.7 * true
+
+
+def epsilon_of(moved, stddev):
+    """Returns epsilon of one Gaussian that a record moves so far."""
+    plain = GaussianSum("plain", moved, stddev)
+    return Fourier().epsilon([(Round(FullDataset(), (plain,)), 1)], delta=DELTA)
+
+
+DELTA = 1e-5
+
+
+@pytest.mark.parametrize("strategy", [*MONOTONE, *OTHERS])
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_some_signs_reach_the_lower_bound(strategy, classes) -> None:
+    """Of a record that takes part in all rounds of its class."""
+    matrix, stddev = strategy.matrix(6), 2.0
+    true = max(
+        float(np.linalg.norm(matrix[:, j::classes] @ np.array(signs)))
+        for j in range(classes)
+        for signs in itertools.product([-1.0, 1.0], repeat=6 // classes)
+    )
+    event = CorrelatedSum("sum", 1.0, stddev, strategy, 6, "one")
+    rounds = [(Round(FullDataset(), (event,)), 6)]
+    if classes > 1:
+        rounds = cycles(strategy, 6, classes, 1.0, stddev)
+
+    low, high = Fourier().epsilon_bounds(
+        rounds, delta=DELTA, neighbours="replace_one"
+    )
+
+    # A record that is replaced by its opposite moves twice as far.
+    exact = epsilon_of(2 * true, stddev)
+    assert low * (1 - 1e-9) <= exact <= high * (1 + 1e-9)
+    assert low == pytest.approx(exact, rel=1e-6)
+    # So near in one dimension; vectors may move further.
+    assert high <= 1.05 * exact
+    assert high < epsilon_of(2 * 1.1 * true, stddev)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_vectors_move_no_further_than_the_relaxation(seed) -> None:
+    """In three dimensions, where signs are not the worst."""
+    rng = np.random.default_rng(seed)
+    columns = rng.normal(size=(8, 5))
+
+    low, high = displacement.largest_displacement(columns)
+
+    signs = max(
+        float(np.linalg.norm(columns @ np.array(each)))
+        for each in itertools.product([-1.0, 1.0], repeat=5)
+    )
+    assert low == pytest.approx(signs)
+    best = 0.0
+    for _ in range(200):
+        vectors = rng.normal(size=(5, 3))
+        for t in [*range(5)] * 20:  # Each is turned towards the others.
+            towards = columns[:, t] @ (
+                columns @ vectors - np.outer(columns[:, t], vectors[t])
+            )
+            vectors[t] = towards / np.linalg.norm(towards)
+        best = max(best, float(np.linalg.norm(columns @ vectors)))
+    assert signs * (1 - 1e-9) <= best <= high
+    assert high <= 1.001 * best
 
 
 def cycles(strategy, rounds, classes, probability, stddev):

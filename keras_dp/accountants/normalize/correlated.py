@@ -37,14 +37,20 @@ from typing import NamedTuple
 
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
+    Gaussian,
     Mechanism,
     SampledGaussian,
 )
-from keras_dp.accountants.normalize.one_round import binned, mechanism_of
+from keras_dp.accountants.normalize.one_round import (
+    binned,
+    gaussian_between,
+    mechanism_of,
+)
 from keras_dp.accountants.normalize.participations import (
     is_banded,
     largest_column_norm,
-    strategy_sensitivity,
+    sensitivity_of_classes,
+    sensitivity_of_epochs,
 )
 from keras_dp.accountants.normalize.release import Release, ratio
 from keras_dp.errors import UnsupportedEventError
@@ -174,8 +180,7 @@ class CorrelatedRounds:
                 yield from _sampled(probability, sensitivity, times, neighbours)
         for name, mechanism in mechanisms.items():
             if name not in amplified and mechanism.sensitivity:
-                sensitivity = self._unamplified(name, mechanism)
-                yield from _sampled(1.0, sensitivity, 1, neighbours)
+                yield self._unamplified(name, mechanism, neighbours), 1
 
     def _of_cycles(
         self, draw: _Draw, own: set[str], mechanisms: dict[str, _Mechanism]
@@ -242,18 +247,24 @@ class CorrelatedRounds:
         )
         return draw.classes if fits else None
 
-    def _unamplified(self, name: str, mechanism: _Mechanism) -> float:
+    def _unamplified(
+        self, name: str, mechanism: _Mechanism, neighbours: Neighbours
+    ) -> Gaussian:
         places = self._places[name]
-        if places.total() > mechanism.rounds:
-            return math.inf  # Such rounds cannot be of this mechanism.
-        separation, most = self._separation(name, mechanism), None
+        strategy, rounds, _ = mechanism
+        if places.total() > rounds:
+            return Gaussian(0.0)  # Such rounds cannot be of this mechanism.
         if all(isinstance(place, str) for place in places):
-            most = len(places)
-        return (
-            mechanism.sensitivity
-            * strategy_sensitivity(
-                mechanism.strategy, mechanism.rounds, separation or 1, most
-            ).upper
+            found = sensitivity_of_epochs(
+                strategy, rounds, tuple(places.values())
+            )
+        else:
+            separation = self._separation(name, mechanism) or 1
+            found = sensitivity_of_classes(strategy, rounds, separation)
+        return gaussian_between(
+            mechanism.sensitivity * found.lower,
+            mechanism.sensitivity * found.upper,
+            neighbours,
         )
 
 

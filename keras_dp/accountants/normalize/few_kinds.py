@@ -95,17 +95,19 @@ def few_kinds(
     if len(rounds) <= most and all(
         sizes[kind] <= limit for kind, limit in _MOST_OF.items()
     ):
-        return FewKinds(rounds, rounds)
+        return FewKinds(rounds, _reached(rounds))
     upper: Counter[Mechanism] = Counter()
     lower: Counter[Mechanism] = Counter()
     cells: defaultdict[int, list[_Cell]] = defaultdict(list)
     for alike in _alike(rounds):
         first = alike[0].mechanism
         if isinstance(first, Gaussian | DiscreteGaussian):
-            total = math.fsum(n / m.noise_multiplier**2 for m, n in alike)
-            z = total**-0.5
-            upper[type(first)(z * (1 - _ROUNDING))] += 1
-            lower[type(first)(z * (1 + _ROUNDING))] += 1
+            for kinds, sign, each in (
+                (upper, -1, tuple(alike)),
+                (lower, 1, _reached(tuple(alike))),
+            ):
+                total = math.fsum(n / m.noise_multiplier**2 for m, n in each)
+                kinds[type(first)(total**-0.5 * (1 + sign * _ROUNDING))] += 1
         elif can_be_rounded(first):
             limit = min(most, _MOST_OF.get(type(first), most))
             cells[limit].append(_cell_of(alike))
@@ -118,6 +120,19 @@ def few_kinds(
             upper[cell.dominating] += count
             lower[cell.dominated] += count
     return FewKinds(in_order(upper), in_order(lower))
+
+
+def _reached(
+    rounds: tuple[CountedMechanism, ...],
+) -> tuple[CountedMechanism, ...]:
+    """Returns what two data sets reach; the same object if that is exact."""
+    found = tuple(
+        CountedMechanism(each.reached, count)
+        if isinstance(each, Gaussian)
+        else CountedMechanism(each, count)
+        for each, count in rounds
+    )
+    return rounds if found == rounds else found
 
 
 def can_be_rounded(mechanism: Mechanism) -> bool:
@@ -139,6 +154,8 @@ def _alike(
 
 
 def _without_numbers(mechanism: Mechanism) -> Hashable:
+    if isinstance(mechanism, Gaussian):
+        return Gaussian
     if not can_be_rounded(mechanism):
         return mechanism
     return _with_numbers(mechanism, 1.0, 0.5)
@@ -148,7 +165,7 @@ def _with_numbers(
     mechanism: Any, noise: float, probability: float
 ) -> Mechanism:
     """Returns the mechanism with other numbers, where it has them."""
-    changes = {"noise_multiplier": noise}
+    changes: dict[str, Any] = {"noise_multiplier": noise}
     names = [field.name for field in dataclasses.fields(mechanism)]
     if "sampling_probability" in names:
         changes["sampling_probability"] = probability

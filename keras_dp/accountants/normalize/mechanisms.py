@@ -33,11 +33,19 @@ class Gaussian:
 
     Attributes:
         noise_multiplier: Stddev over sensitivity under the chosen relation.
+        most_noise: The same for what two data sets are known to reach; `None`
+            if it is no larger.
         sampling_probability: 1, as nothing amplifies.
     """
 
     noise_multiplier: float
+    most_noise: float | None = None
     sampling_probability: ClassVar[float] = 1.0
+
+    @property
+    def reached(self) -> "Gaussian":
+        """The Gaussian that two data sets are known to reach."""
+        return self if self.most_noise is None else Gaussian(self.most_noise)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

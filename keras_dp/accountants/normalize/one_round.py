@@ -44,6 +44,8 @@ from keras_dp.ledger import (
 
 # Adaptive clipping makes noise multipliers that differ in the last bit.
 _DIGITS = decimal.Context(prec=12, rounding=decimal.ROUND_DOWN)
+# Bounds that differ by rounding alone.
+_CLOSE = 1 + 1e-9
 # Three roundings of float64.
 _ROUND_UP = 1 + 4e-16
 
@@ -181,6 +183,23 @@ def binned(
     return BallsInBinsGaussian(
         _noise_multiplier(sensitivity), strategy, rounds, bins
     )
+
+
+def gaussian_between(
+    lower: float, upper: float, neighbours: Neighbours
+) -> Gaussian:
+    """Returns a Gaussian, given two bounds on its sensitivity.
+
+    Args:
+        lower: Two data sets that differ by one record more reach it.
+        upper: No such data sets exceed it, > 0.
+        neighbours: The adjacency relation.
+    """
+    distance = SENSITIVITY[neighbours]
+    least = _noise_multiplier(upper * distance)
+    if upper <= lower * _CLOSE:
+        return Gaussian(least)
+    return Gaussian(least, _ROUND_UP / (lower * distance))
 
 
 def unamplified(release: Release, neighbours: Neighbours) -> Mechanism | None:

@@ -37,6 +37,8 @@ def place(mechanism: Mechanism) -> tuple[str, float, float, str]:
     rest = "" if name in _TOLD_BY_NUMBERS else _text(mechanism)
     if not getattr(mechanism, "samples_all", True):
         rest = "classes"
+    if getattr(mechanism, "most_noise", None) is not None:
+        rest = _text(mechanism)
     z, q = mechanism.noise_multiplier, mechanism.sampling_probability
     return name, z, q, rest
 

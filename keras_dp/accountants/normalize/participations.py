@@ -25,19 +25,28 @@ increase. Where no two participations meet in a row of C, or there is only one,
 *Other matrices.* With `r_t` the largest sum of `|C^T C|_st` over the `s` of a
 set, (1) is at most the largest sum of `r_t` over a set (Choquette-Choo et al.
 2023, arXiv:2211.06530, appendix E). Both are found by dynamic programming.
+
+*One set.* Where the rounds of a record are known, `displacement` bounds (1)
+from both sides, for any matrix.
 """
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_dp import _check
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.normalize.displacement import largest_displacement
 from keras_dp.ledger import Strategy
 
 _ULP = 2.0**-52
+# Columns of more entries would take too much memory.
+_MOST_ENTRIES = 2 * 10**7
+# Bounds that are as close as this are not improved.
+_CLOSE = 1 + 1e-6
 
 
 class Sensitivity(NamedTuple):
@@ -114,6 +123,61 @@ def strategy_sensitivity(
     return Sensitivity(found.lower * (1 - margin), found.upper * (1 + margin))
 
 
+def sensitivity_of_classes(
+    strategy: Strategy, rounds: int, classes: int
+) -> Sensitivity:
+    """Returns how far a record moves `C x` in all rounds of its class.
+
+    Args:
+        strategy: C.
+        rounds: The number of rounds.
+        classes: Class j takes part in the rounds j, j + classes, ...
+
+    Returns:
+        Bounds, of which a record with numbers 1 and -1 reaches the lower one.
+    """
+    whole = strategy_sensitivity(strategy, rounds, classes)
+    is_toeplitz = strategy.first_column(rounds) is not None
+    if is_toeplitz and whole.upper <= whole.lower * _CLOSE:
+        return whole
+    # Other classes of a Toeplitz matrix move the same rows, but for the last.
+    firsts = range(1 if is_toeplitz else min(classes, rounds))
+    found = [
+        _of_pattern(strategy, rounds, range(first, rounds, classes))
+        for first in firsts
+    ]
+    return Sensitivity(
+        max(each.lower for each in found),
+        min(whole.upper, max(each.upper for each in found)),
+    )
+
+
+def sensitivity_of_epochs(
+    strategy: Strategy, rounds: int, sizes: tuple[int, ...]
+) -> Sensitivity:
+    """Returns how far a record moves `C x` in one round of each epoch.
+
+    Args:
+        strategy: C.
+        rounds: The number of rounds.
+        sizes: The number of rounds of each epoch, of which there may be more.
+
+    Returns:
+        As `sensitivity_of_classes` does. The upper bound holds for any rounds.
+    """
+    ends = np.cumsum(sizes)
+    firsts = ends - sizes
+    # The last round of an epoch and the first of the next one are neighbours.
+    pairs = np.where(np.arange(len(sizes)) % 2, firsts, ends - 1)
+    return Sensitivity(
+        max(
+            _of_pattern(strategy, rounds, each.tolist()).lower
+            for each in (firsts, pairs)
+        ),
+        strategy_sensitivity(strategy, rounds, 1, len(sizes)).upper,
+    )
+
+
 def largest_column_norm(strategy: Strategy, rounds: int) -> float:
     """Returns an upper bound on the sensitivity to one participation."""
     return strategy_sensitivity(strategy, rounds, rounds, 1).upper
@@ -136,6 +200,26 @@ def rounding_margin(strategy: Strategy, rounds: int) -> float:
     """
     width = rounds if strategy.bands is None else strategy.bands
     return 4 * (rounds + 2) * (width + 2) * _ULP
+
+
+def _of_pattern(
+    strategy: Strategy, rounds: int, pattern: Sequence[int]
+) -> Sensitivity:
+    """Returns bounds for a record that takes part in some rounds."""
+    kept = pattern[: max(1, _MOST_ENTRIES // rounds)]
+    column = strategy.first_column(rounds)
+    if column is None:
+        columns = strategy.matrix(rounds)[:, kept]
+    else:
+        columns = np.zeros([rounds, len(kept)])
+        for i, first in enumerate(kept):
+            columns[first:, i] = column[: rounds - first]
+    lower, upper = largest_displacement(columns)
+    margin = rounding_margin(strategy, rounds)
+    return Sensitivity(
+        lower * (1 - margin),
+        upper * (1 + margin) if len(kept) == len(pattern) else math.inf,
+    )
 
 
 def _norm_of_sum(column: Array, separation: int, most: int) -> float:
