@@ -229,7 +229,17 @@ def make_private(
     )
     compiled = compile_options(model, loss=loss, metrics=metrics, **options)
     clip, gamma = clip_of(l2_norm_clip, compiled["loss"])
-    own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
+    is_new = isinstance(ledger, (str, os.PathLike)) and not (
+        place_of(ledger).exists()
+    )
+    if is_new:  # It is created when nothing is left that may be refused.
+        own = PrivacyLedger.in_memory(
+            dataset="new",
+            unit=unit or given.drawn_unit,
+            rows_per_unit=rows_per_unit or 1,
+        )
+    else:
+        own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
     if delta is None:
         delta = default_delta(given.units_of(own.header.rows_per_unit))
     target = PrivacyTarget(target_epsilon, delta)
@@ -281,7 +291,11 @@ def make_private(
                 break
     else:
         continued = None
+        held.check_left(target)
         how, queries = chosen(held, account)
+    if is_new:
+        own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
+        held = HeldRounds.of(own)
     private, rate, averaged = assemble(
         model,
         how.samples,

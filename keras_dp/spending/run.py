@@ -15,6 +15,7 @@ from keras_dp.errors import (
 from keras_dp.ledger import (
     AccountRecord,
     Charge,
+    CorrelatedSum,
     CountedRound,
     PrivacyLedger,
     Reservation,
@@ -206,6 +207,18 @@ class TrainingRun:
         """
         rounds = sum(n for _, n in scheduled)
         if self._most is not None and self._most > rounds:
+            if any(
+                isinstance(query, CorrelatedSum)
+                for round_, _ in scheduled
+                for query in round_.queries
+            ):
+                raise ValueError(
+                    "Correlated noise must have as many rounds left as the "
+                    f"training has. Received: {rounds:,} rounds that are left "
+                    f"of the mechanism, and {self._most:,} in the training. "
+                    f"Train for at most {rounds:,} rounds, or make a new query "
+                    "and optimizer: their mechanism costs anew."
+                )
             raise ValueError(
                 "A schedule must not end before the training. Received: "
                 f"{rounds:,} rounds in the schedule, and {self._most:,} in the "

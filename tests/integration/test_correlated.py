@@ -14,7 +14,7 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NormalizedQuery,
 )
-from keras_dp.errors import LedgerWriteError
+from keras_dp.errors import CalibrationError, LedgerWriteError
 from keras_dp.ledger import BandedToeplitz
 from keras_dp.planning import (
     calibrate_correlated_noise,
@@ -118,7 +118,7 @@ class TestATraining:
         assert len(ledger) == 0
 
     def test_does_not_begin_with_too_few_rounds(self, ledger) -> None:
-        with pytest.raises(ValueError, match="schedule must not end before"):
+        with pytest.raises(ValueError, match="10 rounds that are left of the"):
             private_model(query(), ledger).fit(
                 samples(), epochs=1, steps_per_epoch=ROUNDS + 1, verbose=0
             )
@@ -267,6 +267,16 @@ class TestMakePrivate:
 
         assert (len(ledger), ledger.runs) == before
 
+    def test_creates_no_ledger_for_what_it_refuses(self, tmp_path) -> None:
+        place = tmp_path / "new.ledger"
+
+        with pytest.raises(ValueError, match="a factor for each"):
+            self.made(place, noise=[1.0])
+        assert not place.exists()
+
+        self.made(place, noise="independent")
+        assert place.exists()
+
     def test_refuses_statistics_that_share_the_noise(self, ledger) -> None:
         model = keras.Sequential(
             [keras.Input((4,)), keras.layers.BatchNormalization()]
@@ -303,6 +313,10 @@ class TestMakePrivate:
             )
         spent = Fourier().epsilon(ledger, delta=DELTA)
         capsys.readouterr()
+        with pytest.raises(ValueError, match="44 rounds that are left of the"):
+            first.fit(verbose=0)
+        with pytest.raises(CalibrationError, match="correlated noise is never"):
+            self.made(ledger, noise=STRATEGY)
 
         second = self.made(ledger, noise=STRATEGY, target_epsilon=8.0)
         second.fit(verbose=0)
