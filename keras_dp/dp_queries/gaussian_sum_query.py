@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_dp import _check, ledger
 from keras_dp._override import override
-from keras_dp.dp_queries import grid
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     GaussianEvent,
@@ -24,7 +23,7 @@ from keras_dp.dp_queries.proven_sum import (
 )
 from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
-from keras_dp.noise import seeds
+from keras_dp.noise import grid, seeds
 
 # Noise is at least a million times the smallest float32.
 _SMALLEST_STDDEV = 1e-30

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from keras_dp import _check
 from keras_dp._rounding import UNIT_64, Proven, gamma, joint, over
-from keras_dp.dp_queries import grid
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import check_structure
+from keras_dp.noise import grid
 
 PRECISIONS = ("assumed", "proven")
 # A sum of a batch is at most this many steps of the grid in each coordinate,

@@ -13,13 +13,11 @@ from keras_dp.dp_queries.dp_query import (
     DPQuery,
     Nest,
     QueryResult,
-    add,
-    zeros_like_record,
 )
 from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
 from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
-from keras_dp.noise import seeds, tree_noise
+from keras_dp.noise import grid, seeds, tree_noise
 
 # 16 million rounds, with a buffer of 24 records.
 _DEFAULT_LEVELS = 24
@@ -236,8 +234,13 @@ class TreeResidualSumQuery(SummingQuery):
         tree = global_state.secret_tree
         noise, following = self._next_noise(tree)
         change = tf.nest.map_structure(tf.subtract, noise, tree.total)
+        answers = grid.answers(
+            tf.nest.flatten(sample_state),
+            tf.nest.flatten(change),
+            tf.constant(self.stddev, tf.float64),
+        )
         return QueryResult(
-            value=add(sample_state, change),
+            value=tf.nest.pack_sequence_as(sample_state, answers),
             global_state=TreeResidualState(
                 tree._replace(noise=following, total=noise)
             ),
@@ -246,24 +249,23 @@ class TreeResidualSumQuery(SummingQuery):
 
     def _tree(self, tree_id: tf.Tensor, seed: tf.Tensor) -> TreeState:
         """Returns a tree without rounds."""
-        zeros = zeros_like_record(_nests.thawed(self.record_specs))
+        zeros = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, tf.float64),
+            _nests.thawed(self.record_specs),
+        )
         noise = tree_noise.initial(
             tf.nest.flatten(zeros), self.max_levels, seed
         )
         return TreeState(tree_id, noise, zeros)
 
     def _next_noise(self, tree: TreeState) -> tuple[Nest, tree_noise.TreeNoise]:
-        """Returns the noise of the next sum over all rounds of the tree."""
+        """Returns the noise of the next sum over all rounds, in steps."""
         like = tf.nest.flatten(tree.total)
         stddev = tf.constant(self.stddev, tf.float64)
 
         def draw(seed: tf.Tensor) -> list[tf.Tensor]:
-            return [
-                seeds.normal(leaf, own, stddev)
-                for leaf, own in zip(
-                    like, seeds.split(seed, len(like)), strict=True
-                )
-            ]
+            steps, _ = grid.draws(like, stddev, seed)
+            return [tf.cast(each, tf.float64) for each in steps]
 
         noise, following = tree_noise.following(tree.noise, draw)
         return tf.nest.pack_sequence_as(tree.total, noise), following

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.ledger.events.strategies.strategy import Filter
-from keras_dp.noise import seeds
+from keras_dp.noise import grid
 
 
 class FilteredNoise(NamedTuple):
@@ -20,7 +20,8 @@ class FilteredNoise(NamedTuple):
 
     Attributes:
         step: The number of rounds so far, scalar int64.
-        buffers: For each leaf of a record, `[buffers, ...]`.
+        buffers: For each leaf of a record, `[buffers, ...]`, in steps of the
+            grid: integers of int32 for draws, float64 for sums of them.
         seed: The seed of the next draw; see `seeds.fresh`.
     """
 
@@ -40,9 +41,11 @@ def initial(
         seed: A seed from `seeds.fresh`, which must not be used again.
     """
     count = how.weights.shape[1]
+    holds_draws = how.keeps_draws and how.decays is None
+    kind = tf.int32 if holds_draws else tf.float64
     return FilteredNoise(
         step=tf.constant(0, tf.int64),
-        buffers=[tf.zeros([count, *x.shape], x.dtype) for x in like],
+        buffers=[tf.zeros([count, *x.shape], kind) for x in like],
         seed=seed,
     )
 
@@ -87,7 +90,7 @@ def following(
     like: list[tf.Tensor],
     stddev: tf.Tensor,
 ) -> tuple[list[tf.Tensor], FilteredNoise]:
-    """Returns the noise of the next round, and the state after it.
+    """Returns the noise of the next round in steps, and the state after it.
 
     After `rounds` rounds the noise is NaN, so that nothing is released without
     protection.
@@ -96,10 +99,13 @@ def following(
         noise: The state before the round.
         how: The filter.
         rounds: The number of rounds of the mechanism.
-        like: Tensors of the shapes and dtypes of one record.
+        like: Tensors of the shapes of one record.
         stddev: The standard deviation of each draw, scalar.
+
+    Returns:
+        Noise in steps of the grid of `stddev`, float64, and the state.
     """
-    drawn, seed = seeds.normals_and_seed(like, noise.seed, stddev)
+    drawn, seed = grid.draws(like, stddev, noise.seed)
     row = tf.minimum(noise.step, len(how.lead) - 1)
     lead = tf.where(
         noise.step < rounds,
@@ -128,16 +134,15 @@ def _made(
     """Returns the noise of each leaf, and the buffers after the round."""
     made, following = [], []
     for draw, kept in zip(drawn, buffers, strict=True):
-        each = tf.cast(lead, draw.dtype) * draw
+        each = lead * tf.cast(draw, tf.float64)
         for number in range(kept.shape[0]):
-            each += tf.cast(weights[number], draw.dtype) * kept[number]
-        new = draw if keeps_draws else each
+            each += weights[number] * tf.cast(kept[number], tf.float64)
+        new = tf.cast(draw if keeps_draws else each, kept.dtype)
         made.append(each)
         if decays is None:
             moved = tf.concat([new[tf.newaxis], kept], axis=0)
             following.append(moved[: kept.shape[0]])
         else:
             along = [-1] + [1] * new.shape.rank
-            own = tf.reshape(tf.cast(decays, kept.dtype), along)
-            following.append(own * kept + new)
+            following.append(tf.reshape(decays, along) * kept + new)
     return made, following

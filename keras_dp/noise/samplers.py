@@ -4,7 +4,7 @@ Draws are functions of random 64-bit words, from the generator of the seed. We
 do not draw with TensorFlow Probability, even from its laws, for two reasons.
 It leaves the choice of the generator to TensorFlow, which takes one that is not
 cryptographic, and far slower under XLA on CPU. And TensorFlow's normal
-variables stop at 5.7 standard deviations, whatever their dtype. `seeds.normals`
+variables stop at 5.7 standard deviations, whatever their dtype. `grid.draws`
 draws Gaussian noise.
 
 A word becomes a signed uniform variable `u`, with `2^-64 <= |u| <= 1`. For most
@@ -49,7 +49,7 @@ from keras_dp.ledger.events.noise_families import (
 from keras_dp.ledger.events.tabulated_law import Curve
 from keras_dp.ledger.events.tfp_noise import TFPNoise
 from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
-from keras_dp.noise import seeds
+from keras_dp.noise import grid, seeds
 
 # In floats, Student's t with more degrees of freedom is the normal one. Twice
 # this number is still a float32.
@@ -128,7 +128,10 @@ def _scaled(draw: tf.Tensor, noise: ledger.NoiseDistribution) -> tf.Tensor:
 
 @sample.register
 def _(noise: GaussianNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return seeds.normal(like, seed, tf.constant(noise.scale, tf.float64))
+    one = tf.ones([], tf.float64)
+    (steps,), _ = grid.draws([like], one, seed)
+    drawn = tf.cast(steps, tf.float64) * grid.spacing(one)
+    return _scaled(tf.cast(drawn, like.dtype), noise)
 
 
 @sample.register

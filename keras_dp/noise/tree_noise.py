@@ -38,8 +38,8 @@ class TreeNoise(NamedTuple):
     Attributes:
         step: The number of rounds so far, scalar int64.
         levels: For each leaf of a record, the noise of the node that is kept on
-            each level, `[max_levels, ...]`, before it is divided by the sum of
-            the weights.
+            each level, `[max_levels, ...]` in float64, before it is divided by
+            the sum of the weights.
         seed: The seed for the next nodes; see `seeds.fresh`.
     """
 
@@ -54,14 +54,14 @@ def initial(
     """Returns a tree without leaves.
 
     Args:
-        like: Tensors of the shapes and dtypes of one record.
+        like: Tensors of the shapes of one record.
         max_levels: The number of levels. The tree has at most
             `2^max_levels - 1` rounds.
         seed: A seed from `seeds.fresh`, which must not be used again.
     """
     return TreeNoise(
         step=tf.constant(0, tf.int64),
-        levels=[tf.zeros([max_levels, *x.shape], x.dtype) for x in like],
+        levels=[tf.zeros([max_levels, *x.shape], tf.float64) for x in like],
         seed=seed,
     )
 

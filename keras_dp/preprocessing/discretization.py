@@ -14,7 +14,7 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.ranges import checked_range
-from keras_dp.preprocessing.release import Adapter, gaussian_noise
+from keras_dp.preprocessing.release import Adapter, noised
 from keras_dp.preprocessing.rows import Floats, check_numbers, number_chunks
 from keras_dp.preprocessing.schema import Schema
 
@@ -115,8 +115,7 @@ class Discretization(Adapter):
 
     @override
     def noised_layer(self, data: Any) -> keras.layers.Discretization:
-        below = np.cumsum(self.bounded_sum(data))
-        below += noise_below_edges(self.cells, self.noise_multiplier)
+        below = below_edges(self.bounded_sum(data), self.noise_multiplier)
         increasing = np.maximum(isotonic_regression(below).x, 0.0)
         return keras.layers.Discretization(
             bin_boundaries=self._boundaries(increasing),
@@ -152,17 +151,19 @@ class Discretization(Adapter):
         return boundaries
 
 
-def noise_below_edges(cells: int, noise_multiplier: float) -> Floats:
-    """Returns the noise on the weight of the values below every edge.
+def below_edges(weights: Floats, noise_multiplier: float) -> Floats:
+    """Returns the noised weight of the values below each upper edge.
 
     Args:
-        cells: >= 1.
+        weights: The weight of the values in each cell.
         noise_multiplier: See `Discretization`.
     """
-    root = root_of_sums(cells)
-    stddev = noise_multiplier * float(np.linalg.norm(root))
-    noise = gaussian_noise((cells,), stddev)
-    return np.asarray(fftconvolve(root, noise)[:cells])
+    root = root_of_sums(len(weights))
+    return noised(
+        np.cumsum(weights, dtype=np.float64),
+        noise_multiplier * float(np.linalg.norm(root)),
+        lambda draws: np.asarray(fftconvolve(root, draws)[: len(weights)]),
+    )
 
 
 def root_of_sums(size: int) -> Floats:

@@ -13,7 +13,7 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.ranges import checked_range
-from keras_dp.preprocessing.release import Adapter, gaussian_noise
+from keras_dp.preprocessing.release import Adapter, noised
 from keras_dp.preprocessing.rows import (
     Floats,
     check_numbers,
@@ -146,7 +146,7 @@ class Normalization(Adapter):
     @override
     def noised_layer(self, data: Any) -> keras.layers.Normalization:
         sums, shape = self.bounded_sum(data)
-        sums += gaussian_noise(sums.shape, self.noise_multiplier)
+        sums = noised(sums, self.noise_multiplier)
         mean, variance = self._moments(sums, math.prod(shape))
         centre, half = self._centre_and_half(shape)
         return keras.layers.Normalization(

@@ -11,7 +11,7 @@ import numpy as np
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
-from keras_dp.preprocessing.release import Adapter, gaussian_noise
+from keras_dp.preprocessing.release import Adapter, noised
 from keras_dp.preprocessing.rows import (
     Floats,
     check_numbers,
@@ -123,13 +123,13 @@ class PCA(Adapter):
 
     @override
     def noised_layer(self, data: Any) -> keras.layers.Dense:
-        noised = self.bounded_sum(data)
-        noised += symmetric_noise(len(noised), self.noise_multiplier)
-        values, vectors = np.linalg.eigh(noised)
+        exact = self.bounded_sum(data)
+        noisy = noised(exact, self.noise_multiplier, symmetric)
+        values, vectors = np.linalg.eigh(noisy)
         kernel = vectors[:, : -self.components - 1 : -1]
         if self.whiten:
             # The largest eigenvalue of the noise alone (Wigner 1958).
-            least = self.noise_multiplier * math.sqrt(2 * len(noised))
+            least = self.noise_multiplier * math.sqrt(2 * len(noisy))
             values = np.maximum(values, least)[: -self.components - 1 : -1]
             kernel = kernel * np.sqrt(values[0] / values)
         layer = keras.layers.Dense(
@@ -172,17 +172,16 @@ class PCA(Adapter):
         return np.trunc(rows * _UNITS)
 
 
-def symmetric_noise(size: int, stddev: float) -> Floats:
+def symmetric(draws: Floats) -> Floats:
     """Returns a symmetric matrix of noise for sums of bounded Frobenius norm.
 
+    Entries off the diagonal have the standard deviation of the draws over
+    sqrt(2).
+
     Args:
-        size: The number of rows of the matrix.
-        stddev: The standard deviation of the entries on the diagonal. Entries
-            off the diagonal have `stddev / sqrt(2)`.
+        draws: A square matrix of independent draws.
     """
-    upper = np.zeros((size, size))
-    places = np.triu_indices(size)
-    upper[places] = gaussian_noise((len(places[0]),), stddev)
-    noise = (upper + upper.T) / math.sqrt(2)
+    upper = np.triu(draws)
+    noise = np.asarray((upper + upper.T) / math.sqrt(2))
     np.fill_diagonal(noise, np.diagonal(upper))
     return noise

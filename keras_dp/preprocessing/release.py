@@ -15,13 +15,14 @@ from keras_dp.errors import PrivateTrainingError, noted_in
 from keras_dp.keras_internals import print_line
 from keras_dp.ledger import FullDataset, PrivacyLedger, Round, SumQueryEvent
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
-from keras_dp.noise import seeds
+from keras_dp.noise import grid, seeds
 from keras_dp.preprocessing.schema import Schema, schema_of
 from keras_dp.preprocessing.units import with_capped_units
 from keras_dp.spending.recording import RoundRecorder
 from keras_dp.spending.run import RunDetails, TrainingRun
 
 Result = TypeVar("Result")
+Floats = npt.NDArray[np.float64]
 
 # As "metrics/" in a training: reports sum up what begins alike.
 _PREFIX = "preprocessing/"
@@ -54,7 +55,7 @@ def released(
     >>> from keras_dp.ledger import GaussianSum
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
     >>> planned = Round(FullDataset(), (GaussianSum("mean", 1.0, 2.0),))
-    >>> released(ledger, planned, lambda: float(gaussian_noise((), 2.0))) != 0
+    >>> released(ledger, planned, lambda: float(noised(np.zeros(()), 2.0))) != 0
     True
     >>> [(each.name, each.state, len(each)) for each in ledger.runs]
     [('preprocessing', 'finished', 1)]
@@ -90,20 +91,23 @@ def released(
     return result
 
 
-def gaussian_noise(
-    shape: tuple[int, ...], stddev: float
+def noised(
+    sums: npt.NDArray[np.float64],
+    stddev: float,
+    mixed: Callable[[Floats], Floats] = lambda draws: draws,
 ) -> npt.NDArray[np.float64]:
-    """Returns independent Gaussian noise, from a fresh secret seed.
+    """Returns sums with Gaussian noise, from a fresh secret seed, on a grid.
 
     Args:
-        shape: The shape of the result.
+        sums: The sums, of any shape.
         stddev: >= 0.
+        mixed: Makes the noise of independent draws, by a public linear map.
     """
-    like = tf.zeros(shape, tf.float64)
-    noise = seeds.normal(
-        like, seeds.fresh(None), tf.constant(stddev, tf.float64)
-    )
-    return np.asarray(noise.numpy(), np.float64)
+    exact = tf.constant(sums, tf.float64)
+    (steps,), _ = grid.draws([exact], stddev, seeds.fresh(None))
+    noise = tf.constant(mixed(steps.numpy().astype(np.float64)), tf.float64)
+    (answer,) = grid.answers([exact], [noise], stddev)
+    return np.asarray(answer.numpy(), np.float64)
 
 
 class Adapter(abc.ABC):

@@ -24,7 +24,7 @@ from keras_dp._override import override
 from keras_dp.accountants.normalize.thresholds import least_threshold
 from keras_dp.ledger import ThresholdedSum
 from keras_dp.preprocessing.entries import check_keys
-from keras_dp.preprocessing.release import Adapter, gaussian_noise
+from keras_dp.preprocessing.release import Adapter, noised
 from keras_dp.preprocessing.schema import Schema
 from keras_dp.sampling.random_words import from_operating_system
 
@@ -159,8 +159,8 @@ def noised_keys(
     """
     sums = key_sums(records, event.max_keys)
     exact = np.array([each / UNITS for each in sums.values()], np.float64)
-    noised = exact + gaussian_noise(exact.shape, event.noise_stddev)
-    order = np.argsort(-noised)[: np.count_nonzero(noised > event.threshold)]
+    noisy = noised(exact, event.noise_stddev)
+    order = np.argsort(-noisy)[: np.count_nonzero(noisy > event.threshold)]
     if not order.size:
         raise ValueError(
             "`data` must have a key whose noised sum exceeds the threshold. "

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_dp import _check
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
-from keras_dp.preprocessing.release import gaussian_noise, released
+from keras_dp.preprocessing.release import noised, released
 from keras_dp.sampling.record_source import Records, as_arrays
 
 # Values are rounded to multiples of 2^-30: their sums are then exact.
@@ -120,6 +120,5 @@ class PrivateScore:
             )
         kept = np.clip(np.nan_to_num(values, nan=0.0), 0.0, 1.0)
         kept = kept.reshape(self._size, -1).mean(axis=1)
-        total = float(np.sum(np.rint(kept * _UNITS)) / _UNITS)
-        noise = float(gaussian_noise((), self.noise_multiplier))
-        return (total + noise) / self._size
+        total = np.sum(np.rint(kept * _UNITS)) / _UNITS
+        return float(noised(total, self.noise_multiplier)) / self._size

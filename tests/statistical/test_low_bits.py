@@ -8,13 +8,18 @@ import tensorflow as tf
 from scipy import special
 
 from keras_dp.dp_queries import (
+    CorrelatedSumQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
-    grid,
+    TreeResidualSumQuery,
 )
+from keras_dp.ledger import BandedToeplitz
+from keras_dp.noise import grid
+from keras_dp.preprocessing.release import noised
 from tests import low_bit_attacks as attacks
 
 TRIALS = 100
+RECORD = tf.TensorSpec([TRIALS, attacks.COORDINATES])
 # Of an attacker who knows everything about Gaussian noise.
 CHANCE = float(special.ndtr(0.5))
 # Four standard deviations above it.
@@ -38,12 +43,25 @@ def answers(query: Any, step: float, kind: Any) -> Any:
         (GaussianSumQuery(1.0, 1.0), tf.float32),
         (GaussianSumQuery(0.75, 1.0), tf.float64),
         (GaussianAverageQuery(1.0, 1.0, 8.0), tf.float32),
+        (TreeResidualSumQuery(1.0, 1.0, RECORD), tf.float32),
+        (
+            CorrelatedSumQuery(BandedToeplitz((1.0, 0.3)), 1.0, 1.0, 9, RECORD),
+            tf.float32,
+        ),
     ],
-    ids=["sum", "in float64", "average"],
+    ids=["sum", "in float64", "average", "tree", "correlated"],
 )
 def test_precision_tells_nothing(query: Any, kind: Any) -> None:
-    factor = 1.0 if isinstance(query, GaussianSumQuery) else 8.0
+    factor = 8.0 if isinstance(query, GaussianAverageQuery) else 1.0
     pair = [factor * answers(query, step, kind) for step in (0.0, attacks.STEP)]
+    assert attacks.success_rate(attacks.refuted, *pair) < MOST
+
+
+def test_precision_of_statistics_tells_nothing() -> None:
+    pair = [
+        noised(np.full([TRIALS, attacks.COORDINATES], step), 1.0)
+        for step in (0.0, attacks.STEP)
+    ]
     assert attacks.success_rate(attacks.refuted, *pair) < MOST
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery, grid
+from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
 from keras_dp.dp_queries import proven_sum as proven_lib
+from keras_dp.noise import grid
 from tests.query_table import accumulated
 
 GENERATOR = np.random.default_rng(5)

@@ -32,7 +32,9 @@ def constant_noise(rounds, value, *, max_levels=12):
 
     @tf.function
     def step(noise):
-        return tree_noise.following(noise, lambda _: [tf.constant(value)])
+        return tree_noise.following(
+            noise, lambda _: [tf.constant(value, tf.float64)]
+        )
 
     values = []
     for _ in range(rounds):
@@ -80,7 +82,7 @@ def coefficients(rounds):
 
     def draw(seed):
         del seed
-        unit = tf.one_hot(drawn, size)
+        unit = tf.one_hot(drawn, size, dtype=tf.float64)
         drawn.assign_add(1)
         return [unit]
 

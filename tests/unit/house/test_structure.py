@@ -118,8 +118,7 @@ FLOORS = {
     "dp_queries": [
         "records saving",
         "dp_query preselected_vectors",
-        "chunked_sums grid nested_query record_specs summing_query "
-        "wrapping_query",
+        "chunked_sums nested_query record_specs summing_query wrapping_query",
         "proven_sum",
         (
             "discrete_gaussian_sum_query encoded_sum_query "
@@ -165,6 +164,7 @@ FLOORS = {
         "box_muller chacha20",
         "streams",
         "seeds",
+        "grid",
         "discrete_gaussian filtered_noise samplers tree_noise",
     ],
     "optimizers": [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from keras_dp.ledger import GaussianSum, PrivacyLedger
 from keras_dp.preprocessing import Discretization
 from keras_dp.preprocessing.discretization import (
-    noise_below_edges,
+    below_edges,
     root_of_sums,
 )
 from tests.adapters import (
@@ -102,7 +102,7 @@ class TestTheNoise:
             [[root[abs(i - j)] for j in range(4)] for i in range(4)]
         )
 
-        drawn = np.array([noise_below_edges(4, 3.0) for _ in range(500)])
+        drawn = np.array([below_edges(np.zeros(4), 3.0) for _ in range(500)])
 
         white = np.linalg.solve(matrix, drawn.T) / np.linalg.norm(root)
         allowed = 9 * 5 * 0.064

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from keras_dp.ledger import GaussianSum, PrivacyLedger
 from keras_dp.preprocessing import PCA
-from keras_dp.preprocessing.pca import symmetric_noise
+from keras_dp.preprocessing.pca import symmetric
+from keras_dp.preprocessing.release import noised
 from tests.adapters import (
     EXTREMES,
     adapted,
@@ -140,7 +141,7 @@ class TestTheNoise:
     def test_is_symmetric_with_less_off_the_diagonal(self) -> None:
         # 1000 variables have a stddev known to 2.3 %, and 499,500 to 0.1 %; 5
         # of these are exceeded with probability below 1e-6.
-        noise = symmetric_noise(1000, 3.0)
+        noise = noised(np.zeros([1000, 1000]), 3.0, symmetric)
         above = noise[np.triu_indices(1000, 1)]
 
         np.testing.assert_array_equal(noise, noise.T)

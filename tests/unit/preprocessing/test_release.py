@@ -14,7 +14,7 @@ from keras_dp.errors import (
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import Header
-from keras_dp.preprocessing.release import gaussian_noise, released
+from keras_dp.preprocessing.release import noised, released
 from keras_dp.reporting import make_report
 
 PLANNED = Round(
@@ -136,7 +136,7 @@ def test_noise_is_new_each_time() -> None:
     ledger = PrivacyLedger.in_memory(dataset="d")
 
     noise = [
-        released(ledger, PLANNED, lambda: gaussian_noise((3,), 2.0))
+        released(ledger, PLANNED, lambda: noised(np.zeros(3), 2.0))
         for _ in range(2)
     ]
 

@@ -69,14 +69,49 @@ def noised(
     >>> one.numpy().tolist(), float(two)
     ([1.0, 1.0], 1.0)
     """
+    steps, following = draws(sums, stddev, seed)
+    return answers(sums, steps, stddev, unit), following
+
+
+def draws(
+    like: Sequence[tf.Tensor], stddev: tf.Tensor, seed: tf.Tensor
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns normal variables in steps of the grid, and the next seed.
+
+    Args:
+        like: Tensors of any shapes. Their values are not used.
+        stddev: See `noised`.
+        seed: See `noised`.
+
+    Returns:
+        Integers of int32, in the shapes of `like`, and a seed.
+    """
     stddev = tf.cast(stddev, tf.float64)
+    steps = stddev / spacing(stddev)
+    return seeds.rounded_normals_and_seed(like, seed, steps)
+
+
+def answers(
+    sums: Sequence[tf.Tensor],
+    steps: Sequence[tf.Tensor],
+    stddev: tf.Tensor,
+    unit: tf.Tensor | float = 1.0,
+) -> list[tf.Tensor]:
+    """Returns sums with noise, both rounded to the grid.
+
+    Args:
+        sums: See `noised`.
+        steps: Noise in steps of the grid, in the shapes of the sums: `draws`,
+            or what is computed of them in float64.
+        stddev: Gives the grid; see `noised`.
+        unit: See `noised`.
+    """
     g = spacing(stddev)
-    steps, following = seeds.rounded_normals_and_seed(sums, seed, stddev / g)
-    answers = [
-        _answer(total, noise, g, g / tf.cast(unit, tf.float64))
+    factor = g / tf.cast(unit, tf.float64)
+    return [
+        _answer(total, noise, g, factor)
         for total, noise in zip(sums, steps, strict=True)
     ]
-    return answers, following
 
 
 def _answer(
@@ -86,7 +121,9 @@ def _answer(
     if size is None or size < LEAST_COMPILED:
         return _on_grid(total, noise, g, factor)
     flat = tf.reshape(total, [size]), tf.reshape(noise, [size])
-    answer = in_one_loop(_on_grid, size, total.dtype)(*flat, g, factor)
+    answer = in_one_loop(_on_grid, size, total.dtype, noise.dtype)(
+        *flat, g, factor
+    )
     return tf.reshape(answer, total.shape)
 
 
@@ -96,7 +133,7 @@ def _on_grid(
     # The product with a power of two is exact. Beyond 2^53 the sum of integers
     # is rounded, which depends on nothing but their sum.
     steps = tf.round(tf.cast(total, tf.float64) * (1 / g))
-    steps += tf.cast(noise, tf.float64)
+    steps += tf.round(tf.cast(noise, tf.float64))
     return tf.cast(steps * factor, total.dtype)
 
 
