@@ -22,7 +22,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Each process that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo quick test test-full nightly coverage docs format lint \
+.PHONY: help env demo quick test test-full nightly coverage docs proofs format lint \
   types clean
 
 help:  ## List the targets.
@@ -59,6 +59,10 @@ test-full: env format lint types  ## Check style and types, run all but the nigh
 nightly: env  ## Run what test-full leaves out, and search for counterexamples.
 	$(PYTEST) -m nightly tests
 	$(PYTEST) --hypothesis-profile search tests/property
+
+proofs:  ## Check the proofs of docs/finite_precision.md; needs coqc (Debian's coq).
+	mkdir -p out
+	cd out && coqc -no-glob -o FinitePrecision.vo ../proofs/FinitePrecision.v
 
 coverage: env  ## Measure which lines of the package `make test` runs.
 	$(PYTEST) --tier standard --cov keras_dp --cov-report term:skip-covered

@@ -72,7 +72,8 @@ class Proven(NamedTuple):
     Attributes:
         squares: An upper bound on the squared norm of each record, `[batch]`,
             float64. It is infinite for a record that must have weight 0.
-        blocks: The number of blocks.
+        blocks: The number of blocks, or 0 if parts of one block were added in
+            blocks of other sizes.
         error: See above.
         absolute: See above; it is what underflow loses.
         sums: Returns the sums of `weights[i] * record[i]` over each block,
@@ -103,7 +104,8 @@ def joint(leaves: Sequence[Proven]) -> Joint:
     """
     errors: dict[int, float] = {}
     for leaf in leaves:
-        errors[leaf.blocks] = max(errors.get(leaf.blocks, 0.0), leaf.error)
+        own = leaf.blocks or -len(errors) - 1  # 0 is like no other.
+        errors[own] = max(errors.get(own, 0.0), leaf.error)
     return Joint(
         squares=sum(leaf.squares for leaf in leaves) * UP,
         error=math.hypot(*errors.values()) * UP,
@@ -111,14 +113,21 @@ def joint(leaves: Sequence[Proven]) -> Joint:
     )
 
 
-def over(leaf: Proven, scale: float) -> Proven:
-    """Returns what is proven of a leaf divided by a number (lemma 4)."""
+def over(leaf: Proven, scale: float, wide: Callable[[Any], Any]) -> Proven:
+    """Returns what is proven of a leaf divided by a number (lemma 4).
+
+    Args:
+        leaf: The leaf.
+        scale: The number.
+        wide: Casts to float64, which holds what float32 would lose to overflow
+            and underflow.
+    """
     factor = 1 / scale
     return leaf._replace(
         squares=leaf.squares * factor**2 * UP,
-        error=leaf.error + 4 * UNIT_32 * leaf.squares.shape[0],
-        absolute=leaf.absolute * factor + 2.0**-100,
-        sums=lambda weights: leaf.sums(weights) * factor,
+        error=leaf.error + 4 * UNIT_64 * leaf.squares.shape[0],
+        absolute=leaf.absolute * factor * UP,
+        sums=lambda weights: wide(leaf.sums(weights)) * factor,
     )
 
 

@@ -22,8 +22,8 @@ PRECISIONS = ("assumed", "proven")
 LARGEST_STEPS = 2.0**40
 # Smaller weights lose bits in float32, and count as 0.
 _LEAST_WEIGHT = 2.0**-100
-# Rounding may take at most this part of the clip.
-_LARGEST_PART = 0.1
+# Longer parts of a weighted record could overflow in float32, and count as 0.
+_LARGEST_PART = 2.0**80
 
 
 class ProvenParams(NamedTuple):
@@ -101,17 +101,21 @@ def proven_sum(
     check_structure(like, records)
     leaves = tf.nest.flatten(records)
     parts = [_proven(leaf) for leaf in leaves]
+    longest = tf.sqrt(tf.reduce_max([part.squares for part in parts], axis=0))
     if scales is not None:
-        parts = [over(*each) for each in zip(parts, scales, strict=True)]
+        parts = [
+            over(part, scale, lambda sums: tf.cast(sums, tf.float64))
+            for part, scale in zip(parts, scales, strict=True)
+        ]
     whole = joint(parts)
     clip, spacing = params
     lengths = tf.sqrt(whole.squares) * (1 + 4 * UNIT_64)
     size = sum(each.shape.num_elements() for each in tf.nest.flatten(like))
     largest = 1.0 if gamma is None else tf.maximum(clip / gamma, 1)
-    # Rounding gets its part of the clip first.
-    rest = clip - 2 * whole.absolute * largest - spacing * math.sqrt(size)
-    rest /= 1 + 2 * (whole.error)
-    rest = tf.maximum(rest * (1 - 2.0**-40), 0)
+    # Rounding gets its part of the clip first, that of these lines as well.
+    rest = clip * (1 - 2.0**-40) - spacing * math.sqrt(size)
+    rest = tf.maximum(rest - 2 * whole.absolute * largest, 0)
+    rest /= 1 + 2 * whole.error
     if gamma is None:
         weights = tf.minimum(tf.math.divide_no_nan(rest, lengths), 1)
     else:
@@ -119,6 +123,7 @@ def proven_sum(
     # A cast may round up by half a unit of float32.
     weights = tf.cast(weights * (1 - 2.0**-23), tf.float32)
     usable = tf.math.is_finite(whole.squares) & (weights >= _LEAST_WEIGHT)
+    usable &= tf.cast(weights, tf.float64) * longest <= _LARGEST_PART
     weights = tf.where(usable, weights, tf.zeros_like(weights))
     sums = _sums(leaves, parts, records_lib.masked(weights, mask))
     return tf.nest.pack_sequence_as(
@@ -145,7 +150,7 @@ def _added_on_grid(blocks: tf.Tensor, spacing: tf.Tensor) -> tf.Tensor:
 def _on_grid(blocks: tf.Tensor, spacing: tf.Tensor) -> tf.Tensor:
     # Steps are integers, so they add up without rounding (lemma 2).
     steps = tf.round(tf.cast(blocks, tf.float64) / spacing)
-    most = LARGEST_STEPS / blocks.shape[0]
+    most = LARGEST_STEPS // blocks.shape[0]  # An integer, as steps are.
     steps = tf.reduce_sum(tf.clip_by_value(steps, -most, most), axis=0)
     return steps * spacing
 

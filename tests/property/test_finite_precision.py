@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from keras_dp._rounding import Proven, joint
 from keras_dp.dp_queries import GaussianSumQuery, JointClipQuery
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.records.outer_product_records import (
@@ -50,8 +51,8 @@ def kernel(left, right):
     *_, rows, _, lefts = left.shape
     shape = (rows, lefts, right.shape[-1])
     return OuterProductRecords(
-        tf.constant(left),
-        tf.constant(right),
+        tf.convert_to_tensor(left),
+        tf.convert_to_tensor(right),
         Arrangement(shape, (0, 1, 2), shape),
     )
 
@@ -147,7 +148,7 @@ def test_norms_and_sums_are_as_proven(kind, left, right):
         for w, s in zip(weights, squares, strict=True)
         if w
     )
-    limit = proven.blocks * (length * proven.error + proven.absolute)
+    limit = max(proven.blocks, 1) * (length * proven.error + proven.absolute)
     assert square(sums.reshape(true.shape) - true) <= Fraction(limit) ** 2
 
 
@@ -235,3 +236,56 @@ def test_the_assumed_precision_lets_more_than_the_clip_through():
 
     assert plain > 1
     assert 0.97 < proven <= 1
+
+
+@pytest.mark.parametrize(
+    ("scale", "clip", "gamma", "batch"),
+    [(1e-30, 1e37, None, 69), (1e30, 1e8, 1e-12, 7)],
+)
+def test_sums_do_not_overflow(scale, clip, gamma, batch):
+    """The last record would make a float32 sum infinite."""
+    query = JointClipQuery(
+        [scale],
+        clip,
+        noise_multiplier=1.0,
+        denominator=1,
+        gamma=gamma,
+        precision="proven",
+    )
+    left = np.full([batch, 1, 1, 2], 2.0**39, np.float32)
+    found = moved(query, [kernel(left, left)], np.arange(batch) != 0)
+
+    assert found <= Fraction(clip) ** 2
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_record_that_is_not_finite_moves_nothing(compiled):
+    """Not even the last bits of sums of the other blocks."""
+    query = GaussianSumQuery(1.0, noise_multiplier=1.0, precision="proven")
+    params = query.derive_sample_params(query.initial_global_state(0))
+    generator = np.random.default_rng(3)
+    left = generator.normal(size=(32, 1, 48, 24)).astype(np.float32)
+    right = generator.normal(size=(32, 1, 48, 40)).astype(np.float32)
+    bad = left.copy()
+    bad[5, 0, 3, 2] = np.nan
+
+    @tf.function(jit_compile=compiled, autograph=False)
+    def total(left, right, mask):
+        records = kernel(left, right)
+        assert records.proven().blocks > 1
+        empty = query.initial_sample_state(tf.zeros([1, 24, 40]))
+        return query.accumulate_records(params, empty, records, mask)
+
+    without = total(left, right, np.arange(32) != 5)
+
+    np.testing.assert_array_equal(total(bad, right, np.ones(32, bool)), without)
+
+
+def test_a_sum_of_other_blocks_is_joined_like_no_other():
+    """Lemma 4: no record need be in the blocks of both."""
+    plain = Proven(1.0, 1, 3.0, 0.0, None)
+    mixed = Proven(1.0, 0, 4.0, 0.0, None)
+
+    assert joint([plain, plain]).error < 3.1
+    assert joint([plain, mixed]).error >= 5
+    assert joint([mixed, mixed, plain]).error >= np.sqrt(41)

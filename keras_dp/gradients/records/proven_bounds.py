@@ -91,12 +91,17 @@ def of_outer_products(
 
     def sums(weights: tf.Tensor) -> tf.Tensor:
         one, other = tf.cast(left, wide), tf.cast(right, wide)
-        return finite_or(
-            contract(one, scaled(other, weights), blocks),
-            lambda: contract(
+
+        def careful() -> tf.Tensor:
+            return contract(
                 kept(one, weights), weighted(other, weights), blocks
-            ),
-        )
+            )
+
+        if blocks > 1:
+            # A second way for all blocks, chosen by one, could change their
+            # last bits.
+            return careful()
+        return finite_or(contract(one, scaled(other, weights), 1), careful)
 
     size = rows * lefts * right.shape[-1]
     return _of_sums(sums, squares, wide, blocks, size, shared, ratio)

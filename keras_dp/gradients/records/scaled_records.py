@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_dp._override import override
-from keras_dp._rounding import Proven
+from keras_dp._rounding import Proven, over
 from keras_dp.gradients.records.records import GradientRecords, in_float
 
 
@@ -32,12 +32,10 @@ class ScaledRecords(GradientRecords):
 
     @override
     def proven(self) -> Proven:
-        inner, factor = self.inner.proven(), self.factor
-        # Products with powers of two are exact in float64.
-        return inner._replace(
-            squares=inner.squares * factor**2,
-            absolute=inner.absolute * factor,
-            sums=lambda weights: inner.sums(weights) * factor,
+        return over(
+            self.inner.proven(),
+            1 / self.factor,
+            lambda sums: tf.cast(sums, tf.float64),
         )
 
     @override

@@ -98,18 +98,12 @@ def block_sums_under(
         return sum_under(weights, tensor)[tf.newaxis]
     batch, *shape = tensor.shape
     size = [blocks, batch // blocks]
-    weights = tf.reshape(tf.cast(weights, tensor.dtype), size)
     axes = _AXES[: len(shape)]
-
-    def summed(tensor: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.Einsum(
-            inputs=[weights, tf.reshape(tensor, [*size, *shape])],
-            equation=f"nb,nb{axes}->n{axes}",
-        )
-
-    return finite_or(
-        summed(tensor),
-        lambda: summed(kept(tensor, tf.reshape(weights, [batch]))),
+    # A second way for all blocks, chosen by one, could change their last bits.
+    tensor = tf.reshape(kept(tensor, weights), [*size, *shape])
+    weights = tf.reshape(tf.cast(weights, tensor.dtype), size)
+    return tf.raw_ops.Einsum(
+        inputs=[weights, tensor], equation=f"nb,nb{axes}->n{axes}"
     )
 
 

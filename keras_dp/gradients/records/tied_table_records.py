@@ -115,7 +115,7 @@ class TiedTableRecords(GradientRecords):
         lost = gamma(added, UNIT_64) * norms.shape[0] * LARGEST_RATIO
         return Proven(
             tf.square(norms) * UP,
-            1,
+            0,
             sum(part.error for part in each) + lost,
             sum(part.absolute for part in each),
             sums,

@@ -99,3 +99,14 @@ class TestBadInput:
 
         with pytest.raises(ValueError, match="shapes of records"):
             sample(tf.zeros([3, 2]))
+
+
+class TestLimits:
+    @pytest.mark.parametrize("blocks", [3, 5, 7])
+    def test_sums_are_cut_off_at_integers(self, blocks) -> None:
+        """Else they would not add up without rounding."""
+        sums = tf.fill([blocks, 2], 2.0**100)
+
+        steps = proven_lib._added_on_grid(sums, tf.constant(1.0, tf.float64))
+
+        assert np.all(steps == blocks * (2**40 // blocks))
