@@ -20,7 +20,7 @@ from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
 from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.ledger.rows import codec
-from keras_dp.noise import filtered_noise, grid, seeds
+from keras_dp.noise import filtered_noise, seeds
 
 # Noise that is larger than a draw by this factor is rounded, in float32, to
 # less than a thousandth of a draw.
@@ -244,15 +244,15 @@ class CorrelatedSumQuery(SummingQuery):
         self, sample_state: Nest, global_state: CorrelatedState
     ) -> QueryResult:
         mechanism = global_state.secret_mechanism
-        sums = tf.nest.flatten(sample_state)
-        stddev = tf.constant(self.stddev, tf.float64)
-        noise, following = filtered_noise.following(
-            mechanism.noise, self.strategy.filter(), self.rounds, sums, stddev
+        answers, following = filtered_noise.following(
+            mechanism.noise,
+            self.strategy.filter(),
+            self.rounds,
+            tf.nest.flatten(sample_state),
+            tf.constant(self.stddev, tf.float64),
         )
         return QueryResult(
-            value=tf.nest.pack_sequence_as(
-                sample_state, grid.answers(sums, noise, stddev)
-            ),
+            value=tf.nest.pack_sequence_as(sample_state, answers),
             global_state=CorrelatedState(mechanism._replace(noise=following)),
             event=self.planned_event(global_state),
         )

@@ -20,13 +20,13 @@ class FilteredNoise(NamedTuple):
 
     Attributes:
         step: The number of rounds so far, scalar int64.
-        buffers: For each leaf of a record, `[buffers, ...]`, in steps of the
-            grid: integers of int32 for draws, float64 for sums of them.
+        buffers: A list for each leaf of a record, in steps of the grid:
+            integers of int32 for draws, float64 for sums of them.
         seed: The seed of the next draw; see `seeds.fresh`.
     """
 
     step: tf.Tensor
-    buffers: list[tf.Tensor]
+    buffers: list[list[tf.Tensor]]
     seed: tf.Tensor
 
 
@@ -45,7 +45,7 @@ def initial(
     kind = tf.int32 if holds_draws else tf.float64
     return FilteredNoise(
         step=tf.constant(0, tf.int64),
-        buffers=[tf.zeros([count, *x.shape], kind) for x in like],
+        buffers=[[tf.zeros(x.shape, kind)] * count for x in like],
         seed=seed,
     )
 
@@ -87,25 +87,22 @@ def following(
     noise: FilteredNoise,
     how: Filter,
     rounds: int,
-    like: list[tf.Tensor],
+    sums: list[tf.Tensor],
     stddev: tf.Tensor,
 ) -> tuple[list[tf.Tensor], FilteredNoise]:
-    """Returns the noise of the next round in steps, and the state after it.
+    """Returns sums with the noise of the next round, and the state after it.
 
-    After `rounds` rounds the noise is NaN, so that nothing is released without
-    protection.
+    Both are rounded to the grid of the draws. After `rounds` rounds the noise
+    is NaN, so that nothing is released without protection.
 
     Args:
         noise: The state before the round.
         how: The filter.
         rounds: The number of rounds of the mechanism.
-        like: Tensors of the shapes of one record.
+        sums: The sum of each leaf of the records.
         stddev: The standard deviation of each draw, scalar.
-
-    Returns:
-        Noise in steps of the grid of `stddev`, float64, and the state.
     """
-    drawn, seed = grid.draws(like, stddev, noise.seed)
+    drawn, seed = grid.draws(sums, stddev, noise.seed)
     row = tf.minimum(noise.step, len(how.lead) - 1)
     lead = tf.where(
         noise.step < rounds,
@@ -114,35 +111,48 @@ def following(
     )
     weights = tf.constant(how.weights)[row]
 
-    decays = None if how.decays is None else tf.constant(how.decays)
-    made, buffers = _made(
-        drawn, noise.buffers, lead, weights, decays, how.keeps_draws
-    )
-    return made, FilteredNoise(noise.step + 1, buffers, seed)
+    g = grid.spacing(stddev)
+    answers, made = _answered(sums, drawn, noise.buffers, g, lead, weights)
+    new = drawn if how.keeps_draws else made
+    if how.decays is None:  # Buffers move by one place, without a copy.
+        buffers = [
+            [each, *kept][: len(kept)]
+            for each, kept in zip(new, noise.buffers, strict=True)
+        ]
+    else:
+        buffers = _decayed(noise.buffers, new, tf.constant(how.decays))
+    return answers, FilteredNoise(noise.step + 1, buffers, seed)
 
 
-# XLA reads and writes each buffer once.
+# XLA reads each buffer once.
 @tf.function(autograph=False, jit_compile=True)
-def _made(
+def _answered(
+    sums: list[tf.Tensor],
     drawn: list[tf.Tensor],
-    buffers: list[tf.Tensor],
+    buffers: list[list[tf.Tensor]],
+    g: tf.Tensor,
     lead: tf.Tensor,
     weights: tf.Tensor,
-    decays: tf.Tensor | None,
-    keeps_draws: bool,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Returns the noise of each leaf, and the buffers after the round."""
-    made, following = [], []
-    for draw, kept in zip(drawn, buffers, strict=True):
+    """Returns the answer of each leaf, and its noise."""
+    answers, made = [], []
+    for total, draw, kept in zip(sums, drawn, buffers, strict=True):
         each = lead * tf.cast(draw, tf.float64)
-        for number in range(kept.shape[0]):
-            each += weights[number] * tf.cast(kept[number], tf.float64)
-        new = tf.cast(draw if keeps_draws else each, kept.dtype)
+        for number, buffer in enumerate(kept):
+            each += weights[number] * tf.cast(buffer, tf.float64)
+        answers.append(grid.on_grid(total, each, g, g))
         made.append(each)
-        if decays is None:
-            moved = tf.concat([new[tf.newaxis], kept], axis=0)
-            following.append(moved[: kept.shape[0]])
-        else:
-            along = [-1] + [1] * new.shape.rank
-            following.append(tf.reshape(decays, along) * kept + new)
-    return made, following
+    return answers, made
+
+
+@tf.function(autograph=False, jit_compile=True)
+def _decayed(
+    buffers: list[list[tf.Tensor]], new: list[tf.Tensor], decays: tf.Tensor
+) -> list[list[tf.Tensor]]:
+    return [
+        [
+            decays[number] * buffer + tf.cast(each, tf.float64)
+            for number, buffer in enumerate(kept)
+        ]
+        for each, kept in zip(new, buffers, strict=True)
+    ]

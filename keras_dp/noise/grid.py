@@ -119,17 +119,25 @@ def _answer(
 ) -> tf.Tensor:
     size = total.shape.num_elements()
     if size is None or size < LEAST_COMPILED:
-        return _on_grid(total, noise, g, factor)
+        return on_grid(total, noise, g, factor)
     flat = tf.reshape(total, [size]), tf.reshape(noise, [size])
-    answer = in_one_loop(_on_grid, size, total.dtype, noise.dtype)(
+    answer = in_one_loop(on_grid, size, total.dtype, noise.dtype)(
         *flat, g, factor
     )
     return tf.reshape(answer, total.shape)
 
 
-def _on_grid(
+def on_grid(
     total: tf.Tensor, noise: tf.Tensor, g: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
+    """Returns a sum with noise, both rounded to the grid, in the sum's dtype.
+
+    Args:
+        total: A sum of float32 or float64.
+        noise: Noise in steps, of that shape.
+        g: The spacing of the grid, scalar float64.
+        factor: The length of a step in the answer, scalar float64.
+    """
     # The product with a power of two is exact. Beyond 2^53 the sum of integers
     # is rounded, which depends on nothing but their sum.
     steps = tf.round(tf.cast(total, tf.float64) * (1 / g))
