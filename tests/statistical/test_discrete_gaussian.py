@@ -25,9 +25,13 @@ SCALES = [0.2, 0.5, 0.999, 1.0, 1.7, 3.0, 50.0]
 LEAST_EXPECTED = 10
 
 
-@functools.cache
 def draws(scale, way="eager", seed=7):
-    """Returns `SIZE` draws, or more where few are not zero."""
+    """Returns `SIZE` draws, or more where few are not zero; draws them once."""
+    return _drawn(scale, way, seed)
+
+
+@functools.cache
+def _drawn(scale, way, seed):
     size = SIZE if scale > 0.2 else 3 * SIZE
 
     def function(seed):

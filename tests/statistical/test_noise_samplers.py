@@ -41,6 +41,16 @@ NOISES = [
 ]
 WAYS = [("eager", "float32"), ("xla", "float32"), ("xla", "float64")]
 each_noise = pytest.mark.parametrize("noise", NOISES, ids=name_of)
+# The others are of a family of these, with another parameter.
+each_family = pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(noise, marks=getattr(pytest.mark, tier))
+        for noise in NOISES
+        for tier in ["nightly" if noise in (NOISES[2], NOISES[7]) else "full"]
+    ],
+    ids=name_of,
+)
 
 
 def seed(number):
@@ -53,8 +63,19 @@ def sampler(noise, way):
     return tf.function(sample, jit_compile=True) if way == "xla" else sample
 
 
-@functools.cache
 def draws(noise, way="xla", dtype="float32", number=3):
+    """Returns `SIZE` draws, which are drawn once."""
+    return _drawn(noise, way, dtype, number)
+
+
+@functools.cache
+def uniforms(noise, number=3):
+    """Returns the cdf at draws, which takes longer than to draw them."""
+    return noise.cdf(draws(noise, number=number))
+
+
+@functools.cache
+def _drawn(noise, way, dtype, number):
     like = tf.zeros([SIZE], dtype)
     drawn = sampler(noise, way)(like, seed(number))
     return drawn.numpy().astype(np.float64)
@@ -66,11 +87,16 @@ def p_value(values, cdf):
 
 @pytest.mark.parametrize(
     ("way", "dtype"),
-    [WAYS[1], *(pytest.param(*w, marks=pytest.mark.full) for w in WAYS[::2])],
+    [WAYS[1], pytest.param(*WAYS[0], marks=pytest.mark.full)],
 )
 @each_noise
 def test_draws_are_of_the_family(noise, way, dtype):
     assert p_value(draws(noise, way, dtype), noise.cdf) > FALSE_ALARM
+
+
+@each_family
+def test_draws_of_twice_the_bits_are_of_the_family(noise):
+    assert p_value(draws(noise, *WAYS[2]), noise.cdf) > FALSE_ALARM
 
 
 def convolved_cdf(values, shape):
@@ -181,15 +207,13 @@ def beyond(noise):
     return [[int(count) for count in each] for each in counts()]
 
 
-@pytest.mark.full
-@each_noise
+@each_family
 def test_the_tails_are_neither_thin_nor_thick(noise):
     for count, p in zip(beyond(noise)[0], TAILS, strict=True):
         assert stats.binomtest(count, MANY, p).pvalue > FALSE_ALARM
 
 
-@pytest.mark.full
-@each_noise
+@each_family
 def test_a_cut_tail_would_be_seen(noise):
     """Control: noise that stops where only one in 500,000 draws is larger."""
     _, counts = beyond(noise)
@@ -198,7 +222,7 @@ def test_a_cut_tail_would_be_seen(noise):
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
-@each_noise
+@each_family
 def test_a_thick_or_thin_tail_would_be_seen(noise, factor):
     """Control: a scale wrong by a tenth, at one draw in ten thousand."""
     # The tail of a Cauchy law is only proportional to its scale.
@@ -214,7 +238,7 @@ def test_a_thick_or_thin_tail_would_be_seen(noise, factor):
 @pytest.mark.parametrize("lag", [1, 2, SIZE // 2, SIZE // 2 + 1])
 @each_noise
 def test_coordinates_are_independent(noise, lag):
-    values = noise.cdf(draws(noise))
+    values = uniforms(noise)
     sizes = np.abs(values - 0.5)
 
     for each in (values, sizes):
@@ -227,7 +251,7 @@ def test_coordinates_are_independent(noise, lag):
 @pytest.mark.full
 @each_noise
 def test_seeds_are_independent(noise):
-    one, two = (noise.cdf(draws(noise, number=n)) for n in (3, 4))
+    one, two = uniforms(noise), uniforms(noise, 4)
 
     assert stats.pearsonr(one, two).pvalue > FALSE_ALARM
     assert stats.pearsonr(one, two + 0.04 * one).pvalue < FALSE_ALARM
