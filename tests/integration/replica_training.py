@@ -1,7 +1,8 @@
 """Trains models on some virtual devices, for tests that compare them.
 
 Run as a process of its own, because devices are fixed when TensorFlow starts:
-`python replica_training.py REPLICAS FILE [SCENARIO...]` writes arrays.
+`python replica_training.py FILE [SCENARIO...]` writes arrays, each named
+`REPLICAS/SCENARIO/WHAT`.
 """
 
 import sys
@@ -18,7 +19,6 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
 )
-from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import (
@@ -170,19 +170,20 @@ NOISED = average(noise=0.8)
 
 # Called with a strategy, each returns what its training left.
 SCENARIOS = {
-    "one_batch": lambda on: Training(on, checked=4).fit(),
     "several_a_call": lambda on: Training(
         on, query=NOISED, steps_per_execution=4
     ).fit(),
-    "adaptive": lambda on: Training(
+    "adaptive_in_groups": lambda on: Training(
         on,
-        query=NormalizedQuery(
-            QuantileAdaptiveClipSumQuery(1.0, 0.5, 0.5, 0.2, 2.0, 32.0), 32.0
+        query=NestedQuery(
+            {
+                "first": NormalizedQuery(
+                    QuantileAdaptiveClipSumQuery(1.0, 0.5, 0.5, 0.2, 2.0, 32.0),
+                    32.0,
+                ),
+                "rest": average(0.4, 0.5),
+            }
         ),
-    ).fit(16),
-    "groups": lambda on: Training(
-        on,
-        query=NestedQuery({"first": average(0.5), "rest": average(0.4, 0.5)}),
         groups={"first": "kernel", "rest": ...},
     ).fit(16),
     "beside": lambda on: Training(
@@ -203,22 +204,14 @@ SCENARIOS = {
         query=NOISED,
         private_metrics={"loss": PrivateLoss(average(0.1))},
     ).fit(15, map=blurred(), views=3),
-    "allocated_twice_decayed": lambda on: Training(
+    "users_decayed": lambda on: Training(
         on,
         query=NOISED,
+        unit="user",
         inner=lambda: keras.optimizers.AdamW(
             0.01, use_ema=True, ema_momentum=0.9
         ),
     ).fit_over(
-        AllocatedBatches(
-            data(),
-            batches=16,
-            batches_per_record=2,
-            physical_batch_size=20,
-            seed=5,
-        )
-    ),
-    "users": lambda on: Training(on, query=NOISED, unit="user").fit_over(
         UserBatches(
             data(),
             user_ids=np.arange(RECORDS) // 3,
@@ -233,6 +226,10 @@ SCENARIOS = {
 }
 
 
+# Replicas draw their own, so that there is nothing to compare.
+NOT_ON_ONE = {"dropout"}
+
+
 def blurred():
     """Returns a map that draws, as augmentation of images does."""
     noise = layers.GaussianNoise(0.5)
@@ -241,7 +238,7 @@ def blurred():
 
 def evaluated(strategy):
     """Records in order, of which the last batch is not full."""
-    training = Training(strategy)
+    training = Training(strategy, checked=4)
     batches = PoissonBatches(
         tuple(part[:221] for part in data()),
         sampling_probability=0.125,
@@ -292,24 +289,24 @@ def noise_alone(strategy):
     return {**training.results(), "steps": steps}
 
 
-def main(replicas: int, path: str, *names: str) -> None:
+def main(path: str, *names: str) -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * replicas
+        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
     )
-    strategy = tf.distribute.get_strategy()
-    if replicas > 1:
-        strategy = tf.distribute.MirroredStrategy(
-            [f"CPU:{index}" for index in range(replicas)]
-        )
-    results = {
-        f"{name}/{key}": value
-        for name in names or SCENARIOS
-        for key, value in SCENARIOS[name](strategy).items()
+    strategies = {
+        1: tf.distribute.get_strategy(),
+        2: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
     }
+    results = {}
+    for replicas, strategy in strategies.items():
+        for name in names or SCENARIOS:
+            if replicas > 1 or name not in NOT_ON_ONE:
+                for key, value in SCENARIOS[name](strategy).items():
+                    results[f"{replicas}/{name}/{key}"] = value
     np.savez(path, **results)
 
 
 if __name__ == "__main__":
     with reproducible():
-        main(int(sys.argv[1]), *sys.argv[2:])
+        main(*sys.argv[1:])

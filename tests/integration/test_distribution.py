@@ -28,15 +28,12 @@ TIMEOUT_SECONDS = 900
 FALSE_ALARM = 1e-6
 
 COMPARED = [
-    "one_batch",
     "several_a_call",
-    "adaptive",
-    "groups",
+    "adaptive_in_groups",
     "beside",
     "microbatches",
     "noised_parts_mapped",
-    "allocated_twice_decayed",
-    "users",
+    "users_decayed",
     "evaluated",
     "arrays",
 ]
@@ -45,20 +42,20 @@ COMPARED = [
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Results by number of replicas, then by scenario and what it is."""
-    folder = tmp_path_factory.mktemp("replicas")
-    results = {}
-    for replicas in (1, 2):
-        path = folder / f"{replicas}.npz"
-        done = subprocess.run(
-            [sys.executable, str(SCRIPT), str(replicas), str(path)],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        with np.load(path) as arrays:
-            results[replicas] = dict(arrays)
+    path = tmp_path_factory.mktemp("replicas") / "trained.npz"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    results = {1: {}, 2: {}}
+    with np.load(path) as arrays:
+        for name in arrays:
+            replicas, _, what = name.partition("/")
+            results[int(replicas)][what] = arrays[name]
     return results
 
 
