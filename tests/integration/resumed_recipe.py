@@ -1,10 +1,10 @@
 """A script with `make_private`, to be killed in the middle and started again.
 
-Run as `python resumed_recipe.py FOLDER ROUNDS OPTIONS`, with options of
-`make_private` as JSON. After that many rounds the process is killed; 0 for
-never. A negative number interrupts `fit`, as Ctrl-C does. A process that was
-not killed writes the noise that its query shows, and that ran, to
-`FOLDER/noise`.
+Run as `python resumed_recipe.py FOLDER ROUNDS OPTIONS`, with a list of
+options of `make_private` as JSON: a training with each of them, in turn. After
+that many rounds the process is killed; 0 for never. A negative number
+interrupts `fit`, as Ctrl-C does. A training that was not killed writes the
+noise that its query shows, and that ran, to `FOLDER/noise`.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ import keras
 import numpy as np
 
 import keras_dp
+from keras_dp.errors import CalibrationError
 
 
 class Ends(keras.callbacks.Callback):
@@ -61,4 +62,8 @@ def main(folder: Path, rounds: int, options: dict) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
+    for options in json.loads(sys.argv[3]):
+        try:
+            main(Path(sys.argv[1]), int(sys.argv[2]), options)
+        except CalibrationError as error:
+            sys.stdout.write(f"CalibrationError: {error}\n")

@@ -321,6 +321,37 @@ ADAPTERS = {
 }
 
 
+def test_layers_are_saved_and_need_keras_alone(tmp_path) -> None:
+    expected = {}
+    for name, (adapter, data) in ADAPTERS.items():
+        layer = adapter.adapt(data * 10, in_memory())
+        dtype = "int64" if name == "integer" else "string"
+        shape = () if name == "text" else (1,)
+        model = keras.Sequential([keras.Input(shape, dtype=dtype), layer])
+        model.save(tmp_path / f"{name}.keras")
+        expected[name] = [str(word) for word in layer.get_vocabulary()]
+    program = (
+        "import sys, json, keras\n"
+        "found = {}\n"
+        f"for name in {[*ADAPTERS]!r}:\n"
+        "    model = keras.models.load_model(f'{name}.keras')\n"
+        "    words = model.layers[-1].get_vocabulary()\n"
+        "    found[name] = [str(word) for word in words]\n"
+        "assert 'keras_dp' not in sys.modules\n"
+        "print(json.dumps(found))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+
 @pytest.mark.parametrize("name", ADAPTERS)
 class TestEveryAdapter:
     def test_records_the_round_that_it_plans(self, name) -> None:
@@ -373,32 +404,6 @@ class TestEveryAdapter:
             messages.add(str(error.value))
         assert len(messages) == 1  # The data are not in it.
         assert len(ledger) == 2
-
-    def test_saves_a_layer_that_needs_keras_alone(self, name, tmp_path) -> None:
-        adapter, data = ADAPTERS[name]
-        layer = adapter.adapt(data * 10, in_memory())
-        dtype = "int64" if name == "integer" else "string"
-        shape = () if name == "text" else (1,)
-        model = keras.Sequential([keras.Input(shape, dtype=dtype), layer])
-        path = tmp_path / "model.keras"
-        model.save(path)
-        program = (
-            "import sys, json, keras\n"
-            f"model = keras.models.load_model({str(path)!r})\n"
-            "words = model.layers[-1].get_vocabulary()\n"
-            "assert 'keras_dp' not in sys.modules\n"
-            "print(json.dumps([str(word) for word in words]))\n"
-        )
-
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-
-        words = json.loads(done.stdout.splitlines()[-1])
-        assert words == [str(word) for word in layer.get_vocabulary()]
 
     @pytest.mark.parametrize(
         "change",
