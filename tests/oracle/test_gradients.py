@@ -23,9 +23,7 @@ from tests.slow_loop import (
 
 # What is compiled differs in these; XLA takes seconds for each.
 REPRESENTATIVE = {
-    "several_inputs_and_outputs",
     "conv_strides_same",
-    "called_twice",
     "own_weights",
     "recurrent",
 }

@@ -29,7 +29,8 @@ from tests.slow_loop import (
 )
 
 _LENGTH, _ROWS = 6, 23
-_SIZES = {"vocabulary_size": _ROWS, "num_layers": 2, "hidden_dim": 8}
+# Only the layers of `_vit` follow on each other: the others are slow to trace.
+_SIZES = {"vocabulary_size": _ROWS, "num_layers": 1, "hidden_dim": 8}
 _INSIDE = {"intermediate_dim": 12}
 _ENCODER = _SIZES | _INSIDE | {"num_heads": 2, "dropout": 0.0}
 _LEARNED = _ENCODER | {"max_sequence_length": _LENGTH}
@@ -97,7 +98,7 @@ def _vit() -> keras.Model:
 
 
 def _mixtral() -> keras.Model:
-    return models.MixtralBackbone(**_DECODER | {"num_layers": 1}, num_experts=3)
+    return models.MixtralBackbone(**_DECODER, num_experts=3)
 
 
 def _mixtral_without_balance() -> keras.Model:
@@ -233,26 +234,33 @@ def _swin() -> keras.Model:
 
 
 def _dropping_mixtral() -> keras.Model:
-    sizes = _DECODER | {"num_layers": 1, "dropout": 0.2}
-    model = models.MixtralBackbone(**sizes, num_experts=3)
+    model = models.MixtralBackbone(**_DECODER | {"dropout": 0.2}, num_experts=3)
     for layer in model._flatten_layers():
         layer.add_loss = lambda loss: None
     return model
 
 
-@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*unbuilt state:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
 @pytest.mark.parametrize(
     "case",
     [
-        _Case(
-            "t5",
-            lambda: models.T5Backbone(**_ENCODER | {"dropout": 0.2}),
-            _sequences,
+        pytest.param(
+            _Case(
+                "t5",
+                lambda: models.T5Backbone(**_ENCODER | {"dropout": 0.2}),
+                _sequences,
+            ),
+            marks=pytest.mark.full,
         ),
-        _Case("swin", _swin, lambda: normal(16, 16, 3)),
-        _Case("mixtral", _dropping_mixtral, _tokens),
+        pytest.param(
+            _Case("swin", _swin, lambda: normal(16, 16, 3)),
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            _Case("mixtral", _dropping_mixtral, _tokens),
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=lambda case: case.name,
 )
@@ -315,7 +323,7 @@ def test_experts_loop_over_examples(monkeypatch: Any) -> None:
 
 def _small_gpt2() -> keras.Model:
     keras.utils.set_random_seed(7)
-    return models.GPT2Backbone(**_LEARNED | {"num_layers": 1})
+    return _gpt2()
 
 
 @pytest.mark.full
@@ -387,7 +395,7 @@ class TestRefusals:
     def test_masks_that_mix_examples(self) -> None:
         """XLNet reshapes its mask where it would have to transpose it."""
         keras.utils.set_random_seed(7)
-        model = models.XLNetBackbone(**_ENCODER | {"num_layers": 1})
+        model = models.XLNetBackbone(**_ENCODER)
         data = keras.tree.map_structure(tf.constant, _tokens("segment_ids"))
 
         with pytest.raises(

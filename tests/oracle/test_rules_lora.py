@@ -72,7 +72,7 @@ def _adapted(make, shape, dtype="float32"):
     return layer, model
 
 
-# The others are compiled in `tests/unit/gradients/test_layer_table.py`.
+# The others are compiled at night: `tests/unit/gradients/test_layer_table.py`.
 COMPILED = ["dense_of_sequences", "einsum_merge", "conv1d_causal", "conv3d"]
 
 

@@ -99,7 +99,7 @@ def _name(case):
         for row in pairwise(
             {
                 "case": CASES,
-                "mode": ["eager", "graph", "jit"],
+                "mode": ["eager", "jit"],
                 "dtype": ["float32", "float64"],
             }
         )

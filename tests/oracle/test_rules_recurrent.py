@@ -55,7 +55,7 @@ def _has_rule(zero_output_for_mask, unroll, go_backwards, **others):
 CASES = pairwise(
     {
         "kind": [*KINDS],
-        "mode": ["eager", "graph", "jit"],
+        "mode": ["graph", "jit"],
         "dtype": ["float32", "float64"],
         "masked": [False, True],
         **OPTIONS,

@@ -129,6 +129,46 @@ class CountingRecords:
         return records
 
 
+def assert_a_graph_agrees(case, *, jit_compile):
+    """XLA draws other normals from a seed: only sums can be compared."""
+    query, mask = case.noiseless, tf.constant([True] * 9 + [False] * 2)
+    state, traces = query.initial_global_state(4), []
+
+    def round_of(state, sample, records, mask):
+        traces.append(None)
+        params = query.derive_sample_params(state)
+        sample = query.accumulate_records(params, sample, records, mask)
+        return query.get_noised_result(sample, state)
+
+    sample = query.initial_sample_state(case.template)
+    arguments = state, sample, case.records(BATCH), mask
+    eager = round_of(*arguments)
+    graph = tf.function(round_of, jit_compile=jit_compile)
+
+    result = graph(*arguments)
+
+    assert_equal(eager.event, result.event)
+    assert_same_state(eager.global_state, result.global_state)
+    assert_close(eager.value, result.value, answer_sizes(case, BATCH))
+    graph(result.global_state, sample, case.records(BATCH, seed=1), mask)
+    assert len(traces) == 2  # The eager round, and one graph.
+
+
+def _once_a_class():
+    """Each class of queries once before the night: XLA takes seconds."""
+    seen = set()
+    for case in QUERIES:
+        kind = type(case.query)
+        tier = pytest.mark.nightly if kind in seen else pytest.mark.full
+        seen.add(kind)
+        yield pytest.param(case, marks=tier, id=str(case))
+
+
+@pytest.mark.parametrize("case", [*_once_a_class()])
+def test_graphs_of_xla_give_the_same_numbers(case):
+    assert_a_graph_agrees(case, jit_compile=True)
+
+
 @pytest.mark.parametrize("case", QUERIES, ids=str)
 class TestContract:
     """Laws that hold for each case of the table."""
@@ -363,35 +403,8 @@ class TestContract:
 
     # Ways to run it.
 
-    # The files of the queries, and `tests/statistical`, use XLA too.
-    @pytest.mark.parametrize(
-        "compiled", [False, pytest.param(True, marks=pytest.mark.full)]
-    )
-    def test_graphs_give_the_same_numbers_and_do_not_retrace(
-        self, case, compiled
-    ):
-        """XLA draws other normals from a seed: only sums can be compared."""
-        query, mask = case.noiseless, tf.constant([True] * 9 + [False] * 2)
-        state, traces = query.initial_global_state(4), []
-
-        def round_of(state, sample, records, mask):
-            traces.append(None)
-            params = query.derive_sample_params(state)
-            sample = query.accumulate_records(params, sample, records, mask)
-            return query.get_noised_result(sample, state)
-
-        sample = query.initial_sample_state(case.template)
-        arguments = state, sample, case.records(BATCH), mask
-        eager = round_of(*arguments)
-        graph = tf.function(round_of, jit_compile=compiled)
-
-        result = graph(*arguments)
-
-        assert_equal(eager.event, result.event)
-        assert_same_state(eager.global_state, result.global_state)
-        assert_close(eager.value, result.value, answer_sizes(case, BATCH))
-        graph(result.global_state, sample, case.records(BATCH, seed=1), mask)
-        assert len(traces) == 2  # The eager round, and one graph.
+    def test_graphs_give_the_same_numbers_and_do_not_retrace(self, case):
+        assert_a_graph_agrees(case, jit_compile=False)
 
     # Configuration.
 
