@@ -34,8 +34,11 @@ from keras_dp.ledger import (
     Round,
 )
 
-EPSILONS = (0.0, 0.3, 1.0, 2.0)
+EPSILONS = (0.0, 2.0)
 ADD = "add_or_remove_one"
+BETWEEN = pytest.mark.parametrize(
+    "stddev", [0.6, pytest.param(1.0, marks=pytest.mark.nightly), 3.0]
+)
 
 
 def epochs(count, batches, stddev, picks=1):
@@ -75,7 +78,7 @@ def true_delta(batches, stddev, epsilon, picks=1):
     )
 
 
-@pytest.mark.parametrize("stddev", [0.6, 1.0, 3.0])
+@BETWEEN
 @pytest.mark.parametrize("batches", [2, 3])
 def test_one_epoch_is_what_the_definition_says(batches, stddev) -> None:
     # Squares of the quadrature's cells.
@@ -91,7 +94,7 @@ def test_one_epoch_is_what_the_definition_says(batches, stddev) -> None:
         assert upper <= lower * 1.02 + 1e-12
 
 
-@pytest.mark.parametrize("stddev", [0.6, 1.0, 3.0])
+@BETWEEN
 @pytest.mark.parametrize(
     ("batches", "picks"),
     [(3, 2), (4, 2), pytest.param(4, 3, marks=pytest.mark.full)],
@@ -272,7 +275,7 @@ def test_bounds_are_a_percent_apart(count, batches, stddev, delta) -> None:
         (SampledGaussian(2.0, 0.3), 10),
     ],
 )
-@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-10])
+@pytest.mark.parametrize("delta", [1e-2, 1e-10])
 def test_composition_holds_what_the_line_integral_finds(
     mechanism, count, delta
 ) -> None:

@@ -189,7 +189,6 @@ class TestSupported:
     """What holds for every ledger that an accountant can replay."""
 
     @pytest.mark.full
-    @pytest.mark.standard
     def test_epsilon_and_delta_are_inverse(
         self, accountant, ledger, neighbours
     ) -> None:
@@ -205,7 +204,6 @@ class TestSupported:
         assert delta == pytest.approx(1e-6, rel=1e-7 if is_exact else 1e-3)
 
     @pytest.mark.full
-    @pytest.mark.standard
     def test_less_delta_needs_more_epsilon(
         self, accountant, ledger, neighbours
     ) -> None:
@@ -218,7 +216,6 @@ class TestSupported:
         assert epsilons[-1] < math.inf
 
     @pytest.mark.full
-    @pytest.mark.standard
     def test_a_ledger_object_is_read_by_its_rounds(
         self, accountant, ledger, neighbours
     ) -> None:

@@ -114,7 +114,6 @@ class TestEncoded:
             assert normalize([over(FullDataset(), query)], neighbours) == ()
 
     @pytest.mark.full
-    @pytest.mark.standard
     def test_a_law_that_cannot_be_integrated_is_refused(
         self, monkeypatch
     ) -> None:
@@ -140,7 +139,7 @@ class TestEncoded:
 
         assert normalize([over(FullDataset(), query)])
 
-    @pytest.mark.standard
+    @pytest.mark.full
     def test_an_epoch_costs_its_most_expensive_batch_order_by_order(
         self,
     ) -> None:
@@ -169,7 +168,6 @@ class TestEncoded:
         assert normalize(ledger, "zero_out") == normalize(once, "zero_out")
 
     @pytest.mark.full
-    @pytest.mark.standard
     def test_tiny_and_huge_levels_have_a_price(self) -> None:
         """From 1e-12 to 1e3 in one vector, and in noise far from 1."""
         levels = [np.geomspace(1e-12, 1e3, 200)]

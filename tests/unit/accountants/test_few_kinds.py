@@ -185,7 +185,6 @@ class TestNoisesThatAreNearlyEqual:
         ]
 
     @pytest.mark.full
-    @pytest.mark.standard
     def test_delta(self) -> None:
         found = Fourier(1e-2).delta_bounds(
             self.sampled(self.NOISES), epsilon=0.01

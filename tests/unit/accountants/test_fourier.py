@@ -192,7 +192,6 @@ class TestRounds:
         assert with_replacement == pytest.approx(without, rel=1e-5)
 
     @pytest.mark.full
-    @pytest.mark.standard
     def test_drawing_repeatedly_costs_more(self) -> None:
         without, with_replacement = (
             Fourier().epsilon_bounds(

@@ -164,8 +164,8 @@ def excess(epsilon, means, weights, stddev, *, is_reversed):
     )[0]
 
 
-@pytest.mark.parametrize("rows", [2, 3])
-@pytest.mark.parametrize("q", [0.3, 1.0])
+@pytest.mark.full
+@pytest.mark.parametrize(("rows", "q"), [(2, 0.3), (3, 1.0)])
 def test_epsilon_is_that_of_the_definition(rows, q) -> None:
     """All samples of a unit's records are enumerated; each moves the sum by 1.
 
