@@ -1,4 +1,4 @@
-"""The notebooks are their pages, and run from top to bottom."""
+"""The notebooks are their pages, whose code runs in `test_documents`."""
 
 import importlib.util
 import json
@@ -46,7 +46,7 @@ def test_links_lead_to_files(name) -> None:
         assert (notebooks.FOLDER / target).exists(), target
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @each
 def test_runs(name, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
