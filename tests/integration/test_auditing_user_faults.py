@@ -196,9 +196,3 @@ def test_a_sampler_that_favours_a_record_is_found(monkeypatch):
     report = check(training(), source, records=2)
 
     assert {finding.question for finding in report.findings} == {"draw"}
-
-
-def test_a_sample_of_several_physical_batches_passes():
-    report = check(training(), samples(physical_batch_size=8), records=2)
-
-    assert report.passed, str(report)
