@@ -86,8 +86,9 @@ class TestLogs:
     """Their names, their order and their values are those of Keras."""
 
     @pytest.mark.full
-    @EAGER
-    @pytest.mark.parametrize("weights", [None, WEIGHTS[:BATCH]])
+    @pytest.mark.parametrize(
+        ("weights", "run_eagerly"), [(None, True), (WEIGHTS[:BATCH], False)]
+    )
     @pytest.mark.parametrize(
         ("make", "y", "options"),
         [
@@ -150,9 +151,14 @@ class TestLogs:
             np.testing.assert_allclose(private[name], values, **CLOSE)
 
     @pytest.mark.full
-    @pytest.mark.parametrize("weights", [None, WEIGHTS[:BATCH]])
     @pytest.mark.parametrize(
-        "reduction", ["sum_over_batch_size", "mean", "sum"]
+        ("reduction", "weights"),
+        [
+            ("sum_over_batch_size", WEIGHTS[:BATCH]),
+            ("mean", None),
+            ("mean", WEIGHTS[:BATCH]),
+            ("sum", WEIGHTS[:BATCH]),
+        ],
     )
     def test_of_each_reduction(self, reduction, weights) -> None:
         """A sum over the batch is `BATCH` times as large, in the update too."""

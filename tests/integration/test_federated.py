@@ -82,9 +82,15 @@ def alone(model, x, y, local):
 class TestTheUpdateOfAUser:
     """Against Keras's fit on each user's records, one after another."""
 
-    @pytest.mark.parametrize("epochs", [1, 3])
-    @pytest.mark.parametrize("rows", [None, 4])
-    @pytest.mark.parametrize("jit_compile", [False, True])
+    @pytest.mark.parametrize(
+        ("epochs", "rows", "jit_compile"),
+        [
+            (1, None, False),
+            pytest.param(1, 4, True, marks=pytest.mark.full),
+            pytest.param(3, None, True, marks=pytest.mark.full),
+            (3, 4, False),
+        ],
+    )
     def test_is_clipped_and_summed(self, epochs, rows, jit_compile) -> None:
         x, y, users = data()
         local = LocalTraining(RATE, epochs=epochs)

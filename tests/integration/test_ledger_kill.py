@@ -117,6 +117,7 @@ def test_every_release_of_a_killed_process_is_covered(address, side) -> None:
         assert _check(address, side, kills) <= kills * BLOCK
 
 
+@pytest.mark.full
 def test_accounts_have_paid_for_all_that_was_released(address, side) -> None:
     with PrivacyLedger.open(address, dataset="d") as ledger:
         ledger.open_account(Account("all", (10**9, 10**9), "{}"))
@@ -139,6 +140,7 @@ def test_accounts_have_paid_for_all_that_was_released(address, side) -> None:
         assert sum(len(run) for run in ledger.runs) == total
 
 
+@pytest.mark.full
 def test_names_may_change_from_kill_to_kill(tmp_path, side) -> None:
     """A journal that is left under one name hides no round of the other."""
     path = tmp_path / "l.db"

@@ -660,6 +660,7 @@ class TestUnitsOfSeveralRows:
         assert private.optimizer.ledger.header.rows_per_unit == 7
         private.optimizer.ledger.close()
 
+    @pytest.mark.full
     def test_choose_the_batch_size_with_what_is_held(self) -> None:
         own = PrivacyLedger.in_memory(
             dataset="d", unit="patient", rows_per_unit=3
@@ -773,6 +774,7 @@ class TestAccounts:
             )
         return own
 
+    @pytest.mark.full
     def test_have_room_for_all_rounds_and_little_more(self) -> None:
         own = self.opened("all")
         private = made(ledger=own, target_epsilon=2.0)
@@ -795,6 +797,7 @@ class TestAccounts:
 
         assert private.optimizer.query == made().optimizer.query
 
+    @pytest.mark.full
     def test_are_named_by_the_run_as_it_is_in_the_ledger(self) -> None:
         own = self.opened("a", "b")
         with pytest.raises(ValueError, match="one of the accounts"):
@@ -828,6 +831,7 @@ class TestAccounts:
         with pytest.raises(BudgetExceededError, match="name an account with a"):
             made(ledger=own, batch_size=160)
 
+    @pytest.mark.full
     def test_that_are_used_up_are_refused_with_the_remedy(self) -> None:
         own = self.opened("all")
         made(ledger=own, target_epsilon=9.0).fit(verbose=0)
@@ -869,15 +873,20 @@ class TestChangesOfRecords:
     @pytest.mark.parametrize(
         "augment",
         [
-            keras.layers.RandomFlip("horizontal"),
             [
                 keras.layers.RandomFlip(),
                 keras.layers.RandomTranslation(0.2, 0.2),
             ],
-            keras.Sequential([keras.layers.RandomCrop(6, 6)]),
             lambda x: x + keras.random.normal(x.shape, seed=SEEDS),
+            pytest.param(
+                keras.layers.RandomFlip("horizontal"), marks=pytest.mark.nightly
+            ),
+            pytest.param(
+                keras.Sequential([keras.layers.RandomCrop(6, 6)]),
+                marks=pytest.mark.nightly,
+            ),
         ],
-        ids=["layer", "layers", "sequential", "function"],
+        ids=["layers", "function", "layer", "sequential"],
     )
     def test_are_made_anew_in_each_view(self, augment) -> None:
         """At the price of one view."""

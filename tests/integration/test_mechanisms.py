@@ -124,8 +124,8 @@ SAVED |= {"correlated"}
 TRAINED = [
     *((name, False) for name in QUERIES),
     ("encoded-laplace-denoised", True),
-    pytest.param(("scaled", True), marks=pytest.mark.full),
-    pytest.param(("correlated", True), marks=pytest.mark.full),
+    pytest.param(("scaled", True), marks=pytest.mark.nightly),
+    pytest.param(("correlated", True), marks=pytest.mark.nightly),
     pytest.param(("five-levels", True), marks=pytest.mark.full),
 ]
 
@@ -219,10 +219,7 @@ class TestTraining:
         available_accountants(ledger)[0].epsilon(ledger, delta=1e-5)
 
     @pytest.mark.full
-    @pytest.mark.parametrize(
-        "name",
-        ["discretized-in-chunks", "scaled", "tree-restarted", "five-levels"],
-    )
+    @pytest.mark.parametrize("name", ["scaled", "five-levels"])
     def test_runs_in_several_physical_batches(self, name) -> None:
         """The contract tests add up the records of each query in parts."""
         ledger = new_ledger()

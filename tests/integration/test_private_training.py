@@ -117,7 +117,7 @@ class TestTheUpdate:
             np.testing.assert_allclose(new, old - 0.5 * step, atol=2e-6)
 
     @pytest.mark.full
-    @pytest.mark.parametrize("size", [7, 16, 64])
+    @pytest.mark.parametrize("size", [7, 64])
     def test_does_not_depend_on_the_physical_batch(self, size) -> None:
         x, y = _data()
         weights = []
@@ -378,8 +378,16 @@ class TestTheLedger:
         assert len(ledger) == 3
         assert ledger.unsettled == 0
 
-    @pytest.mark.full
-    @pytest.mark.parametrize("mode", ["graph", "jit", "eager", "killed"])
+    @pytest.mark.parametrize(
+        "mode",
+        [
+            *(
+                pytest.param(mode, marks=pytest.mark.full)
+                for mode in ("graph", "eager", "killed")
+            ),
+            pytest.param("jit", marks=pytest.mark.nightly),
+        ],
+    )
     def test_withholds_what_a_state_that_a_callback_loads_would_release(
         self, mode, monkeypatch, tmp_path
     ) -> None:

@@ -155,6 +155,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_samples_raise_as_few_alarms_as_stated(kind, monkeypatch) -> None:
     monkeypatch.setattr(draw, "FALSE_ALARM", 1e-2)
