@@ -242,8 +242,8 @@ def _raw_normal(shape):
 def _first_models():
     """All models are compared with a loop by `tests/oracle`, too."""
     for number, case in enumerate(MODELS):
-        marks = [pytest.mark.full] if number % 4 else []
-        yield pytest.param(case, id=case.name, marks=marks)
+        marks = [[], pytest.mark.nightly, pytest.mark.full, pytest.mark.nightly]
+        yield pytest.param(case, id=case.name, marks=marks[number % 4])
 
 
 class TestTracedMaps:
