@@ -121,19 +121,24 @@ class HeldRounds(NamedTuple):
         return reasons
 
     def _lost(self) -> str:
-        """Returns which mechanisms cannot go on; empty if there are none."""
+        """Returns which runs cannot go on; empty if there are none."""
         return "".join(
-            f" Run {run.number}, {run.name!r}, was interrupted. Its correlated "
-            "noise is never saved, so that it is paid for as a whole, and what "
-            "follows is a new mechanism."
+            f" Run {run.number}, {run.name!r}, was interrupted. {why} So it is "
+            "paid for as a whole, and what follows is a new mechanism."
             for run in self.ledger.runs
             if len(run) < sum(count for _, count in run.plan or ())
-            and any(
-                isinstance(event, CorrelatedSum)
-                for round_, _ in run.rounds[:1]
-                for event in round_.queries
-            )
+            and (why := _why_lost(run))
         )
+
+
+def _why_lost(run: RunRecord) -> str:
+    """Returns why nothing goes on with a run; empty if something may."""
+    events = (event for round_, _ in run.rounds[:1] for event in round_.queries)
+    if any(isinstance(event, CorrelatedSum) for event in events):
+        return "Its correlated noise is never saved."
+    if len(run.plan or ()) > 1 and run.outcome in ("stopped", "failed"):
+        return "Another call does not go on with a schedule."
+    return ""
 
 
 def interrupted_runs(

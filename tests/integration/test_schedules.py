@@ -9,7 +9,7 @@ import pytest
 import keras_dp
 from keras_dp.accountants import AnalyticGaussian, Fourier
 from keras_dp.dp_queries import NestedQuery, ScheduledQuery
-from keras_dp.errors import BudgetExceededError
+from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
 from keras_dp.optimizers import DPOptimizer
 
@@ -230,6 +230,20 @@ class TestMakePrivate:
         )
 
         assert in_array == listed
+
+    def test_says_that_an_interrupted_schedule_does_not_go_on(self) -> None:
+        """The plan of the first call has spent nearly all of the target."""
+
+        def stop(batch, logs):
+            first.stop_training = True
+
+        first = self.made(noise=DECAY, batch_size=100)
+        stopping = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+        first.fit(verbose=0, callbacks=[stopping])
+        own = first.optimizer.ledger
+
+        with pytest.raises(CalibrationError, match="go on with a schedule"):
+            self.made(noise=DECAY, batch_size=100, ledger=own)
 
     def test_costs_what_the_closed_form_says_without_sampling(self) -> None:
         """Gaussian sums of all records add up as 1 / z^2."""
