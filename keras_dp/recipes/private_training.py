@@ -62,8 +62,6 @@ def make_private(
     optimizer: Any = None,
     learning_rate: Any = None,
     average: Literal["auto"] | None = "auto",
-    loss: Any = None,
-    metrics: Any = None,
     validation_data: Any = None,
     batch_statistics: DPQuery | Literal["auto"] | None = None,
     unit: str | None = None,
@@ -149,9 +147,6 @@ def make_private(
             They are the weights of the model at the end of `fit`, in
             validation, and for callbacks at the end of an epoch. `None`
             leaves that to the optimizer.
-        loss: As in `keras.Model.compile`; by default that of the model.
-        metrics: As in `keras.Model.compile`; by default those of the model.
-            They are computed without noise, and are not private.
         validation_data: As in `keras.Model.fit`: `fit()` evaluates it after
             each epoch, without privacy.
         batch_statistics: "auto" trains BatchNormalization, where the model has
@@ -181,8 +176,10 @@ def make_private(
             has accounts, the noise is large enough for the account that pays
             to have room for all rounds.
         verbose: Whether to print what was chosen.
-        **options: Further arguments of `PrivateModel.compile`. Private metrics
-            keep their noise, and count towards the target.
+        **options: Arguments of `PrivateModel.compile`. `loss` and `metrics`,
+            which are computed without noise and are not private, are by default
+            those of the model. Private metrics keep their noise, and count
+            towards the target.
 
     Raises:
         TypeError: `data` cannot be read, divided or capped.
@@ -227,7 +224,7 @@ def make_private(
         augment=augment,
         views=views,
     )
-    compiled = compile_options(model, loss=loss, metrics=metrics, **options)
+    compiled = compile_options(model, **options)
     clip, gamma = clip_of(l2_norm_clip, compiled["loss"])
     is_new = isinstance(ledger, (str, os.PathLike)) and not (
         place_of(ledger).exists()
