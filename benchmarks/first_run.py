@@ -5,9 +5,10 @@
 
 Each row is one training of a task at one epsilon. The learning rate of the
 script is multiplied by a factor; without one, `make_private` chooses it. The
-options are further arguments of `make_private`, such as `{"average": null}`. A
-row that the file has already is not trained again. The data is that of
-`$KERAS_DP_DATA`, or drawn with a fixed seed.
+options are further arguments of `make_private`, such as `{"average": null}`;
+with `{"epochs": null}` it chooses the epochs, too. A row that the file has
+already is not trained again. The data is that of `$KERAS_DP_DATA`, or drawn
+with a fixed seed.
 """
 
 import argparse
@@ -263,6 +264,11 @@ TASKS = {
     ),
     "fashion_cnn": Task(
         _same(images, "fashion_mnist"), _classifier(_convolutions, 10, ADAM), 5
+    ),
+    "fashion_cnn15k": Task(
+        _same(images, "fashion_mnist", 15_000),
+        _classifier(_convolutions, 10, ADAM),
+        10,
     ),
     "sms": Task(
         _same(texts, "sms_spam.csv.gz", 40, "spam"),

@@ -7,14 +7,20 @@ from collections.abc import Callable, Iterator
 import keras
 
 from keras_dp.dp_queries import GaussianAverageQuery
-from keras_dp.errors import BudgetExceededError, CalibrationError
+from keras_dp.errors import (
+    BudgetExceededError,
+    CalibrationError,
+    UnsupportedEventError,
+)
 from keras_dp.keras_internals import layers_of
 from keras_dp.sampling import Sampler
 
 # More epochs are worth a line if the signal grows by such a factor.
-_LONGER, _WORTH = 3, 1.3
+_WORTH = 1.1
 # Below such a signal nothing was learned (docs/choosing.md).
 _LEAST_SIGNAL = 100.0
+# Why there is nothing to say of other epochs.
+_NO_PLAN = (BudgetExceededError, CalibrationError, UnsupportedEventError)
 # Layers of which bounded activations were measured.
 _LAYERS = (keras.layers.Conv2D, keras.layers.Dense)
 _MOST_NAMES = 5
@@ -25,6 +31,7 @@ def advice(
     query: GaussianAverageQuery,
     samples: Sampler,
     epochs: int,
+    enough_epochs: Callable[[], int],
     query_after: Callable[[int], GaussianAverageQuery],
 ) -> Iterator[str]:
     """Yields a line for each thing that would serve a training better.
@@ -34,19 +41,21 @@ def advice(
         query: The query of the gradients, the same in all rounds.
         samples: How samples are drawn.
         epochs: The number of epochs of the training.
+        enough_epochs: Returns how many would be chosen without this number.
         query_after: From another number of epochs to the query that meets the
             same target.
     """
     signal = _signal(query, epochs * samples.rounds_per_epoch)
     yield from _about_records(signal, samples.population_size)
-    longer = _LONGER * epochs
-    with contextlib.suppress(BudgetExceededError, CalibrationError):
+    with contextlib.suppress(*_NO_PLAN):
+        longer = enough_epochs()
         after = _signal(query_after(longer), longer * samples.rounds_per_epoch)
         if after >= _WORTH * signal:
             yield (
                 f"The signal of all rounds is at most {signal:,.0f} times "
                 f"their noise. In {longer:,} epochs it would be {after:,.0f} "
-                "times, for the same epsilon: train longer."
+                "times, for the same epsilon. Leave `epochs` out to train so "
+                "long."
             )
     yield from _about_activations(model)
 

@@ -52,7 +52,7 @@ def make_private(
     data: Any,
     *,
     target_epsilon: float,
-    epochs: int,
+    epochs: int | None = None,
     ledger: PrivacyLedger | str | os.PathLike[str] = "privacy.ledger",
     batch_size: int | None = None,
     delta: float | None = None,
@@ -107,7 +107,9 @@ def make_private(
             scheduled, the denominator follows it.
         target_epsilon: The most epsilon that all rounds of the ledger may
             spend together, > 0.
-        epochs: Number of epochs that `fit()` will run, >= 1.
+        epochs: Number of epochs that `fit()` will run, >= 1. By default the
+            fewest of 20, 40 and 80 with 90 % of the signal of 80, and at least
+            100 rounds; see `docs/choosing.md`.
         ledger: The ledger of the data set, or its path or URL as
             `PrivacyLedger.open` takes it; it is created if there is none. By
             default all trainings in one folder count together; name the file
@@ -267,12 +269,13 @@ def make_private(
 
     def chosen(
         held: HeldRounds, account: AccountRecord | None
-    ) -> tuple[Correlation, RoundQueries]:
-        samples = given.samples(target, epochs, held)
-        rounds = epochs * samples.rounds_per_epoch
+    ) -> tuple[int, Correlation, RoundQueries]:
+        long = epochs or given.enough_epochs(target, held)
+        samples = given.samples(target, long, held)
+        rounds = long * samples.rounds_per_epoch
         how = correlation_of(noise, given, samples, rounds, target, held)
-        queries = found(how.samples, epochs, held, account, how.strategy)
-        return how, queries
+        queries = found(how.samples, long, held, account, how.strategy)
+        return long, how, queries
 
     held = HeldRounds.of(own)
     continued: RunRecord | None
@@ -280,7 +283,7 @@ def make_private(
         # Are its rounds those that the arguments led to before it began?
         before = HeldRounds.of(own, before=continued)
         with contextlib.suppress(CalibrationError, BudgetExceededError):
-            how, queries = chosen(before, refunded(account, continued))
+            long, how, queries = chosen(before, refunded(account, continued))
             if (
                 queries.round == rest.round
                 and held.epsilon(target) <= target.epsilon
@@ -289,7 +292,7 @@ def make_private(
     else:
         continued = None
         held.check_left(target)
-        how, queries = chosen(held, account)
+        long, how, queries = chosen(held, account)
     if is_new:
         own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
         held = HeldRounds.of(own)
@@ -298,7 +301,7 @@ def make_private(
         how.samples,
         queries,
         ledger=own,
-        epochs=epochs,
+        epochs=long,
         compiled=compiled,
         optimizer=optimizer,
         learning_rate=learning_rate,
@@ -324,7 +327,8 @@ def make_private(
                 model,
                 queries.gradients,
                 how.samples,
-                epochs,
+                long,
+                lambda: given.enough_epochs(target, held) if epochs else long,
                 lambda longer: (
                     found(how.samples, longer, held, account, None).gradients
                 ),
@@ -336,11 +340,12 @@ def make_private(
 def _check_numbers(
     target_epsilon: float,
     delta: float | None,
-    epochs: int,
+    epochs: int | None,
     batch_size: int | None,
 ) -> None:
     """Raises for arguments that are out of range, before any data is read."""
-    _check.integer_at_least(1, epochs=epochs)
+    if epochs is not None:
+        _check.integer_at_least(1, epochs=epochs)
     _check.finite_positive(target_epsilon=target_epsilon)
     if delta is not None:
         check_target(target_epsilon, delta)

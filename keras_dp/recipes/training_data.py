@@ -1,5 +1,6 @@
 """The records of a training: read, and capped before any sampling."""
 
+import math
 from typing import Any, NamedTuple, Self
 
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 from keras_dp import _check
 from keras_dp.errors import CalibrationError
 from keras_dp.planning import plan
+from keras_dp.planning.plan import Plan
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.sampling import (
     CyclicPoissonBatches,
@@ -22,6 +24,9 @@ from keras_dp.training import Augmentation
 
 # Sizes that a batch size is chosen from, as shares of the data.
 _LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
+# Numbers of epochs that are chosen from, the share of the signal of the last
+# that is enough (docs/choosing.md), and the fewest rounds.
+_EPOCHS, _ENOUGH, _FEWEST_ROUNDS = (20, 40, 80), 0.9, 100
 
 
 class TrainingData(NamedTuple):
@@ -79,6 +84,33 @@ class TrainingData(NamedTuple):
                 f"of records. Received: batch_size={batch_size!r}."
             )
         return self._replace(batch_size=batch_size)
+
+    def enough_epochs(self, target: PrivacyTarget, held: HeldRounds) -> int:
+        """Returns the fewest epochs with most of the signal that many give.
+
+        The samples are taken to be Poisson samples of the size that somebody
+        chose, or else of the largest that leaves enough rounds.
+
+        Args:
+            target: For all rounds of the ledger.
+            held: Rounds that are spent already.
+        """
+        size = self.batch_size
+        if isinstance(self.records, Sampler):
+            size = max(1, round(self.records.expected_sample_size))
+
+        def signal(epochs: int) -> float:
+            share = min(_LARGEST_SHARE, epochs / _FEWEST_ROUNDS)
+            sizes = [size or max(1, int(share * self.population))]
+            found = _plan(self.population, target, epochs, held, sizes)
+            return found.rows[0].signal
+
+        best = signal(_EPOCHS[-1])
+        enough = next(x for x in _EPOCHS if signal(x) >= _ENOUGH * best)
+        if size is None:
+            return enough
+        each = max(1, round(self.population / size))
+        return max(enough, math.ceil(_FEWEST_ROUNDS / each))
 
     def samples(
         self, target: PrivacyTarget, epochs: int, held: HeldRounds
@@ -184,19 +216,30 @@ def _recommended_size(
 ) -> int:
     most = max(1, int(population * _LARGEST_SHARE))
     sizes = [2**k for k in range(most.bit_length()) if 2**k <= most]
+    sizes = [x for x in sizes if x >= _SMALLEST_BATCH] or [most]
+    return _plan(population, target, epochs, held, sizes).recommended.batch_size
+
+
+def _plan(
+    population: int,
+    target: PrivacyTarget,
+    epochs: int,
+    held: HeldRounds,
+    sizes: list[int],
+) -> Plan:
+    """Returns a plan for what a ledger leaves of a target."""
     try:
-        found = plan(
+        return plan(
             population,
             target_epsilon=target.epsilon,
             delta=target.delta,
             epochs=epochs,
-            batch_sizes=[x for x in sizes if x >= _SMALLEST_BATCH] or [most],
+            batch_sizes=sizes,
             ledger=held.replay,
         )
     except CalibrationError as error:
         reasons = held.why_no_noise_meets(target)
         raise CalibrationError(f"{error}{reasons}") from error
-    return found.recommended.batch_size
 
 
 def _changed_by(

@@ -49,10 +49,10 @@ class TestEpochs:
     def test_that_are_too_few_are_named_with_what_more_would_give(
         self, capsys
     ) -> None:
-        """The numbers are those of a plan with three times the epochs."""
+        """The numbers are those of plans with these epochs, and with more."""
         text = said(capsys, target_epsilon=8.0, epochs=3)
 
-        for epochs in (3, 9):
+        for epochs in (3, 80):
             table = planning.plan(
                 10_000,
                 target_epsilon=8.0,
@@ -61,7 +61,26 @@ class TestEpochs:
                 batch_sizes=[512],
             )
             assert f"{table.rows[0].signal:,.0f} times" in text
-        assert "In 9 epochs" in text
+        assert "In 80 epochs" in text
+
+    @pytest.mark.parametrize(
+        ("epsilon", "batch_size", "epochs"),
+        [(1.0, None, 20), (8.0, None, 40), (8.0, 100, 80), (8.0, 10_000, 100)],
+    )
+    def test_are_chosen_for_the_signal_that_most_give(
+        self, epsilon, batch_size, epochs, capsys
+    ) -> None:
+        """More for more epsilon and small samples, and 100 rounds at least."""
+        text = said(
+            capsys,
+            epochs=None,
+            target_epsilon=epsilon,
+            batch_size=batch_size,
+            average=None,
+        )
+
+        assert f"in {epochs} epochs" in text
+        assert "would be" not in text
 
     def test_are_not_named_where_the_noise_is_all_by_schedule(
         self, capsys
