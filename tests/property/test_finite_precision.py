@@ -214,6 +214,19 @@ def test_groups_move_together_by_at_most_the_clip(one, two, row, scale):
     assert moved(query, records, np.arange(6) != row) <= 1
 
 
+def test_no_precision_takes_an_overflow_for_a_short_record():
+    """A part of a sum of products of Gram matrices may be -inf."""
+    left = np.full([16, 1, 4, 3], 2.0**30, np.float32)
+    right = np.zeros([16, 1, 4, 4], np.float32)
+    right[:, :, :3, :3] = 9.3e9 * np.eye(3)
+    right[:, :, 3, :3] = -9.3e9 / np.sqrt(3)
+    records = [kernel(left, right)]
+
+    for precision in ("assumed", "proven"):
+        query = GaussianSumQuery(1.0, noise_multiplier=1.0, precision=precision)
+        assert moved(query, records, np.arange(16) != 0) <= 1 + 1e-5
+
+
 def planted(size=4096):
     """Returns records of which one is rounded upwards, most of all."""
     generator = np.random.default_rng(0)

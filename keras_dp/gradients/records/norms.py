@@ -53,6 +53,16 @@ def squared_sums(tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.reduce_sum(tf.square(norms), axis=1), dtype)
 
 
+def at_least(squares: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
+    """Returns the maximum, and squares that are not finite as they are.
+
+    A part of a sum that overflows may be -inf, and the maximum of that, or of
+    NaN, and a number may be the number.
+    """
+    known = tf.math.is_finite(squares)
+    return tf.where(known, tf.maximum(squares, least), squares)
+
+
 def unit_of(dtype: tf.DType) -> float:
     """Returns the unit of rounding."""
     return UNIT_64 if dtype == tf.float64 else UNIT_32

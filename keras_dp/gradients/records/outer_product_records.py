@@ -9,6 +9,7 @@ from keras_dp._override import override
 from keras_dp._rounding import Proven
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.records.norms import (
+    at_least,
     norms_along,
     squared_sums,
     unit_of,
@@ -248,7 +249,7 @@ def _ghost_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     squares = tf.square(_added_in_float64(terms))
     margin = unit_of(left.dtype) * (1 + widths / 64)
     least = least_square(left.shape[0], shared, left.dtype)
-    bounds = tf.maximum(grams, least * squares) + margin * squares
+    bounds = at_least(grams, least * squares) + margin * squares
     return tf.cast(tf.reduce_sum(bounds, axis=1), left.dtype)
 
 

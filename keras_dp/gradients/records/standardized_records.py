@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_dp._override import override
-from keras_dp.gradients.records.norms import unit_of
+from keras_dp.gradients.records.norms import at_least, unit_of
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
@@ -63,7 +63,7 @@ class StandardizedRecords(GradientRecords):
         lost += (2 - lengths) * tf.square(along)
         norms = squares - tf.reduce_sum(lost, axis=1)
         margin = _MARGIN * unit_of(squares.dtype)
-        return tf.maximum(norms, _LEAST_SQUARE * squares) + margin * squares
+        return at_least(norms, _LEAST_SQUARE * squares) + margin * squares
 
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,11 @@ import tensorflow as tf
 
 from keras_dp._override import override
 from keras_dp._rounding import LARGEST_RATIO, UNIT_64, UP, Proven, gamma
-from keras_dp.gradients.records.norms import norms_along, unit_of
+from keras_dp.gradients.records.norms import (
+    at_least,
+    norms_along,
+    unit_of,
+)
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
     least_square,
@@ -92,9 +96,8 @@ class TiedTableRecords(GradientRecords):
             tf.cast(part, tf.float64) for part in squares
         )
         least = least_square(left.shape[0], count, left.dtype)
-        bounds = tf.maximum(
-            exact, least * tf.square(total)
-        ) + margin * tf.square(total)
+        bounds = at_least(exact, least * tf.square(total))
+        bounds += margin * tf.square(total)
         return tf.cast(bounds, left.dtype)
 
     @override
