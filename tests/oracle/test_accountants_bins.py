@@ -14,6 +14,8 @@ import pytest
 
 from keras_dp.accountants import Fourier
 from keras_dp.accountants.compose.grid import bins as trees
+from keras_dp.accountants.compose.grid import chain as chains
+from keras_dp.accountants.compose.grid import likelihood
 from keras_dp.accountants.normalize.bins import (
     largest_products,
     least_products,
@@ -178,7 +180,7 @@ ERRORS = 6.1
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("strategy", "tight"),
-    [*zip(MONOTONE, (1.03, 1.6, 1.6, 1.6, 1.6), strict=True)],
+    [*zip(MONOTONE, (1.03, 1.45, 1.45, 1.35, 1.35), strict=True)],
 )
 def test_bounds_hold_the_pair_of_eight_bins(strategy, tight) -> None:
     matrix, epsilon = strategy.matrix(16), 0.5
@@ -259,6 +261,91 @@ def places_of(tree):
         width = 2 * width + gap
     starts = np.arange(tree.blocks) * (width + tree.gaps[-1])
     return (starts[:, None] + places).ravel()
+
+
+@pytest.mark.parametrize("size", [3, 7, 16, 100])
+@pytest.mark.parametrize("strategy", MONOTONE[1:])
+def test_chains_hold_every_product(strategy, size) -> None:
+    """They hold all bins, or all but some, whatever the turn."""
+    mechanism = BallsInBinsGaussian(3.0, strategy, 3 * size, size)
+    true = products_of(strategy.matrix(3 * size), size) / 9
+    products = largest_products(strategy, 3 * size, size) / 9
+    ring = np.maximum(products[1:], products[:0:-1])[: size // 2]
+    ring = np.concatenate([products[:1], ring])
+
+    chain = chains.above(products, ring)
+
+    of_chain = chain_products(chain)
+    for turn in range(size if chain.bins < size else 1):
+        turned = (np.arange(chain.bins) + turn) % size
+        assert (true[np.ix_(turned, turned)] <= of_chain + 1e-12).all()
+    found = trees.chain_above(mechanism)
+    assert found is None or found.variance <= trees.above(mechanism).variance
+
+
+def chain_products(chain):
+    """Returns the products of all bins of a chain, as a matrix."""
+    number = np.arange(chain.bins)
+    distance = abs(number[:, None] - number)
+    linked = chain.shared + chain.linked * chain.decay**distance
+    return linked + chain.own * np.eye(chain.bins)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        chains.Chain(8, 0.0, 0.5, 0.6, 0.5),
+        chains.Chain(4, 0.0, 2.0, 0.9, 0.0),
+        chains.Chain(6, 0.0, 0.0, 0.5, 1.0),
+    ],
+)
+def test_a_chain_is_what_its_products_say(chain) -> None:
+    """From above, at strikes on both sides of 1, and near."""
+    ratios = drawn_ratios(chain_products(chain))
+    fewer = drawn_ratios(0.9 * chain_products(chain))
+
+    strikes, means = chains.calls_of(chain)
+
+    assert chain.variance == pytest.approx(
+        np.expm1(chain_products(chain)).mean()
+    )
+    for strike in (0.5, 0.75, 1.0, 1.5, 2.0):
+        parts = np.maximum(ratios - strike, 0)
+        error = ERRORS * parts.std() / math.sqrt(len(parts))
+        found = np.interp(strike, strikes, means)
+        assert parts.mean() - error <= found <= 1.03 * parts.mean() + error
+        # So means that are too small would be found out.
+        below = np.maximum(fewer - strike, 0)
+        assert strike < 1 or below.mean() + error < parts.mean()
+
+
+def test_a_chain_of_two_bins_is_integrated() -> None:
+    """Two bins are one integral; the means are above it, by at most 3 %."""
+    chain = chains.Chain(2, 0.0, 0.6, 0.5, 0.3)
+
+    strikes, means = chains.calls_of(chain)
+
+    for epsilon in (-0.5, 0.0, 0.5, 1.0):
+        exact, _ = deltas_of(chain_products(chain), epsilon, points=200)
+        found = np.interp(math.exp(epsilon), strikes, means)
+        assert exact * (1 - QUADRATURE) <= found <= 1.03 * exact
+
+
+def test_a_chain_and_a_tree_dominate_together() -> None:
+    chain = chains.Chain(8, 0.2, 0.5, 0.6, 0.5)
+    tree = likelihood.spread_log_normal(1.0, 0.02)
+
+    found = chains.no_more_than(tree, chain)
+
+    assert found.masses.sum() + found.zero == pytest.approx(1)
+    mean = found.masses @ np.exp(found.logs) + found.infinite
+    assert mean == pytest.approx(1)
+    ratios = drawn_ratios(chain_products(chain))
+    for strike in (0.5, 1.0, 2.0):
+        parts = np.maximum(ratios - strike, 0)
+        error = ERRORS * parts.std() / math.sqrt(len(parts))
+        mean = found.masses @ np.maximum(np.exp(found.logs) - strike, 0)
+        assert parts.mean() - error <= mean <= 1.05 * parts.mean() + error
 
 
 def test_signs_of_entries_matter() -> None:

@@ -4,7 +4,8 @@ An epoch's likelihood ratio is the mean of `t` independent log-normal ratios
 (`mechanisms.RandomAllocationGaussian`). Its distribution follows by doubling;
 no random numbers are involved. Where a record is in several batches, the upper
 bound is that of their blocks, and the lower one is what an attack reaches
-(`score_sum`). Balls in bins lie between trees of them (`bins`).
+(`score_sum`). Balls in bins lie between trees of them (`bins`), and below a
+chain of them (`chain`).
 """
 
 import functools
@@ -17,6 +18,7 @@ import numpy as np
 from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.compose.grid import (
     bins,
+    chain,
     likelihood,
     score_sum,
     tilted,
@@ -318,13 +320,15 @@ def _spread(
     if isinstance(mechanism, BallsInBinsGaussian):
         tree = bins.above(mechanism)
         of_bins = bins.spread_sum_of(tree)
-        return _regridded(
+        of_tree = _regridded(
             np.exp(of_bins.logs - math.log(tree.bins)),
             of_bins.masses,
             step,
             of_bins.zero,
             of_bins.infinite / tree.bins,
         )
+        linked = bins.chain_above(mechanism)
+        return chain.no_more_than(of_tree, linked) if linked else of_tree
     return likelihood.spread_of_cells(step, *_sampled_cells(mechanism, step))
 
 

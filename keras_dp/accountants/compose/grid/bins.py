@@ -11,6 +11,8 @@ convexity takes the mixture over turns away. The bins of a pattern are blocks,
 in which gaps of several sizes alternate: a block is two smaller ones, a gap
 apart. The product of two bins is raised to the largest at their gap or beyond.
 
+Where a chain of bins has less variance, its price counts as well (`chain`).
+
 *Below.* Blocks are bins next to each other, and products become the least of
 their level. Later bins have fewer rows: they count as if they told nothing.
 """
@@ -23,7 +25,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.compose.grid import likelihood
+from keras_dp.accountants.compose.grid import chain, likelihood
+from keras_dp.accountants.compose.grid.chain import Chain
 from keras_dp.accountants.compose.grid.likelihood import Drawn, Spread
 from keras_dp.accountants.normalize.bins import (
     largest_products,
@@ -33,6 +36,8 @@ from keras_dp.accountants.normalize.mechanisms import BallsInBinsGaussian
 
 # More than the rounding of a few products.
 _ROUND_UP = 1 + 1e-14
+# A chain of more variance than this share of a tree's is not worth its time.
+_CLEARLY_LESS = 0.99
 # How often blocks are put together, at most; the gaps that are tried.
 _LEVELS_ABOVE, _LEVELS_BELOW = 3, 6
 _GAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -92,11 +97,10 @@ class Tree(NamedTuple):
         return self.share**2 * total / self.bins
 
 
-@functools.lru_cache(maxsize=64)
-def above(mechanism: BallsInBinsGaussian) -> Tree:
-    """Returns a tree that dominates: the one of the least variance found."""
+def _largest(mechanism: BallsInBinsGaussian) -> tuple[Array, Array]:
+    """Returns the largest products at each distance, on a line and a ring."""
     bins = mechanism.bins
-    products = (
+    products = np.asarray(
         largest_products(mechanism.strategy, mechanism.rounds, bins)
         / mechanism.noise_multiplier**2
         * _ROUND_UP
@@ -104,6 +108,22 @@ def above(mechanism: BallsInBinsGaussian) -> Tree:
     # On the ring the distance of two bins is the shorter way.
     ring = products[: bins // 2 + 1].copy()
     ring[1:] = np.maximum(ring[1:], products[::-1][: bins // 2])
+    return products, ring
+
+
+@functools.lru_cache(maxsize=64)
+def chain_above(mechanism: BallsInBinsGaussian) -> Chain | None:
+    """Returns a chain that dominates; `None` if it is hardly below the tree."""
+    found = chain.above(*_largest(mechanism))
+    most = _CLEARLY_LESS * above(mechanism).variance
+    return found if found is not None and found.variance < most else None
+
+
+@functools.lru_cache(maxsize=64)
+def above(mechanism: BallsInBinsGaussian) -> Tree:
+    """Returns a tree that dominates: the one of the least variance found."""
+    bins = mechanism.bins
+    _, ring = _largest(mechanism)
     beyond = np.maximum.accumulate(ring[::-1])[::-1]
     trees = (
         _pattern(ring[0], beyond, bins, gaps)

@@ -140,15 +140,26 @@ def spread_of_cells(step: float, first: int, found: Cells) -> Spread:
     """
     under_q, under_p = found
     points = np.exp(step * (first + np.arange(len(under_q) - 1)))
-    low, high = points[:-1], points[1:]
-    q, p = under_q[1:-1], under_p[1:-1]
-    masses = np.zeros(len(points))
-    masses[:-1] += np.maximum(high * q - p, 0) / (high - low)
-    masses[1:] += np.maximum(p - low * q, 0) / (high - low)
+    masses = to_ends(points, under_q[1:-1], under_p[1:-1])
     # Below, between 0 and the first point; above, between 0 and infinity.
     masses[0] += under_p[0] / points[0]
     zero = max(0.0, under_q[0] - under_p[0] / points[0]) + under_q[-1]
     return Spread(step, first, masses, float(zero), float(under_p[-1]))
+
+
+def to_ends(points: Array, under_q: Array, under_p: Array) -> Array:
+    """Returns the masses of points to which those between them have moved.
+
+    Args:
+        points: >= 0, rising, shape `[n + 1]`.
+        under_q: The masses between them, shape `[n]`.
+        under_p: Their means, of the same shape.
+    """
+    low, high = points[:-1], points[1:]
+    masses = np.zeros(len(points))
+    masses[:-1] += np.maximum(high * under_q - under_p, 0) / (high - low)
+    masses[1:] += np.maximum(under_p - low * under_q, 0) / (high - low)
+    return masses
 
 
 def spread_log_normal(stddev: float, step: float) -> Spread:
