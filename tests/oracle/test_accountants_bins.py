@@ -291,6 +291,7 @@ def chain_products(chain):
     return linked + chain.own * np.eye(chain.bins)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "chain",
     [
@@ -331,6 +332,7 @@ def test_a_chain_of_two_bins_is_integrated() -> None:
         assert exact * (1 - QUADRATURE) <= found <= 1.03 * exact
 
 
+@pytest.mark.full
 def test_a_chain_and_a_tree_dominate_together() -> None:
     chain = chains.Chain(8, 0.2, 0.5, 0.6, 0.5)
     tree = likelihood.spread_log_normal(1.0, 0.02)
