@@ -8,6 +8,12 @@ TensorFlow's Philox normals, outside XLA, over that of the way. The last column
 counts the time of all cores that the process was given, which hardly depends
 on what else runs. Seeds change every time.
 
+    python benchmarks/noise_generators.py --releases
+
+times whole releases instead, of a million coordinates and of 12.8 million: with
+float32 noise, with rounded noise on a grid, and with that if nothing in doubt
+were computed again. Ratios are to the first of these.
+
     python benchmarks/noise_generators.py --draws 1e9
 
 draws so many with each generator of the library and tests them: chi squared
@@ -26,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import special, stats
 
-from keras_dp.noise import seeds
+from keras_dp.noise import grid, seeds, streams
 
 CELLS = 4096
 DISTANCES = (4, 5, 5.5, 6, 7, 8, 9)
@@ -65,18 +71,48 @@ def _ways(size: int) -> dict[str, Draw]:
         ways[f"keras_dp{', XLA' * compiled}"] = lambda turn, draw=draw: draw(
             seeds.fresh(turn)
         ).numpy()
-    stddev = tf.constant(2.0**26, tf.float64)
-    rounded = tf.function(
-        lambda seed: seeds.rounded_normals_and_seed([like], seed, stddev)
-    )
-    ways["keras_dp, rounded in float64"] = lambda turn: rounded(
-        seeds.fresh(turn)
-    )[0][0].numpy()
+    stddev = tf.constant(2.0**24, tf.float64)
+    for compiled in (False, True):
+        draw = tf.function(
+            lambda seed: seeds.rounded_normals_and_seed([like], seed, stddev),
+            jit_compile=compiled,
+        )
+        ways[f"keras_dp, rounded{', XLA' * compiled}"] = (
+            lambda turn, draw=draw: draw(seeds.fresh(turn))[0][0].numpy()
+        )
     return ways
 
 
-def _print_speed(size: int, turns: int) -> None:
-    ways = _ways(size)
+def _releases(size: int) -> dict[str, Draw]:
+    sums = [tf.random.stateless_normal([size], [1, 2])]
+    stddev = tf.constant(1.0, tf.float64)
+
+    def in_floats(seed: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        noise, following = seeds.normals_and_seed(sums, seed, stddev)
+        return [sums[0] + noise[0]], following
+
+    def on_grid(seed: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        return grid.noised(sums, stddev, seed)
+
+    def unrefined(seed: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        # Replaced while this is traced.
+        kept, streams._in_doubt = streams._in_doubt, lambda rows: rows[0] < 0
+        try:
+            return on_grid(seed)
+        finally:
+            streams._in_doubt = kept
+
+    ways: dict[str, Draw] = {}
+    for release in (in_floats, on_grid, unrefined):
+        traced = tf.function(release)
+        ways[f"{release.__name__}, {size:,}"] = lambda turn, traced=traced: (
+            traced(seeds.fresh(turn))[0][0].numpy()
+        )
+    return ways
+
+
+def _print_speed(ways: dict[str, Draw], size: int, turns: int) -> None:
+    first = next(iter(ways))
     for way in ways.values():
         way(turns)  # Traces and compiles.
     times: list[dict[str, float]] = []
@@ -92,9 +128,7 @@ def _print_speed(size: int, turns: int) -> None:
     print("|" + " --- |" * 5)
     for name in ways:
         own = [each[name] for each in times]
-        ratio = statistics.median(
-            each["TensorFlow Philox"] / each[name] for each in times
-        )
+        ratio = statistics.median(each[first] / each[name] for each in times)
         print(
             f"| {name} | {size / min(own) / 1e6:.0f} | "
             f"{size / statistics.median(own) / 1e6:.0f} | {ratio:.2f} | "
@@ -151,11 +185,16 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=3_276_800)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--draws", type=float, help="number of draws to test")
+    parser.add_argument("--releases", action="store_true")
     arguments = parser.parse_args()
     if arguments.draws:
         _print_statistics(arguments.draws)
+    elif arguments.releases:
+        for size in (1_000_000, 12_800_000):
+            _print_speed(_releases(size), size, arguments.turns)
     else:
-        _print_speed(arguments.size, arguments.turns)
+        size = arguments.size
+        _print_speed(_ways(size), size, arguments.turns)
 
 
 if __name__ == "__main__":

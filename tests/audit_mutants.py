@@ -539,7 +539,7 @@ mutant("noise", "there is no noise")(scaled_noise(0.0))
 
 def changed_noise(change):
     """Returns a plant that changes each leaf of the noise."""
-    unit = 2.0**-26
+    unit = 2.0**-24
 
     def whole(noise):
         return tf.cast(tf.round(noise / unit), tf.int32)

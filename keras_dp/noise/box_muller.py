@@ -65,6 +65,11 @@ _COSINE = (
 )
 # In float64: log(1 + x) = 2 artanh(s) for s = x / (x + 2), |s| < 0.172, and
 # the series of Taylor for an eighth of a turn. All are cut below 1e-16.
+# Bounds of errors: lemma 9 of docs/finite_precision.md.
+_OF_ROUNDING = 2.0**-49
+_OF_NEXT_BITS = 2.0**-51
+_OF_NEXT_BITS_BY_POWER = 2.0**-63
+_BITS_OF_NEAR_ONE = 7  # Of 32: probabilities above 1 - 2^-25.
 _PRECISE_LOGARITHM = tuple(2 / (2 * k + 1) for k in range(11))
 _PRECISE_SINE = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(9))
 _PRECISE_COSINE = tuple((-1) ** k / math.factorial(2 * k) for k in range(10))
@@ -128,15 +133,18 @@ def _polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
 
 def precise_pair(
     arithmetic: Arithmetic, words: Sequence[Lanes]
-) -> tuple[Lanes, Lanes]:
-    """Returns two float64 normal variables from four words each.
+) -> tuple[Lanes, Lanes, Lanes]:
+    """Returns two float64 normal variables from four words each, and an error.
+
+    The error bounds what either is off by, in standard deviations, whatever
+    words follow the four: lemma 9 of docs/finite_precision.md.
 
     Args:
         arithmetic: The operations on words.
         words: The high and the low half of the probability, and of the angle.
     """
     high, low, angle, rest = words
-    radius = _precise_radius(arithmetic, high, low)
+    radius, error = _precise_radius(arithmetic, high, low)
     # 62 bits for an eighth of a turn to either side, in quarters of one.
     small = arithmetic.as_double((rest & 0xFFFFFFFC) | 2) * 2.0**-64
     turn = arithmetic.as_signed_double(angle) * 2.0**-32 + small
@@ -151,14 +159,16 @@ def precise_pair(
     return (
         arithmetic.where_bit(swap, sine, cosine),
         arithmetic.where_bit(swap, cosine, sine),
+        error,
     )
 
 
-def _precise_radius(arithmetic: Arithmetic, high: Lanes, low: Lanes) -> Lanes:
+def _precise_radius(
+    arithmetic: Arithmetic, high: Lanes, low: Lanes
+) -> tuple[Lanes, Lanes]:
     probability = _precise_fraction(arithmetic, high, low)
-    complement = _precise_fraction(
-        arithmetic, high ^ 0xFFFFFFFF, low ^ 0xFFFFFFFF
-    )
+    opposite = high ^ 0xFFFFFFFF
+    complement = _precise_fraction(arithmetic, opposite, low ^ 0xFFFFFFFF)
     # The exponent of the nearest float32 is good enough.
     bits = arithmetic.bits_of_float(arithmetic.narrowed(probability))
     moved = bits + (_BITS_OF_ONE - _BITS_OF_LEAST_MANTISSA)
@@ -166,7 +176,8 @@ def _precise_radius(arithmetic: Arithmetic, high: Lanes, low: Lanes) -> Lanes:
     power = arithmetic.shifted_left(
         biased * 0xFFFFFFFF + 2 * int(_EXPONENT_BIAS), _MANTISSA_BITS
     )
-    mantissa = probability * arithmetic.widened(arithmetic.float_of_bits(power))
+    power = arithmetic.widened(arithmetic.float_of_bits(power))
+    mantissa = probability * power
     # Near 1, where the exponent is 0, the complement has the digits.
     is_small = arithmetic.shifted_right(bits - _BITS_OF_LEAST_MANTISSA, 31)
     x = arithmetic.where_bit(is_small, mantissa - 1.0, complement * -1.0)
@@ -174,7 +185,12 @@ def _precise_radius(arithmetic: Arithmetic, high: Lanes, low: Lanes) -> Lanes:
     logarithm = s * _polynomial(s * s, _PRECISE_LOGARITHM)
     exponent = arithmetic.as_double(biased) - _EXPONENT_BIAS
     logarithm = logarithm + exponent * math.log(2)
-    return arithmetic.square_root(logarithm * -2.0)
+    radius = arithmetic.square_root(logarithm * -2.0)
+    # Of arithmetic, and of the bits of the probability that are not drawn.
+    rounding = radius * _OF_ROUNDING + _OF_NEXT_BITS
+    is_far = arithmetic.shifted_right(opposite, _BITS_OF_NEAR_ONE)
+    near = arithmetic.where_bit(is_far, rounding, 1.0)
+    return radius, near + power * _OF_NEXT_BITS_BY_POWER
 
 
 def _precise_fraction(arithmetic: Arithmetic, high: Lanes, low: Lanes) -> Lanes:

@@ -1,7 +1,7 @@
 """Gaussian noise on a grid: answers are multiples of a power of two.
 
 The grid follows from the noise alone: its spacing `g` is a power of two, and
-the standard deviation is between `2^26` and `2^27` spacings. A sum `S` is
+the standard deviation is between `2^24` and `2^25` spacings. A sum `S` is
 rounded to the integers `K = round(S / g)`, and the answer is `g (K + round(N))`
 for a normal `N` of standard deviation `stddev / g`. As `K + round(N) =
 round(K + N)`, the answer follows from `K + N`, the Gaussian mechanism in real
@@ -10,7 +10,7 @@ whatever the bits of the sum were. All that follows the rounding is exact or a
 function of the answer, so nothing else of the sum shows.
 
 Rounding moves what one record changes by less than `g` in each coordinate: by
-`sqrt(d) g` at most in L2 norm, for `d` coordinates. That is 1.5e-5 standard
+`sqrt(d) g` at most in L2 norm, for `d` coordinates. That is 6e-5 standard
 deviations for a million.
 
 Source: Mironov (2012), "On significance of the least significant bits for
@@ -39,12 +39,12 @@ def spacing(stddev: tf.Tensor) -> tf.Tensor:
     Args:
         stddev: Standard deviation of the noise, scalar: 0, or at least 1e-30.
 
-    >>> float(spacing(1.0)) == float(spacing(1.9)) == 2.0**-26
+    >>> float(spacing(1.0)) == float(spacing(1.9)) == 2.0**-24
     True
     """
     bits = tf.bitcast(tf.cast(stddev, tf.float64), tf.int64)
     power = tf.bitcast(tf.bitwise.bitwise_and(bits, _EXPONENT), tf.float64)
-    return tf.maximum(power * 2.0**-26, _LEAST_SPACING)
+    return tf.maximum(power * 2.0**-24, _LEAST_SPACING)
 
 
 def noised(

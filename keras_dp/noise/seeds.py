@@ -163,7 +163,7 @@ def rounded_normals_and_seed(
         leaves: Tensors of any shapes. Their values are not used.
         seed: A seed from `fresh`, which must not be used again.
         stddev: Standard deviation before rounding, scalar float64: 0, or in
-            `[2^26, 2^27)`.
+            `[2^24, 2^25)`.
 
     Returns:
         Integers of int32, in the shapes of the leaves, and a seed.

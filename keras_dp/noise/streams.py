@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from keras_dp.noise import box_muller, chacha20
+from keras_dp.noise import box_muller, chacha20, refinement
 from keras_dp.noise.xla import kernels
 from keras_dp.noise.xla.arithmetic import (
     Arithmetic,
@@ -38,6 +38,7 @@ FOR_SEEDS = 1
 FOR_WORDS = 2
 FOR_NORMALS = 3
 FOR_ROUNDED = 4
+FOR_REFINED = 5
 
 # The numbers of words, pairs and normal variables in one block.
 _WORDS = chacha20.WORDS_OF_BLOCK
@@ -125,24 +126,64 @@ def rounded_normals(
 ) -> tf.Tensor:
     """Returns `[count]` normal variables, rounded to integers, as int32.
 
+    Guarantee: their law is that of rounded real normal variables, up to a total
+    variation of `2^-97` each (docs/finite_precision.md, theorem 3).
+
     They are computed in float64, from 64 bits for the radius and as many for
-    the angle. Each is off by less than `2^-18` before it is rounded.
+    the angle. A block that has one too near a half-integer to round is computed
+    again, from twice as many bits.
 
     Args:
         count: The number of variables.
         seed: A seed, which must not be used again.
-        stddev: Scalar float64, 0 or in `[2^26, 2^27)`.
+        stddev: Scalar float64, 0 or in `[2^24, 2^25)`.
     """
 
-    def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
+    def draw(lanes: int, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         rows = _drawn(_ROUNDED_PIECE, lanes, seed, start, stddev)
-        return tf.reshape(tf.bitcast(rows[:_ROUNDED], tf.int32), [-1])
+        return tf.bitcast(rows[:_ROUNDED], tf.int32), _in_doubt(rows)
 
-    def spec(lanes: int) -> tf.TensorSpec:
-        return tf.TensorSpec([lanes * _ROUNDED], tf.int32)
+    def spec(lanes: int) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+        return (
+            tf.TensorSpec([_ROUNDED, lanes], tf.int32),
+            tf.TensorSpec([lanes], tf.bool),
+        )
 
-    drawn = _in_pieces(draw, count, _ROUNDED, spec)
+    def refine(
+        drawn: tf.Tensor, in_doubt: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        # The first block that is in doubt.
+        first = tf.argmax(tf.reshape(tf.cast(in_doubt, tf.int32), [-1]))
+        lanes = tf.shape(in_doubt, tf.int64)[1]
+        piece, lane = first // lanes, first % lanes
+        block = _compiled(_refined)(seed, piece, lane, stddev)
+        places = [[piece, row, lane] for row in range(_ROUNDED)]
+        return (
+            tf.tensor_scatter_nd_update(drawn, places, block),
+            tf.tensor_scatter_nd_update(in_doubt, [[piece, lane]], [False]),
+        )
+
+    drawn, _ = tf.while_loop(
+        lambda _, in_doubt: tf.reduce_any(in_doubt),
+        refine,
+        _in_pieces(draw, count, _ROUNDED, spec),
+    )
     return tf.reshape(drawn, [-1])[:count]
+
+
+def _in_doubt(rows: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(rows[_ROUNDED], tf.float32) >= 0
+
+
+def _refined(
+    seed: tf.Tensor, piece: tf.Tensor, lane: tf.Tensor, stddev: tf.Tensor
+) -> tf.Tensor:
+    """Returns the rounded normal variables of a block, by more words."""
+    uses = tf.constant([FOR_ROUNDED, FOR_REFINED], tf.uint32)
+    block = _portable_blocks(_state(seed, piece, uses, lane), 2)
+    each = box_muller.WORDS_OF_PRECISE_PAIR
+    words, more = tf.unstack(tf.reshape(tf.transpose(block), [2, -1, each]))
+    return refinement.refined(words, more, stddev)
 
 
 def _normals_in_float64(count: int | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -239,9 +280,8 @@ class _Piece(NamedTuple):
             as there are rows.
         body: The formula of the kernel.
         portable: Draws the rows with ordinary TensorFlow operations.
-        floats: The number of rows, from the first on, that hold float32 bits.
-        rounded: The number of rows, from the first on, that hold integers which
-            two ways to compute may round apart.
+        agree: Takes the rows that two ways have drawn, and returns whether both
+            are right.
         last: A last argument, for the test of the kernel.
         kind: The dtype of the last argument.
     """
@@ -249,8 +289,7 @@ class _Piece(NamedTuple):
     scalars: Callable[..., Sequence[tf.Tensor]]
     body: kernels.Body
     portable: Callable[..., tf.Tensor]
-    floats: int
-    rounded: int
+    agree: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     last: float
     kind: tf.DType
 
@@ -318,14 +357,14 @@ def _portable_rounded(
     block = _portable_block(lanes, _state(seed, start, FOR_ROUNDED))
     rows = _rounded_of(_TENSORS, block, stddev)
     none = tf.zeros_like(rows[0])
-    return tf.stack(rows + [none] * (_ROUNDED_ROWS - _ROUNDED))
+    return tf.stack(rows + [none] * (_ROUNDED_ROWS - len(rows)))
 
 
 def _scalars_of_rounded(
     seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
 ) -> list[tf.Tensor]:
-    # A float64 below 2^27 is this many steps of 2^-26, exactly.
-    steps = tf.cast(stddev * 2.0**26, tf.int64)
+    # A float64 in [2^24, 2^25) is this many steps of 2^-28, exactly.
+    steps = tf.cast(stddev * 2.0**28, tf.int64)
     low, high = tf.unstack(tf.bitcast(steps, tf.uint32))
     return [*_words_of_seed(seed), tf.cast(start, tf.uint32), high, low]
 
@@ -337,25 +376,32 @@ def _rounded_body(
     constants = [arithmetic.word(word) for word in chacha20.CONSTANTS]
     nonce = [start, arithmetic.word(0), arithmetic.word(FOR_ROUNDED)]
     block = chacha20.block(arithmetic, [*constants, *key, lane, *nonce])
-    stddev = arithmetic.as_double(high) * 2.0**6
-    stddev = stddev + arithmetic.as_double(low) * 2.0**-26
+    stddev = arithmetic.as_double(high) * 2.0**4
+    stddev = stddev + arithmetic.as_double(low) * 2.0**-28
     none = arithmetic.word(0)
     rows = _rounded_of(arithmetic, block, stddev)
-    return rows + [none] * (_ROUNDED_ROWS - _ROUNDED)
+    return rows + [none] * (_ROUNDED_ROWS - len(rows))
 
 
 def _rounded_of(
     arithmetic: Arithmetic, block: Sequence[Lanes], stddev: Lanes
 ) -> list[Lanes]:
-    """Returns the bits of 8 rounded normal variables from 16 words."""
+    """Returns the bits of 8 rounded normal variables from 16 words.
+
+    Then follow those of a float32, which is negative if all of them are right.
+    """
     each = box_muller.WORDS_OF_PRECISE_PAIR
-    return [
-        arithmetic.bits_of_rounded(value * stddev)
-        for i in range(len(block) // each)
-        for value in box_muller.precise_pair(
+    rows, doubts = [], []
+    for i in range(len(block) // each):
+        one, other, error = box_muller.precise_pair(
             arithmetic, block[each * i : each * (i + 1)]
         )
-    ]
+        values = one * stddev, other * stddev
+        rows += [arithmetic.bits_of_rounded(value) for value in values]
+        farthest = arithmetic.maximum(*map(arithmetic.off_grid, values))
+        doubts.append(farthest + error * stddev)
+    doubt = functools.reduce(arithmetic.maximum, doubts) - 0.5
+    return [*rows, arithmetic.bits_of_float(arithmetic.narrowed(doubt))]
 
 
 def _normals_of(arithmetic: Arithmetic, block: Sequence[Lanes]) -> list[Lanes]:
@@ -376,17 +422,19 @@ def _words_of_seed(seed: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _state(
-    seed: tf.Tensor, start: tf.Tensor, use: tf.Tensor | int
+    seed: tf.Tensor,
+    start: tf.Tensor,
+    use: tf.Tensor | int,
+    lane: tf.Tensor | int = 0,
 ) -> list[tf.Tensor]:
-    """Returns the state of the first block of a piece, as scalars."""
+    """Returns the state of a block of a piece, the first one by default."""
     constants = [tf.constant(word, tf.uint32) for word in chacha20.CONSTANTS]
-    none = tf.constant(0, tf.uint32)
     return [
         *constants,
         *_words_of_seed(seed),
-        none,
+        tf.cast(lane, tf.uint32),
         tf.cast(start, tf.uint32),
-        none,
+        tf.constant(0, tf.uint32),
         tf.cast(use, tf.uint32),
     ]
 
@@ -420,23 +468,42 @@ def _normal_body(
 
 def _portable_block(lanes: int, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Returns blocks `[lanes]`, by operations that every device has."""
-    numbers = tf.cast(tf.range(lanes), tf.uint32)
+    first = list(state)
+    first[chacha20.COUNTER] += tf.cast(tf.range(lanes), tf.uint32)
+    return tf.unstack(_portable_blocks(first, lanes))
+
+
+def _portable_blocks(state: Sequence[tf.Tensor], lanes: int) -> tf.Tensor:
+    """Returns the words `[16, lanes]` of states of scalars or `[lanes]`."""
     first = [tf.broadcast_to(word, [lanes]) for word in state]
-    first[chacha20.COUNTER] += numbers
     rows = tf.reshape(tf.stack(first), [4, 4, lanes])
-    drawn = tf.reshape(chacha20.blocks(rows), [_WORDS, lanes])
-    return tf.unstack(drawn)
+    return tf.reshape(chacha20.blocks(rows), [_WORDS, lanes])
+
+
+def _same(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(one == other)
+
+
+def _same_normals(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    a, b = (tf.bitcast(rows[:_NORMALS], tf.float32) for rows in (one, other))
+    near = tf.abs(a - b) <= _MOST_APART * tf.abs(b)
+    return tf.reduce_all(near) & _same(one[_NORMALS:], other[_NORMALS:])
+
+
+def _same_rounded(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    same = (one == other)[:_ROUNDED] | _in_doubt(one) | _in_doubt(other)
+    a, b = (tf.bitcast(rows[_ROUNDED], tf.float32) for rows in (one, other))
+    return tf.reduce_all(same) & tf.reduce_all(tf.abs(a - b) <= _MOST_APART)
 
 
 _WORD_PIECE = _Piece(
-    _state, _word_body, _portable_words, 0, 0, FOR_WORDS, tf.uint32
+    _state, _word_body, _portable_words, _same, FOR_WORDS, tf.uint32
 )
 _NORMAL_PIECE = _Piece(
     _scalars_of_normals,
     _normal_body,
     _portable_normals,
-    _NORMALS,
-    0,
+    _same_normals,
     1.0,
     tf.float32,
 )
@@ -444,9 +511,8 @@ _ROUNDED_PIECE = _Piece(
     _scalars_of_rounded,
     _rounded_body,
     _portable_rounded,
-    0,
-    _ROUNDED,
-    2.0**26,
+    _same_rounded,
+    2.0**24,
     tf.float64,
 )
 
@@ -475,22 +541,7 @@ def _is_trusted(piece: _Piece, lanes: int) -> bool:
             return False
         # Compiling this too would take a second.
         expected = piece.portable(lanes, seed, start, last)
-        one, other = (
-            tf.bitcast(rows[: piece.floats], tf.float32)
-            for rows in (found, expected)
-        )
-        near = tf.abs(one - other) <= _MOST_APART * tf.abs(other)
-        steps = tf.bitcast(
-            found[: piece.rounded] - expected[: piece.rounded], tf.int32
-        )
-        near_steps = tf.abs(steps) <= 1
-        exact = max(piece.floats, piece.rounded)
-        equal = found[exact:] == expected[exact:]
-        agree = (
-            tf.reduce_all(near)
-            and tf.reduce_all(near_steps)
-            and tf.reduce_all(equal)
-        )
+        agree = piece.agree(found, expected)
     if not agree:
         logging.warning(_SLOW, "computes something else")
     return bool(agree)

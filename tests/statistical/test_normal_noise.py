@@ -221,7 +221,7 @@ class TestFloat64:
 
 
 ROUNDED = 2_000_000
-UNIT = 2.0**26
+UNIT = 2.0**24
 
 
 @functools.cache
@@ -246,7 +246,7 @@ def test_rounded_normals_are_normal_down_to_the_last_bit():
 
 
 def test_rounded_float32_normals_would_be_seen():
-    """Control: beyond a quarter, their last bits are 0."""
+    """Control: beyond one, their last bits are 0."""
     wrong = np.rint(draws()[:ROUNDED].astype(np.float64) * UNIT)
 
     assert low_bits_p_value(wrong.astype(np.int64)) < FALSE_ALARM
@@ -259,28 +259,4 @@ def test_kernel_and_operations_round_alike(monkeypatch):
 
     portable = streams.rounded_normals(5000, seed, stddev).numpy()
 
-    assert np.abs(fused.astype(np.int64) - portable).max() <= 1
-    assert np.mean(fused == portable) > 0.99
-
-
-def test_precise_pairs_are_right_to_the_last_digits():
-    words = np.random.default_rng(7).integers(0, 2**32, (4, 300), np.uint32)
-    words[:2, :10] = 0  # The smallest probability, and the largest.
-    words[:2, 10:20] = 2**32 - 1
-    pair = box_muller.precise_pair(
-        Arithmetic(), [tf.constant(w) for w in words]
-    )
-
-    with mpmath.workprec(160):
-        for place, (high, low, angle, rest) in enumerate(words.T.tolist()):
-            v = (mpmath.mpf(high * 2**32 + low) + 0.5) / 2**64
-            radius = mpmath.sqrt(-2 * mpmath.log(v))
-            signed = angle - 2**32 * (angle >= 2**31)
-            turn = mpmath.mpf(signed * 2**32 + ((rest & 0xFFFFFFFC) | 2))
-            turn *= mpmath.pi / 2**65
-            sine, cosine = mpmath.sin(turn), mpmath.cos(turn)
-            cosine *= -1 if rest & 1 else 1
-            exact = (sine, cosine) if rest & 2 else (cosine, sine)
-            for found, side in zip(pair, exact, strict=True):
-                error = abs(float(found[place]) / (radius * side) - 1)
-                assert error < 2e-15
+    np.testing.assert_array_equal(fused, portable)

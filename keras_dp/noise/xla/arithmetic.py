@@ -67,6 +67,14 @@ class Arithmetic:
         """Returns the bits of the int32 nearest to float64."""
         return tf.bitcast(tf.cast(tf.round(values), tf.int32), tf.uint32)
 
+    def off_grid(self, values: Lanes) -> Lanes:
+        """Returns the distance of float64 from the nearest integer."""
+        return tf.abs(values - tf.round(values))
+
+    def maximum(self, one: Lanes, other: Lanes) -> Lanes:
+        """Returns the larger value."""
+        return tf.maximum(one, other)
+
     def square_root(self, values: Lanes) -> Lanes:
         """Returns the square root, of values >= 0."""
         return tf.sqrt(values)
@@ -125,7 +133,7 @@ class TextArithmetic(Arithmetic):
 
     def combined(self, verb: str, one: Name, two: Name | float) -> Name:
         """Writes an operation on two values of one type."""
-        other = two if isinstance(two, Name) else self._constant(two, one.kind)
+        other = self._named(two, one.kind)
         return self._written(
             f"stablehlo.{verb} {one.name}, {other.name} : tensor<{one.kind}>",
             one.kind,
@@ -174,10 +182,24 @@ class TextArithmetic(Arithmetic):
         return self._converted("convert", values, "f32")
 
     @override
-    def bits_of_rounded(self, values: Name) -> Name:
-        nearest = self._written(
+    def off_grid(self, values: Name) -> Name:
+        distance = values - self._rounded(values)
+        return self._written(
+            f"stablehlo.abs {distance.name} : tensor<f64>", "f64"
+        )
+
+    @override
+    def maximum(self, one: Name, other: Name) -> Name:
+        return self.combined("maximum", one, other)
+
+    def _rounded(self, values: Name) -> Name:
+        return self._written(
             f"stablehlo.round_nearest_even {values.name} : tensor<f64>", "f64"
         )
+
+    @override
+    def bits_of_rounded(self, values: Name) -> Name:
+        nearest = self._rounded(values)
         whole = self._converted("convert", nearest, "i32")
         return self._converted("bitcast_convert", whole, "ui32")
 
@@ -188,7 +210,8 @@ class TextArithmetic(Arithmetic):
         )
 
     @override
-    def where_bit(self, words: Name, one: Name, zero: Name) -> Name:
+    def where_bit(self, words: Name, one: Name, zero: Name | float) -> Name:
+        zero = self._named(zero, one.kind)
         none = self._constant(0, "ui32")
         is_set = self._written(
             f"stablehlo.compare NE, {words.name}, {none.name} : "
@@ -200,6 +223,9 @@ class TextArithmetic(Arithmetic):
             f"tensor<i1>, tensor<{one.kind}>",
             one.kind,
         )
+
+    def _named(self, value: Name | float, kind: str) -> Name:
+        return value if isinstance(value, Name) else self._constant(value, kind)
 
     def _converted(self, verb: str, value: Name, kind: str) -> Name:
         return self._written(

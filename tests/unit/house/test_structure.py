@@ -161,7 +161,7 @@ FLOORS = {
     ],
     "noise": [
         "xla",
-        "box_muller chacha20",
+        "box_muller refinement chacha20",
         "streams",
         "seeds",
         "grid",
