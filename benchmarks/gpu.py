@@ -73,13 +73,12 @@ def print_row(name: str, turns: int) -> None:
 
 def print_noise(size: int = 2**26, turns: int = 20) -> None:
     """Prints how many normal variables a second the device makes."""
-    from keras_dp.noise import seeds
-
-    like = tf.zeros([size])
+    from keras_dp.noise import seeds, streams
 
     @tf.function(jit_compile=True)
     def total(seed: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(seeds.normal(like, seed, 1.0))
+        unit = tf.constant(2.0**24, tf.float64)
+        return tf.reduce_sum(streams.rounded_normals(size, seed, unit))
 
     drawn = [seeds.fresh(turn) for turn in range(turns + 1)]
     total(drawn[0]).numpy()

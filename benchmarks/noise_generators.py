@@ -10,9 +10,8 @@ on what else runs. Seeds change every time.
 
     python benchmarks/noise_generators.py --releases
 
-times whole releases instead, of a million coordinates and of 12.8 million: with
-float32 noise, with rounded noise on a grid, and with that if nothing in doubt
-were computed again. Ratios are to the first of these.
+times whole releases instead, of a million coordinates and of 12.8 million: as
+they are, and if nothing in doubt were computed again. Ratios are to the first.
 
     python benchmarks/noise_generators.py --draws 1e9
 
@@ -64,32 +63,21 @@ def _ways(size: int) -> dict[str, Draw]:
         return np.random.default_rng(turn).standard_normal(size, np.float32)
 
     ways["NumPy PCG64"] = numpy_normal
-    for compiled in (False, True):
-        draw = tf.function(
-            lambda seed: seeds.normal(like, seed, 1.0), jit_compile=compiled
-        )
-        ways[f"keras_dp{', XLA' * compiled}"] = lambda turn, draw=draw: draw(
-            seeds.fresh(turn)
-        ).numpy()
     stddev = tf.constant(2.0**24, tf.float64)
     for compiled in (False, True):
         draw = tf.function(
             lambda seed: seeds.rounded_normals_and_seed([like], seed, stddev),
             jit_compile=compiled,
         )
-        ways[f"keras_dp, rounded{', XLA' * compiled}"] = (
-            lambda turn, draw=draw: draw(seeds.fresh(turn))[0][0].numpy()
-        )
+        ways[f"keras_dp{', XLA' * compiled}"] = lambda turn, draw=draw: draw(
+            seeds.fresh(turn)
+        )[0][0].numpy()
     return ways
 
 
 def _releases(size: int) -> dict[str, Draw]:
     sums = [tf.random.stateless_normal([size], [1, 2])]
     stddev = tf.constant(1.0, tf.float64)
-
-    def in_floats(seed: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        noise, following = seeds.normals_and_seed(sums, seed, stddev)
-        return [sums[0] + noise[0]], following
 
     def on_grid(seed: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         return grid.noised(sums, stddev, seed)
@@ -103,7 +91,7 @@ def _releases(size: int) -> dict[str, Draw]:
             streams._in_doubt = kept
 
     ways: dict[str, Draw] = {}
-    for release in (in_floats, on_grid, unrefined):
+    for release in (on_grid, unrefined):
         traced = tf.function(release)
         ways[f"{release.__name__}, {size:,}"] = lambda turn, traced=traced: (
             traced(seeds.fresh(turn))[0][0].numpy()
@@ -155,9 +143,13 @@ def _counts(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def _print_statistics(draws: float) -> None:
     pieces = max(1, round(draws / PIECE))
     total = pieces * PIECE
-    like = tf.zeros([PIECE])
+    unit = tf.constant(2.0**24, tf.float64)
 
-    own = tf.function(lambda seed: seeds.normal(like, seed, 1.0))
+    @tf.function
+    def own(seed: tf.Tensor) -> tf.Tensor:
+        drawn = streams.rounded_normals(PIECE, seed, unit)
+        return tf.cast(tf.cast(drawn, tf.float64) / unit, tf.float32)
+
     for name, draw in (
         ("keras_dp", lambda turn: own(seeds.fresh(turn))),
         ("control: 24-bit uniforms", _coarse),

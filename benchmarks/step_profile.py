@@ -106,7 +106,7 @@ def _used(record: Any) -> list[Any]:
 def _noise(model: Any) -> Callable[[], Any]:
     import tensorflow as tf
 
-    from keras_dp.noise import seeds
+    from keras_dp.noise import seeds, streams
 
     shapes = [variable.shape for variable in model.trainable_variables]
     seed = seeds.fresh(None)
@@ -116,7 +116,13 @@ def _noise(model: Any) -> Callable[[], Any]:
         likes = [tf.zeros(shape) for shape in shapes]
         own = seeds.split(seed, len(likes))
         return [
-            tf.reduce_sum(seeds.normal(like, one, tf.constant(1.0, tf.float64)))
+            tf.reduce_sum(
+                streams.rounded_normals(
+                    like.shape.num_elements(),
+                    one,
+                    tf.constant(2.0**24, tf.float64),
+                )
+            )
             for like, one in zip(likes, own, strict=True)
         ]
 

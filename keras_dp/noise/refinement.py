@@ -53,7 +53,7 @@ def refined(words: tf.Tensor, more: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
     Guarantee: each is right but for a probability of `2^-97` (theorem 3).
 
     Args:
-        words: uint32 `[pairs, 4]`, as `box_muller.precise_pair` takes them.
+        words: uint32 `[pairs, 4]`, as `box_muller.pair` takes them.
         more: uint32 `[pairs, 4]`, the next words of the same uniform variables.
         stddev: Scalar float64, 0 or in `[2^24, 2^25)`.
 

@@ -8,9 +8,7 @@ whole. No block of ChaCha20 is drawn twice: the number of the piece is the high
 half of the numbers of its blocks, and the last word of the nonce is different
 for each use. A piece has at most `2^32` blocks.
 
-Fifteen of the 16 words of a block make float32 normal variables. The sixteenth
-words of the first blocks are the seed of the next draw. So one call draws both.
-Rounded normal variables take all 16 words.
+The 16 words of a block make eight rounded normal variables.
 """
 
 import functools
@@ -36,16 +34,12 @@ LENGTH = 4
 # The last word of the nonce, for each use.
 FOR_SEEDS = 1
 FOR_WORDS = 2
-FOR_NORMALS = 3
 FOR_ROUNDED = 4
 FOR_REFINED = 5
 
-# The numbers of words, pairs and normal variables in one block.
+# The numbers of words and of normal variables in one block.
 _WORDS = chacha20.WORDS_OF_BLOCK
-_PAIRS = _WORDS // box_muller.WORDS_OF_PAIR
-_NORMALS = 2 * _PAIRS
-_UNUSED = _WORDS - 1  # The word of a block that makes no normal variable.
-_ROUNDED = 2 * (_WORDS // box_muller.WORDS_OF_PRECISE_PAIR)
+_ROUNDED = 2 * (_WORDS // box_muller.WORDS_OF_PAIR)
 _ROUNDED_ROWS = 11  # A kernel has as many results as scalars.
 
 # Few different sizes, so that little is compiled; 2^14 blocks take 0.5 ms. A
@@ -78,47 +72,6 @@ def words(
 ) -> tf.Tensor:
     """Returns `[count]` words of 64 bits, as int64."""
     return tf.bitcast(_halves(count, seed, use), tf.int64)
-
-
-def normals(
-    count: int | tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor
-) -> tf.Tensor:
-    """Returns `[count]` normal variables of the dtype of `stddev`."""
-    if stddev.dtype == tf.float64:
-        return _normals_in_float64(count, seed) * stddev
-    return normals_and_seed(count, seed, stddev)[0]
-
-
-def normals_and_seed(
-    count: int | tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `[count]` normal variables, and the seed of the next draw.
-
-    Guarantee: the variables and the new seed are made from different words.
-
-    Args:
-        count: The number of variables.
-        seed: A seed, which must not be used again.
-        stddev: Scalar float32.
-    """
-
-    def draw(lanes: int, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        rows = _drawn(_NORMAL_PIECE, lanes, seed, start, stddev)
-        values = tf.bitcast(rows[:_NORMALS], tf.float32)
-        unused = rows[_NORMALS, : chacha20.WORDS_OF_KEY]
-        return tf.reshape(values, [-1]), unused
-
-    def spec(lanes: int) -> tuple[tf.TensorSpec, tf.TensorSpec]:
-        return (
-            tf.TensorSpec([lanes * _NORMALS], tf.float32),
-            tf.TensorSpec([chacha20.WORDS_OF_KEY], tf.uint32),
-        )
-
-    drawn, unused = _in_pieces(
-        draw, count, _NORMALS, spec, least=chacha20.WORDS_OF_KEY
-    )
-    following = tf.bitcast(tf.reshape(unused[0], [-1, 2]), tf.int64)
-    return tf.reshape(drawn, [-1])[:count], following
 
 
 def rounded_normals(
@@ -181,16 +134,9 @@ def _refined(
     """Returns the rounded normal variables of a block, by more words."""
     uses = tf.constant([FOR_ROUNDED, FOR_REFINED], tf.uint32)
     block = _portable_blocks(_state(seed, piece, uses, lane), 2)
-    each = box_muller.WORDS_OF_PRECISE_PAIR
+    each = box_muller.WORDS_OF_PAIR
     words, more = tf.unstack(tf.reshape(tf.transpose(block), [2, -1, each]))
     return refinement.refined(words, more, stddev)
-
-
-def _normals_in_float64(count: int | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    pairs = (count + 1) // 2
-    drawn = words(2 * pairs, seed)
-    both = box_muller.pair_in_float64(drawn[:pairs], drawn[pairs:])
-    return tf.concat(both, axis=0)[:count]
 
 
 def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:
@@ -213,7 +159,6 @@ def _in_pieces(
     count: int | tf.Tensor,
     each: int,
     spec: Callable[[int], Any],
-    least: int = 1,
 ) -> Any:
     """Draws at least `count` values, in pieces of equal shape.
 
@@ -223,7 +168,6 @@ def _in_pieces(
         count: The number of values.
         each: The number of values in one lane.
         spec: Takes a number of lanes, and returns the specs of such a piece.
-        least: The smallest number of lanes of a piece.
 
     Returns:
         The results of `draw`, with the pieces along a new first axis.
@@ -232,7 +176,7 @@ def _in_pieces(
     if tf.is_tensor(count):
         pieces = tf.maximum(1, (count + lanes * each - 1) // (lanes * each))
     else:
-        blocks = max(least, -(-count // each))
+        blocks = max(1, -(-count // each))
         for size in _SIZES:
             if blocks <= size:
                 piece = draw(size, tf.constant(0))
@@ -331,26 +275,6 @@ def _portable_words(
     return tf.stack(_portable_block(lanes, _state(seed, start, use)))
 
 
-def _portable_normals(
-    lanes: int, seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
-) -> tf.Tensor:
-    block = _portable_block(lanes, _state(seed, start, FOR_NORMALS))
-    drawn = tf.stack(_normals_of(_TENSORS, block)) * stddev
-    bits = tf.bitcast(drawn, tf.uint32)
-    return tf.concat([bits, block[_UNUSED][None]], axis=0)
-
-
-def _scalars_of_normals(
-    seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
-) -> list[tf.Tensor]:
-    return [
-        *_words_of_seed(seed),
-        tf.cast(start, tf.uint32),
-        tf.constant(FOR_NORMALS, tf.uint32),
-        tf.bitcast(stddev, tf.uint32),
-    ]
-
-
 def _portable_rounded(
     lanes: int, seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
 ) -> tf.Tensor:
@@ -390,10 +314,10 @@ def _rounded_of(
 
     Then follow those of a float32, which is negative if all of them are right.
     """
-    each = box_muller.WORDS_OF_PRECISE_PAIR
+    each = box_muller.WORDS_OF_PAIR
     rows, doubts = [], []
     for i in range(len(block) // each):
-        one, other, error = box_muller.precise_pair(
+        one, other, error = box_muller.pair(
             arithmetic, block[each * i : each * (i + 1)]
         )
         values = one * stddev, other * stddev
@@ -402,18 +326,6 @@ def _rounded_of(
         doubts.append(farthest + error * stddev)
     doubt = functools.reduce(arithmetic.maximum, doubts) - 0.5
     return [*rows, arithmetic.bits_of_float(arithmetic.narrowed(doubt))]
-
-
-def _normals_of(arithmetic: Arithmetic, block: Sequence[Lanes]) -> list[Lanes]:
-    """Returns 10 normal variables from 15 of 16 words; the last is not used."""
-    each = box_muller.WORDS_OF_PAIR
-    return [
-        value
-        for i in range(_PAIRS)
-        for value in box_muller.pair(
-            arithmetic, block[each * i : each * (i + 1)]
-        )
-    ]
 
 
 def _words_of_seed(seed: tf.Tensor) -> list[tf.Tensor]:
@@ -449,23 +361,6 @@ def _word_body(
     return chacha20.block(arithmetic, state)
 
 
-def _normal_body(
-    arithmetic: TextArithmetic,
-    lane: Lanes,
-    shared: Sequence[Lanes],
-) -> Sequence[Lanes]:
-    *key, start, use, stddev = shared
-    constants = [arithmetic.word(word) for word in chacha20.CONSTANTS]
-    nonce = [start, arithmetic.word(0), use]
-    block = chacha20.block(arithmetic, [*constants, *key, lane, *nonce])
-    factor = arithmetic.float_of_bits(stddev)
-    normals = [
-        arithmetic.bits_of_float(value * factor)
-        for value in _normals_of(arithmetic, block)
-    ]
-    return [*normals, block[_UNUSED]]
-
-
 def _portable_block(lanes: int, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Returns blocks `[lanes]`, by operations that every device has."""
     first = list(state)
@@ -484,12 +379,6 @@ def _same(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(one == other)
 
 
-def _same_normals(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    a, b = (tf.bitcast(rows[:_NORMALS], tf.float32) for rows in (one, other))
-    near = tf.abs(a - b) <= _MOST_APART * tf.abs(b)
-    return tf.reduce_all(near) & _same(one[_NORMALS:], other[_NORMALS:])
-
-
 def _same_rounded(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     same = (one == other)[:_ROUNDED] | _in_doubt(one) | _in_doubt(other)
     a, b = (tf.bitcast(rows[_ROUNDED], tf.float32) for rows in (one, other))
@@ -498,14 +387,6 @@ def _same_rounded(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 _WORD_PIECE = _Piece(
     _state, _word_body, _portable_words, _same, FOR_WORDS, tf.uint32
-)
-_NORMAL_PIECE = _Piece(
-    _scalars_of_normals,
-    _normal_body,
-    _portable_normals,
-    _same_normals,
-    1.0,
-    tf.float32,
 )
 _ROUNDED_PIECE = _Piece(
     _scalars_of_rounded,

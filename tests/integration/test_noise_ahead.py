@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.noise import seeds, streams
+from keras_dp.noise import streams
 from keras_dp.optimizers.keras_optimizers import DPSGD
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.training.step.noise_ahead import traced_release
@@ -106,7 +106,8 @@ def test_threads_wait_for_a_kernel_that_another_compiles():
 
     def draw(number):
         seed = tf.constant([1, 2, 3, 4], tf.int64)
-        drawn[number] = seeds.normal(tf.zeros([50]), seed, 1.0).numpy()
+        unit = tf.constant(2.0**24, tf.float64)
+        drawn[number] = streams.rounded_normals(50, seed, unit).numpy()
 
     threads = [threading.Thread(target=draw, args=(i,)) for i in range(4)]
     for thread in threads:

@@ -77,7 +77,7 @@ def definition(drawn, more):
 def fast(drawn):
     """Returns pairs in float64, `[pairs, 2]`, and their error."""
     columns = [tf.constant(column) for column in drawn.T]
-    one, other, error = box_muller.precise_pair(Arithmetic(), columns)
+    one, other, error = box_muller.pair(Arithmetic(), columns)
     values = np.stack([one, other], axis=1) * STDDEV
     return values, np.asarray(error) * STDDEV
 

@@ -31,14 +31,6 @@ class Arithmetic:
         """Returns words divided by a power of two, rounded down."""
         return tf.bitwise.right_shift(words, tf.constant(bits, tf.uint32))
 
-    def as_float(self, words: Lanes) -> Lanes:
-        """Returns the nearest float32."""
-        return tf.cast(words, tf.float32)
-
-    def as_signed_float(self, words: Lanes) -> Lanes:
-        """Returns the float32 nearest to words taken as two's complement."""
-        return tf.cast(tf.bitcast(words, tf.int32), tf.float32)
-
     def float_of_bits(self, words: Lanes) -> Lanes:
         """Returns the float32 that has these bits."""
         return tf.bitcast(words, tf.float32)
@@ -146,15 +138,6 @@ class TextArithmetic(Arithmetic):
     @override
     def shifted_right(self, words: Name, bits: int) -> Name:
         return self.combined("shift_right_logical", words, bits)
-
-    @override
-    def as_float(self, words: Name) -> Name:
-        return self._converted("convert", words, "f32")
-
-    @override
-    def as_signed_float(self, words: Name) -> Name:
-        signed = self._converted("bitcast_convert", words, "i32")
-        return self._converted("convert", signed, "f32")
 
     @override
     def float_of_bits(self, words: Name) -> Name:
