@@ -8,7 +8,7 @@ none of which is on an axis.
 Guarantee: neither `v` nor `1 - v` loses digits, so variables are right near 0
 and in the tails alike; lemma 9 of docs/finite_precision.md bounds their error.
 They are finite, never 0, and as often negative as positive. None is larger than
-9.5 in size; a normal variable is larger with probability 2e-21.
+9.5 in size; those in the tail beyond are made by `refinement`.
 
 Source: Box and Muller (1958), "A note on the generation of random normal
 deviates", Annals of Mathematical Statistics 29.

@@ -15,7 +15,7 @@ sign and an angle.
 
 | family | size from `v = abs(u)` | largest, at scale 1 |
 | --- | --- | --- |
-| Gaussian | `sqrt(-2 log v) cos(angle)` | 9.49 |
+| Gaussian | `sqrt(-2 log v) cos(angle)` | about 16 |
 | Student's t | `sqrt(df (v^(-2/df) - 1)) sin(pi w/2)` | `sqrt(df) 2^(64/df)` |
 | Laplace | `-log v` | 44.4 |
 | Cauchy | `1 / tan(pi v / 2)` | 1.2e19 |
