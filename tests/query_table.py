@@ -433,6 +433,30 @@ QUERIES = [
         (0, 0),
     ),
     Case(
+        "quantile-proven",
+        QuantileAdaptiveClipSumQuery(
+            2.0, 1.5, 0.5, 0.2, 5.0, 100.0, precision="proven"
+        ),
+        _S([2]),
+        (
+            ProvenGaussianSum("r", 2.0, 3.0),
+            ProvenGaussianSum("r/clipped_count", 0.5, 5.0),
+        ),
+        (0,),
+        bare=QuantileAdaptiveClipSumQuery(2.0, 0.0, 0.5, 0.2, 0.0, 100.0),
+    ),
+    Case(
+        "adaptive-clip-proven",
+        AdaptiveClipSumQuery(2.0, 0.75, 2.5, 100.0, precision="proven"),
+        _S([2]),
+        (
+            ProvenGaussianSum("r", 2.0, 1.5),
+            ProvenGaussianSum("r/norms", 2.0, 10.0),
+        ),
+        (0,),
+        bare=AdaptiveClipSumQuery(2.0, 0.0, 0.0, 100.0),
+    ),
+    Case(
         "scheduled",
         ScheduledQuery(
             Average(1.5, 2.0, 3.0),

@@ -22,6 +22,7 @@ from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
+from keras_dp.dp_queries.proven_sum import ProvenParams, checked_precision
 from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.noise import seeds
 
@@ -79,6 +80,7 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
             norms, divided by twice the current clip; 0, or in [1e-10, 1e10].
         expected_num_records: The public divisor, > 0: the expected size of a
             sample.
+        precision: "assumed" or "proven"; see `GaussianSumQuery`.
 
     Source: van der Veen et al. (2018), arXiv:1812.02890v1, section 2.2. We
     differ in four ways. The noise is on the sum: the paper prints it on the
@@ -99,6 +101,7 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
     noise_multiplier: float
     norm_noise_multiplier: float
     expected_num_records: float
+    precision: str = "assumed"
 
     def __post_init__(self) -> None:
         check_clip(initial_l2_norm_clip=self.initial_l2_norm_clip)
@@ -107,7 +110,12 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
             norm_noise_multiplier=self.norm_noise_multiplier,
         )
         _check.finite_positive(expected_num_records=self.expected_num_records)
-        as_floats(self, *(field.name for field in dataclasses.fields(self)))
+        checked_precision(
+            self.precision,
+            min(self.noise_multiplier, self.norm_noise_multiplier),
+        )
+        numbers = dataclasses.fields(self)[:-1]
+        as_floats(self, *(field.name for field in numbers))
 
     @property
     def _limits(self) -> tuple[float, float]:
@@ -123,7 +131,9 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         """The sum of centred norms of the first round."""
         norm_clip = 2 * self.initial_l2_norm_clip
         return GaussianSumQuery(
-            norm_clip / 2, self.norm_noise_multiplier * norm_clip
+            norm_clip / 2,
+            self.norm_noise_multiplier * norm_clip,
+            precision=self.precision,
         )
 
     @override
@@ -152,13 +162,19 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
     ) -> AdaptiveSample:
         norms = records_lib.norms(tf.nest.flatten(records))
         half = params.side_params
+        if isinstance(half, ProvenParams):
+            half = half.l2_norm_clip
         centred = tf.minimum(tf.cast(norms, tf.float64), 2 * half) - half
         counts = records_lib.masked(tf.ones_like(centred), mask)
         counts = tf.math.is_finite(norms) & (counts > 0)
         centred = tf.where(counts, centred, tf.zeros_like(centred))
+        total = tf.reduce_sum(centred)
+        if self.is_proven:
+            total = self.side_query.bounded_sum(
+                params.side_params, like.side_state, centred, mask
+            )
         return AdaptiveSample(
-            records_lib.clipped_sum(records, norms, params.sum_params, mask),
-            tf.reduce_sum(centred),
+            self.clipped_sum(params, like, records, norms, mask), total
         )
 
     @override
@@ -169,7 +185,8 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         side: QueryResult,
     ) -> AdaptiveClipState:
         half = global_state.norm_state.l2_norm_clip
-        mean = side.value / self.expected_num_records + half
+        total = tf.cast(side.value, tf.float64)
+        mean = total / self.expected_num_records + half
         mean = tf.clip_by_value(mean, tf.zeros_like(half), 2 * half)
         clip = tf.clip_by_value(mean, *self._limits)
         norm_clip = 2 * clip

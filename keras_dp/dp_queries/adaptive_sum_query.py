@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_dp import _check, ledger
 from keras_dp._override import override
+from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
@@ -29,7 +30,7 @@ class AdaptiveParams(NamedTuple):
     """The public numbers that an `AdaptiveSumQuery` bounds records by.
 
     Attributes:
-        sum_params: The clip, scalar float64.
+        sum_params: The clip, scalar float64, or `ProvenParams`.
         side_params: The values of the query that moves the clip.
     """
 
@@ -70,6 +71,7 @@ class AdaptiveSumQuery(SummingQuery):
         side_name: Name of the second sum in the ledger.
         initial_l2_norm_clip: The clip of the first round.
         noise_multiplier: The noise on the sum, in units of the clip.
+        precision: "assumed" or "proven"; see `GaussianSumQuery`.
     """
 
     __slots__ = ()
@@ -77,12 +79,15 @@ class AdaptiveSumQuery(SummingQuery):
     side_name: ClassVar[str]
     initial_l2_norm_clip: float
     noise_multiplier: float
+    precision: str
 
     @property
     def sum_query(self) -> GaussianSumQuery:
         """The query that makes the sum in the first round."""
         clip = self.initial_l2_norm_clip
-        return GaussianSumQuery(clip, self.noise_multiplier * clip)
+        return GaussianSumQuery(
+            clip, self.noise_multiplier * clip, precision=self.precision
+        )
 
     @property
     @abc.abstractmethod
@@ -170,6 +175,34 @@ class AdaptiveSumQuery(SummingQuery):
     @override
     def adapts(self) -> bool:
         return True
+
+    @property
+    @override
+    def is_proven(self) -> bool:
+        return self.precision == "proven"
+
+    def clipped_sum(
+        self,
+        params: AdaptiveParams,
+        like: AdaptiveSample,
+        records: Nest,
+        norms: tf.Tensor,
+        mask: tf.Tensor | None,
+    ) -> Nest:
+        """Returns the sum of the clipped records.
+
+        Args:
+            params: See `bounded_sum`.
+            like: See `bounded_sum`.
+            records: See `bounded_sum`.
+            norms: The joint norm of each record.
+            mask: See `bounded_sum`.
+        """
+        if self.is_proven:  # It has bounds on norms of its own.
+            return self.sum_query.bounded_sum(
+                params.sum_params, like.sum_state, records, mask
+            )
+        return records_lib.clipped_sum(records, norms, params.sum_params, mask)
 
     @override
     def result_noise(self, global_state: Any, value: Nest) -> list[LeafNoise]:

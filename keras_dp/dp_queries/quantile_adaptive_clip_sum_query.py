@@ -19,6 +19,7 @@ from keras_dp.dp_queries.adaptive_sum_query import (
 )
 from keras_dp.dp_queries.dp_query import Nest, QueryResult
 from keras_dp.dp_queries.gaussian_sum_query import GaussianGlobalState
+from keras_dp.dp_queries.proven_sum import checked_precision
 from keras_dp.dp_queries.quantile_estimator_query import (
     QuantileEstimatorQuery,
     QuantileEstimatorState,
@@ -79,6 +80,7 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
             sample.
         geometric_update: Whether the clip is multiplied by a factor in each
             round; if not, a step is subtracted.
+        precision: "assumed" or "proven"; see `GaussianSumQuery`.
 
     Source: Andrew et al. (2021), arXiv:1905.03871v5, Algorithm 1. We differ in
     two ways: `noise_multiplier` is that of the sum alone (`z_delta` in the
@@ -102,12 +104,17 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
     clipped_count_stddev: float
     expected_num_records: float
     geometric_update: bool = True
+    precision: str = "assumed"
 
     def __post_init__(self) -> None:
         _check.boolean(geometric_update=self.geometric_update)
         if self.initial_l2_norm_clip != 0 or self.geometric_update:
             check_clip(initial_l2_norm_clip=self.initial_l2_norm_clip)
         check_multiplier(noise_multiplier=self.noise_multiplier)
+        checked_precision(
+            self.precision,
+            min(self.noise_multiplier, self.clipped_count_stddev),
+        )
         _check.finite_non_negative(
             target_unclipped_quantile=self.target_unclipped_quantile,
             learning_rate=self.learning_rate,
@@ -120,7 +127,7 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
                 f"{self.target_unclipped_quantile!r}."
             )
         _check.finite_positive(expected_num_records=self.expected_num_records)
-        numbers = dataclasses.fields(self)[:-1]
+        numbers = dataclasses.fields(self)[:-2]
         as_floats(self, *(field.name for field in numbers))
 
     @property
@@ -134,6 +141,7 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
             below_estimate_stddev=self.clipped_count_stddev,
             expected_num_records=self.expected_num_records,
             geometric_update=self.geometric_update,
+            precision=self.precision,
         )
 
     @override
@@ -163,7 +171,7 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
         norms = records_lib.norms(tf.nest.flatten(records))
         none = self.side_query.initial_sample_state()
         return AdaptiveSample(
-            records_lib.clipped_sum(records, norms, params.sum_params, mask),
+            self.clipped_sum(params, like, records, norms, mask),
             self.side_query.accumulate_records(
                 params.side_params, none, norms, mask
             ),

@@ -12,6 +12,7 @@ from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import Nest, QueryResult
 from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery
+from keras_dp.dp_queries.proven_sum import checked_precision
 from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
@@ -82,6 +83,7 @@ class QuantileEstimatorQuery(WrappingQuery):
         geometric_update: Whether the estimate is multiplied by a factor, which
             suits norms. It then stays between 1e-30 and 1e30, and otherwise
             between -1e30 and 1e30.
+        precision: "assumed" or "proven"; see `GaussianSumQuery`.
 
     Source: Andrew et al. (2021), arXiv:1905.03871v5, sections 2.1 to 2.3. We
     differ in the divisor: the paper divides by the number of users in the
@@ -106,6 +108,7 @@ class QuantileEstimatorQuery(WrappingQuery):
     below_estimate_stddev: float
     expected_num_records: float
     geometric_update: bool = False
+    precision: str = "assumed"
 
     def __post_init__(self) -> None:
         _check.boolean(geometric_update=self.geometric_update)
@@ -135,7 +138,8 @@ class QuantileEstimatorQuery(WrappingQuery):
             below_estimate_stddev=self.below_estimate_stddev
         )
         _check.finite_positive(expected_num_records=self.expected_num_records)
-        numbers_ = dataclasses.fields(self)[:-1]
+        checked_precision(self.precision, self.below_estimate_stddev)
+        numbers_ = dataclasses.fields(self)[:-2]
         as_floats(self, *(field.name for field in numbers_))
 
     @property
@@ -146,6 +150,7 @@ class QuantileEstimatorQuery(WrappingQuery):
             l2_norm_clip=0.5,
             sum_stddev=self.below_estimate_stddev,
             denominator=self.expected_num_records,
+            precision=self.precision,
         )
 
     @override
@@ -175,7 +180,8 @@ class QuantileEstimatorQuery(WrappingQuery):
     @override
     def initial_sample_state(self, template: Nest = 0.0) -> Nest:
         _check_rank(template, 0)
-        return self.inner.initial_sample_state(tf.constant(0.0, tf.float64))
+        kind = tf.float32 if self.is_proven else tf.float64
+        return self.inner.initial_sample_state(tf.constant(0.0, kind))
 
     @override
     def accumulate_records(
@@ -202,7 +208,8 @@ class QuantileEstimatorQuery(WrappingQuery):
         result = self.inner.get_noised_result(
             sample_state, global_state.below_estimate_state
         )
-        below = tf.clip_by_value(result.value + 0.5, 0.0, 1.0)
+        below = tf.cast(result.value, tf.float64) + 0.5
+        below = tf.clip_by_value(below, 0.0, 1.0)
         step = global_state.learning_rate * (
             below - global_state.target_quantile
         )

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from keras_dp._rounding import Proven, joint
-from keras_dp.dp_queries import GaussianSumQuery, JointClipQuery
+from keras_dp.dp_queries import (
+    AdaptiveClipSumQuery,
+    GaussianSumQuery,
+    JointClipQuery,
+    QuantileAdaptiveClipSumQuery,
+)
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
@@ -225,6 +230,45 @@ def test_no_precision_takes_an_overflow_for_a_short_record():
     for precision in ("assumed", "proven"):
         query = GaussianSumQuery(1.0, noise_multiplier=1.0, precision=precision)
         assert moved(query, records, np.arange(16) != 0) <= 1 + 1e-5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "query",
+    [
+        QuantileAdaptiveClipSumQuery(
+            0.7, 1.0, 0.5, 0.2, 3.0, 6.0, precision="proven"
+        ),
+        AdaptiveClipSumQuery(0.7, 1.0, 1.0, 6.0, precision="proven"),
+    ],
+    ids=["quantile", "mean"],
+)
+@law
+@given(arrays(6, 5), st.integers(0, 5))
+def test_both_sums_of_an_adaptive_clip_keep_to_their_bounds(
+    query, records, row
+):
+    """Theorem 1 for the sum of records, and for the one that moves the clip."""
+    state = query.initial_global_state(0)
+    params = query.derive_sample_params(state)
+    empty = query.initial_sample_state(tf.zeros([5]))
+    keep = np.arange(6) != row
+    both = [
+        query.mechanisms(
+            query.accumulate_records(
+                params, empty, tf.constant(records), tf.constant(mask)
+            ),
+            state,
+        )
+        for mask in (np.ones(6, bool), keep)
+    ]
+    events = query.ledger_events(query.planned_event(state))
+
+    for one, other, event in zip(*both, events, strict=True):
+        change = np.atleast_1d(
+            exact(one.sample_state) - exact(other.sample_state)
+        )
+        assert square(change) <= Fraction(event.l2_norm_bound) ** 2
 
 
 def planted(size=4096):
