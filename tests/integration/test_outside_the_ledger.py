@@ -10,7 +10,9 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
+from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.ledger import SamplingByContents
 from keras_dp.optimizers import DPSGD
 from keras_dp.training.advice.outside_the_ledger import check_repeats
 
@@ -304,6 +306,23 @@ class TestContentsThatDecide:
             assert moved > 1
         if name == "fixed":
             assert not moved
+
+    @pytest.mark.parametrize("by_contents", [True, False])
+    def test_are_in_the_ledger(self, by_contents) -> None:
+        """So no epsilon is printed for a record that is replaced."""
+        own = ledger()
+        data = slices()
+        if by_contents:
+            data = data.filter(lambda x, y: tf.reduce_sum(x) < 1e9)
+
+        compiled(network(), own).fit(
+            data.batch(8).repeat(), steps_per_epoch=2, shuffle=False, verbose=0
+        )
+
+        (row, *_) = own.rounds
+        assert isinstance(row.round.sampling, SamplingByContents) == by_contents
+        strongest = "zero_out" if by_contents else "replace_one"
+        assert strongest_neighbours(own) == strongest
 
 
 class TestRecordsThatAreRepeated:

@@ -25,6 +25,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     PoissonUserSampling,
     RandomAllocation,
+    SamplingByContents,
     SamplingEvent,
     TruncatedPoissonSampling,
     UnverifiedSampling,
@@ -45,6 +46,10 @@ _MOVES_OTHERS = (
     "Adding or removing a record moves other records between the batches, so "
     "that more than one record's part in a sum changes."
 )
+_DECIDES = (
+    "What a record holds may decide in which batch other records stand, or how "
+    "long these are, so that a replaced record changes several sums."
+)
 _ONE_SIZE = "The samples do not exist for one record more or less."
 _ONLY_REPLACED = "A bound is known for a replaced record only."
 _ONLY_THERE = (
@@ -59,6 +64,10 @@ UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
     PoissonUserSampling: {},
     TruncatedPoissonSampling: {},
     UnverifiedSampling: {"add_or_remove_one": _MOVES_OTHERS},
+    SamplingByContents: {
+        "add_or_remove_one": _MOVES_OTHERS,
+        "replace_one": _DECIDES,
+    },
     DisjointBatches: {"add_or_remove_one": _MOVES_OTHERS},
     RandomAllocation: {"replace_one": _ONLY_THERE},
     CyclicPoissonSampling: {},

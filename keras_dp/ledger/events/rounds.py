@@ -400,6 +400,27 @@ class UnverifiedSampling(SamplingEvent):
         return "batch whose sampling was not verified"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SamplingByContents(UnverifiedSampling):
+    """A batch of the caller in which contents may decide where records stand.
+
+    The stages of the data set show it: it filters records, groups them by their
+    length, or pads a batch to its longest record. So a record that is replaced
+    can change several batches. One that is zeroed out keeps its place, and
+    changes what it adds itself.
+
+    >>> SamplingByContents()
+    SamplingByContents()
+    """
+
+    kind: ClassVar[str] = "by_contents"
+
+    @override
+    @property
+    def words(self) -> str:
+        return "batch in which contents may decide where records stand"
+
+
 class SumQueryEvent:
     """One release over the sample of a round; the base class of all of them.
 
@@ -791,6 +812,7 @@ ALL: tuple[type[SamplingEvent] | type[SumQueryEvent], ...] = (
     CyclicPoissonSampling,
     FullDataset,
     UnverifiedSampling,
+    SamplingByContents,
     GaussianSum,
     ProvenGaussianSum,
     NonPrivateSum,

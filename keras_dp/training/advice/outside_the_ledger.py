@@ -22,6 +22,7 @@ from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.training.advice.said import Said
+from keras_dp.training.data.data_adapter import stages_by_contents
 
 # The names of the ledgers that each model was trained with, by data set.
 _ledgers_of: weakref.WeakKeyDictionary[keras.Model, dict[str, set[str]]] = (
@@ -41,9 +42,6 @@ _OF_PLAIN_METHODS = {
         "change them: compile before make_private, or compile the PrivateModel."
     ),
 }
-# Stages of data sets in which the contents of a record can decide in which
-# batch others stand.
-_BY_CONTENTS = ("GroupByWindow", "Filter", "TakeWhile")
 
 
 def warn_of_adapted_layers(model: keras.Model) -> None:
@@ -170,30 +168,6 @@ def forget_compile(model: keras.Model) -> None:
     vars(model).pop("compile", None)
 
 
-def _warn_of_contents(data: tf.data.Dataset, stages: list[str]) -> None:
-    """Warns if the contents of a record may decide where others stand."""
-    found = [
-        stage for stage in stages if any(each in stage for each in _BY_CONTENTS)
-    ]
-    pads = [stage for stage in stages if "PaddedBatch" in stage]
-    shapes = [
-        getattr(leaf, "shape", tf.TensorShape(None))
-        for leaf in tf.nest.flatten(data.element_spec)
-    ]
-    if any(shape.rank and None in shape[1:] for shape in shapes):
-        found += pads
-    if found:
-        logging.warning(
-            "The contents of a record may decide in which batch of this data "
-            "other records stand, or how long these are: the data set has the "
-            "stages %r. A record then moves several sums by more than its "
-            "clip, and no epsilon of the ledger holds. Filter and sort the "
-            "records before training, pad all of them to one length, and use "
-            "keras_dp.sampling.PoissonBatches.",
-            found,
-        )
-
-
 def check_repeats(data: Any) -> bool:
     """Raises if the stages of a data set repeat records within a batch.
 
@@ -214,7 +188,18 @@ def check_repeats(data: Any) -> bool:
     """
     if isinstance(data, tf.data.Dataset):
         stages = dataset_stages(data)
-        _warn_of_contents(data, stages)
+        found = stages_by_contents(data)
+        if found:
+            logging.warning(
+                "The contents of a record may decide in which batch of this "
+                "data other records stand, or how long these are: the data set "
+                "has the stages %r. A record then moves several sums by more "
+                "than its clip. The ledger says so, and its epsilon is for a "
+                "record that is zeroed out, not replaced. Filter and sort the "
+                "records before training, pad all of them to one length, and "
+                "use keras_dp.sampling.PoissonBatches.",
+                found,
+            )
         batches = [i for i, name in enumerate(stages) if "Batch" in name]
         repeats = [i for i, name in enumerate(stages) if "Repeat" in name]
         if batches and repeats and min(repeats) < max(batches):

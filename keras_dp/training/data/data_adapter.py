@@ -9,7 +9,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.ledger import Round, SamplingEvent, UnverifiedSampling
+from keras_dp.keras_internals import dataset_stages
+from keras_dp.ledger import (
+    Round,
+    SamplingByContents,
+    SamplingEvent,
+    UnverifiedSampling,
+)
 from keras_dp.optimizers.record_batch import Grouping
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.sampler import Pass
@@ -17,6 +23,10 @@ from keras_dp.training.data.class_weights import with_class_weights
 from keras_dp.training.data.sampled_batches import (
     SampledBatches,
 )
+
+# Stages of data sets in which the contents of a record can decide in which
+# batch others stand.
+_BY_CONTENTS = ("GroupByWindow", "Filter", "TakeWhile")
 
 
 class PhysicalStep(NamedTuple):
@@ -48,6 +58,27 @@ class PhysicalStep(NamedTuple):
     def data(self) -> tuple[Any, Any, Any]:
         """Inputs, targets and sample weights, as Keras passes a batch on."""
         return self.x, self.y, self.sample_weight
+
+
+def stages_by_contents(data: Any) -> list[str]:
+    """Returns the stages of data in which contents may decide its batches.
+
+    Args:
+        data: The argument `x` of `fit`.
+    """
+    if not isinstance(data, tf.data.Dataset):
+        return []
+    stages = dataset_stages(data)
+    found = [
+        stage for stage in stages if any(each in stage for each in _BY_CONTENTS)
+    ]
+    shapes = [
+        getattr(leaf, "shape", tf.TensorShape(None))
+        for leaf in tf.nest.flatten(data.element_spec)
+    ]
+    if any(shape.rank and None in shape[1:] for shape in shapes):
+        found += [stage for stage in stages if "PaddedBatch" in stage]
+    return found
 
 
 class DataAdapter:
@@ -160,6 +191,12 @@ class DataAdapter:
         return self._batches
 
     @functools.cached_property
+    def unverified(self) -> SamplingEvent:
+        """How batches of the caller are recorded."""
+        by_contents = bool(stages_by_contents(self.source))
+        return SamplingByContents() if by_contents else UnverifiedSampling()
+
+    @functools.cached_property
     def _batches(self) -> SampledBatches:
         return SampledBatches(self.source)
 
@@ -169,7 +206,9 @@ class DataAdapter:
             x, y, weight = map(
                 _tensors, keras.utils.unpack_x_y_sample_weight(data)
             )
-            return PhysicalStep(x, y, weight, mask=None, ends_sample=True)
+            return PhysicalStep(
+                x, y, weight, None, True, self.unverified, self.unverified
+            )
         leaves, mask, ends_sample, numbers = data
         of = Pass(*map(int, numbers))
         records = keras.tree.pack_sequence_as(

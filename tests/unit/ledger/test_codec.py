@@ -24,6 +24,7 @@ SAMPLINGS = [
     rounds.RandomAllocation("epoch", 7, 3),
     rounds.FullDataset(drawn_by_library=True),
     rounds.UnverifiedSampling(),
+    rounds.SamplingByContents(),
 ]
 QUERIES = [
     rounds.GaussianSum("gradients", 0.1, 5e-324),
