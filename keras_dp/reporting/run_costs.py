@@ -233,12 +233,15 @@ def _each_alone(
                 so_far[round_] += count
             alone.append(with_whole_trees(rounds, so_far.items()))
     # Many trials have the same rounds, or the same but for names.
+    of_rounds: dict[tuple[CountedRound, ...], float] = {}
     known: dict[tuple[CountedMechanism, ...] | None, float] = {}
     for rounds in alone:
-        mechanisms = bound.mechanisms(rounds)
-        if mechanisms not in known:
-            known[mechanisms] = bound.epsilon(mechanisms)
-        yield known[mechanisms]
+        if rounds not in of_rounds:
+            mechanisms = bound.mechanisms(rounds)
+            if mechanisms not in known:
+                known[mechanisms] = bound.epsilon(mechanisms)
+            of_rounds[rounds] = known[mechanisms]
+        yield of_rounds[rounds]
 
 
 def _is_of_trees(pair: CountedRound) -> bool:

@@ -6,6 +6,7 @@ rounds, an unknown kind or field is refused, not skipped.
 """
 
 import dataclasses
+import functools
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from keras_dp import _check
@@ -13,7 +14,12 @@ from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events.rounds import Round
 from keras_dp.ledger.rows.audits import Commitment, Opening, Verdict
 from keras_dp.ledger.rows.author import Author
-from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, parsed
+from keras_dp.ledger.rows.canonical import (
+    UNREADABLE,
+    canonical,
+    decoded,
+    parsed,
+)
 from keras_dp.ledger.rows.charges import opened
 from keras_dp.ledger.rows.codec import content_from_round, round_from_content
 
@@ -227,14 +233,20 @@ def text_from_statement(statement: Statement) -> str:
 def _fields(value: Any) -> dict[str, Any]:
     """Returns `dataclasses.asdict`, without its copies, which take longer."""
     found = {}
-    for field in dataclasses.fields(value):
-        each = getattr(value, field.name)
-        found[field.name] = (
-            _fields(each) if dataclasses.is_dataclass(each) else each
-        )
+    kind: Any = type(value)
+    for name in _names(kind):
+        each = getattr(value, name)
+        found[name] = _fields(each) if dataclasses.is_dataclass(each) else each
     return found
 
 
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+# Many runs end with the same words.
+@functools.lru_cache(maxsize=1024)
 def statement_from_text(kind: str, text: str) -> Statement:
     """Inverts `text_from_statement`.
 
@@ -247,7 +259,8 @@ def statement_from_text(kind: str, text: str) -> Statement:
             returns for this kind.
     """
     try:
-        statement = _statement(kind, parsed(text))
+        statement = _statement(kind, decoded(text))
+        # So it is canonical, too.
         if text_from_statement(statement) != text:
             raise ValueError("it is not as this version writes it")
     except UNREADABLE as error:
@@ -272,6 +285,12 @@ def verdict_from_text(text: str) -> Verdict:
     return cast(Verdict, statement_from_text(Verdict.kind, text))
 
 
+# One program makes many runs.
+@functools.lru_cache(maxsize=1024)
+def _author(*fields: tuple[str, Any]) -> Author:
+    return Author(**dict(fields))
+
+
 def _statement(kind: str, content: Any) -> Statement:
     if kind == "plan":
         rounds = content.pop("rounds")
@@ -285,7 +304,7 @@ def _statement(kind: str, content: Any) -> Statement:
     if kind == "run":
         author = content["author"]
         author["versions"] = tuple(sorted(author["versions"].items()))
-        content["author"] = Author(**author)
+        content["author"] = _author(*author.items())
     if kind == "account":
         content["capacities"] = tuple(content["capacities"])
         content["terms"] = canonical(content["terms"])

@@ -303,10 +303,11 @@ def test_float64_records_of_a_float32_template():
 
 
 def test_noise_of_float64_has_float64_digits():
+    """The steps of the grid beyond one do not fit float32."""
     query = GaussianSumQuery(1.0, 1.0)
     state = query.initial_global_state(0)
 
-    value = query.get_noised_result(tf.zeros([9], tf.float64), state).value
+    value = query.get_noised_result(tf.zeros([99], tf.float64), state).value
 
     assert value.dtype == tf.float64
     assert not np.array_equal(value, value.numpy().astype(np.float32))
