@@ -20,8 +20,6 @@ from collections.abc import Sequence
 from keras_dp.noise.xla.arithmetic import Arithmetic, Lanes
 
 WORDS_OF_PAIR = 4
-# The largest variable, where `m` is 0.
-LARGEST = math.sqrt(2 * 65 * math.log(2))
 
 _HALF_ULP = 2.0**-65  # Puts `v` between its neighbours.
 # The bits of 1 / sqrt(2) as float32, the smallest mantissa here.
