@@ -26,7 +26,6 @@ _HALF_ULP = 2.0**-65  # Puts `v` between its neighbours.
 _BITS_OF_LEAST_MANTISSA = 0x3F3504F3
 _BITS_OF_ONE = 0x3F800000
 _EXPONENT_BIAS = 127.0
-_MANTISSA = 0x007FFFFF
 _MANTISSA_BITS = 23
 # In float64: log(1 + x) = 2 artanh(s) for s = x / (x + 2), |s| < 0.172, and
 # the series of Taylor for an eighth of a turn. All are cut below 1e-16.

@@ -18,8 +18,8 @@ ROUNDING = (
     "The theorems are about real numbers, and sums are floating-point numbers. "
     "That rounding moves no sum beyond its bound is proven for the rounds of "
     "which the report says so, and assumed for others. Attacks on the low bits "
-    "of noised numbers are ruled out for Gaussian noise that this library drew, "
-    "and not for other noise or other libraries."
+    "of noised numbers are ruled out for Gaussian noise that this library "
+    "drew, and not for other noise or other libraries."
 )
 TRUST_IN_THE_RECORD = (
     "A ledger does not prove that every release was recorded, that a unit is "
