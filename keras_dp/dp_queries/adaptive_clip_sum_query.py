@@ -168,11 +168,12 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         counts = records_lib.masked(tf.ones_like(centred), mask)
         counts = tf.math.is_finite(norms) & (counts > 0)
         centred = tf.where(counts, centred, tf.zeros_like(centred))
-        total = tf.reduce_sum(centred)
         if self.is_proven:
             total = self.side_query.bounded_sum(
-                params.side_params, like.side_state, centred, mask
+                params.side_params, like.side_state, centred, None
             )
+        else:
+            total = tf.reduce_sum(centred)
         return AdaptiveSample(
             self.clipped_sum(params, like, records, norms, mask), total
         )

@@ -195,9 +195,9 @@ def check_repeats(data: Any) -> bool:
                 "data other records stand, or how long these are: the data set "
                 "has the stages %r. A record then moves several sums by more "
                 "than its clip. The ledger says so, and its epsilon is for a "
-                "record that is zeroed out, not replaced. Filter and sort the "
-                "records before training, pad all of them to one length, and "
-                "use keras_dp.sampling.PoissonBatches.",
+                "record that is zeroed after batching, not replaced. Filter "
+                "and sort the records before training, pad all of them to one "
+                "length, and use keras_dp.sampling.PoissonBatches.",
                 found,
             )
         batches = [i for i, name in enumerate(stages) if "Batch" in name]
