@@ -7,10 +7,11 @@ several, a relaxation of these bounds them: with any numbers y,
     sum_st A_st <g_s, g_t>  <=  sum_t y_t + k max(0, largest eigenvalue of
                                                      A - diag(y)),
 
-because `<g_t, g_t>` is at most 1. Vectors that are turned towards the sum of
-the others, one after the other, find the y of the least bound (Wang, Chang and
-Kolter 2017, arXiv:1706.00476). Their signs, from which single ones are turned
-as long as this helps, are a record that moves the sum so far.
+because the largest sum is that of vectors of length 1: it is convex in each.
+Vectors that are turned towards the sum of the others, one after the other, find
+the y of the least bound (Wang, Chang and Kolter 2017, arXiv:1706.00476). Their
+signs, from which single ones are turned as long as this helps, are a record
+that moves the sum so far.
 """
 
 import math
