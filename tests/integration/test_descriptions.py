@@ -52,9 +52,9 @@ class TestReprs:
     def test_of_an_optimizer(self) -> None:
         assert repr(optimizer(seed=3)) == (
             "<DPAdam Adam, query=GaussianAverageQuery(l2_norm_clip=0.5, "
-            "sum_stddev=0.625, denominator=50.0, gamma=None, rescale=False), "
-            "noise_multiplier=1.25, seed=3, ledger=<PrivacyLedger in memory, "
-            "dataset='clinic', unit='example'>>"
+            "sum_stddev=0.625, denominator=50.0, gamma=None, rescale=False, "
+            "precision='assumed'), noise_multiplier=1.25, seed=3, "
+            "ledger=<PrivacyLedger in memory, dataset='clinic', unit='example'>>"
         )
 
     def test_of_a_sampler(self) -> None:
