@@ -54,7 +54,8 @@ class TestReprs:
             "<DPAdam Adam, query=GaussianAverageQuery(l2_norm_clip=0.5, "
             "sum_stddev=0.625, denominator=50.0, gamma=None, rescale=False, "
             "precision='assumed'), noise_multiplier=1.25, seed=3, "
-            "ledger=<PrivacyLedger in memory, dataset='clinic', unit='example'>>"
+            "ledger=<PrivacyLedger in memory, dataset='clinic', "
+            "unit='example'>>"
         )
 
     def test_of_a_sampler(self) -> None:
