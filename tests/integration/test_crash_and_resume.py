@@ -187,3 +187,41 @@ def test_other_arguments_are_planned_over_the_whole_plan(tmp_path) -> None:
         assert TARGET < published <= 4.0
         # The control: by the rounds that ran there was room for less noise.
         assert Fourier().epsilon(ledger, delta=DELTA) < 0.99 * published
+
+
+def _killed(folder: Path, kills: int, *how: str) -> dict[str, object]:
+    """Returns what `killed_mechanisms.py` found, by how it trained."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.integration.killed_mechanisms"),
+            *(folder, str(kills), *how),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    found: dict[str, object] = {}
+    for line in done.stdout.splitlines():
+        found |= json.loads(line)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kills", "how"),
+    [
+        pytest.param(20, "query", marks=pytest.mark.full),
+        pytest.param(1000, "query", marks=pytest.mark.nightly),
+        pytest.param(20, "fit", marks=pytest.mark.nightly),
+    ],
+)
+def test_each_row_of_a_killed_mechanism_ran_once(kills, how, tmp_path) -> None:
+    """And no other process went on, and the ledger covers all rows."""
+    found = _killed(tmp_path, kills, how, "thief", "late")
+
+    assert found[how]["mechanisms"] >= kills / 2
+    assert found[how]["released"] <= found[how]["covered"]
+    # Controls: a ledger without the rule, and a ledger that is late.
+    assert "ran twice" in found["thief"]
+    assert "in the ledger" in found["late"]

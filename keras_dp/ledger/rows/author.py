@@ -66,6 +66,14 @@ class Author:
             _check.kind(str, versions=name)
             _check.kind(str, versions=version)
 
+    def is_this_process(self) -> bool:
+        """Returns whether it is the process that asks."""
+        return (self.machine, self.process, self.process_start) == (
+            _machine(),
+            os.getpid(),
+            _start_of(os.getpid()),
+        )
+
     def is_running(self) -> bool | None:
         """Returns whether the process still runs.
 

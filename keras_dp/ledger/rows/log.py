@@ -9,7 +9,7 @@ rows were appended since the reservation.
 """
 
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from keras_dp.errors import LedgerWriteError
 from keras_dp.ledger.rows import chain
@@ -20,6 +20,7 @@ from keras_dp.ledger.rows.charges import (
     text_from_balances,
 )
 from keras_dp.ledger.rows.mechanism_rows import (
+    check_holder,
     check_next_rows,
     mechanism_ids,
 )
@@ -34,6 +35,7 @@ from keras_dp.ledger.rows.statements import (
     RunEnd,
     RunStart,
     Statement,
+    statement_from_text,
     text_from_statement,
 )
 
@@ -327,14 +329,26 @@ def _check_mechanisms(connection: Database, rounds: Rounds, count: int) -> None:
             f"{_SELECT} WHERE bodies.body LIKE ? ORDER BY seq", [f"%{each}%"]
         )
         earlier = [Row(*values) for values in found]
-        before = counted([x for x in earlier if x.kind in KINDS_OF_ROUNDS])
-        check_next_rows(
-            rounds.body,
-            rounds.run,
-            count,
-            each,
-            [x for x in before if each in mechanism_ids(x.body)],
-        )
+        own = [
+            row
+            for row in earlier
+            if row.kind in KINDS_OF_ROUNDS and each in mechanism_ids(row.body)
+        ]
+        check_next_rows(rounds.body, rounds.run, count, each, counted(own))
+        if own and rounds.run is not None:
+            holder = _start_before(connection, rounds.run, own[0].seq)
+            check_holder(each, holder.author)
+
+
+def _start_before(connection: Database, run: int, seq: int) -> RunStart:
+    """Returns who had begun or continued a run last, before a row."""
+    found = connection.execute(
+        f"{_SELECT} WHERE kind = ? AND seq < ? AND (seq = ? OR run = ?) "
+        "ORDER BY seq DESC LIMIT 1",
+        [RunStart.kind, seq, run, run],
+    )
+    begun = Row(*found.fetchone())
+    return cast(RunStart, statement_from_text(begun.kind, begun.body))
 
 
 def _charge(connection: Database, charge: Charge | None, count: int) -> None:

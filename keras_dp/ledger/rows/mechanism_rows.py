@@ -6,6 +6,7 @@ kind. A ledger therefore refuses all other rounds before they are released.
 """
 
 import dataclasses
+import os
 from collections.abc import Iterable
 
 from keras_dp.errors import LedgerWriteError
@@ -16,6 +17,7 @@ from keras_dp.ledger.events.rounds import (
     Round,
     SamplingEvent,
 )
+from keras_dp.ledger.rows.author import Author
 from keras_dp.ledger.rows.codec import round_from_text
 from keras_dp.ledger.rows.row import CountedBody
 
@@ -58,7 +60,7 @@ def check_next_rows(
         if each.run != run:
             raise _refused(
                 mechanism_id,
-                "its rounds to be of one run: no other process has its noise",
+                "rounds of one run, whose process has its noise",
                 f"rounds of run {run} after rounds of run {each.run}",
             )
         if dataclasses.replace(found, name=event.name) != event:
@@ -89,6 +91,28 @@ def check_next_rows(
             "one round for each class in turn, from the first round of a cycle",
             f"{count:,} rounds of cycle {sampling.cycle} after {ran:,} rounds "
             f"from cycle {start} on",
+        )
+
+
+def check_holder(mechanism_id: str, author: Author) -> None:
+    """Raises unless this process ran the first row of a mechanism.
+
+    Its noise is never saved. Another process that continues the run has other
+    noise, or the same noise once more.
+
+    Args:
+        mechanism_id: The mechanism.
+        author: The process that had the run at the first row.
+
+    Raises:
+        LedgerWriteError: It is another process.
+    """
+    if not author.is_this_process():
+        raise _refused(
+            mechanism_id,
+            "rounds of one process, which alone has its noise",
+            f"rounds of process {os.getpid()} after rounds of process "
+            f"{author.process} on {author.host!r}",
         )
 
 

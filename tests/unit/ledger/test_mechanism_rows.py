@@ -21,6 +21,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.rows import codec
+from tests.ledger_faults import in_a_fork
 
 EVENT = CorrelatedSum("sum", 1.0, 2.0, BandedToeplitz((1.0, 0.5)), 10, "one")
 
@@ -129,6 +130,35 @@ class TestRows:
         refuses(ledger, "of one run", FullDataset(), recorder=second)
         refuses(ledger, "of one run", FullDataset())
         first.record(FullDataset(), [EVENT])
+
+    def test_are_of_one_process(self, tmp_path) -> None:
+        """Another process continues a plan only with noise of its own."""
+        path, asked = tmp_path / "run.ledger", Round(FullDataset(), (EVENT,))
+
+        def die() -> None:
+            run = PrivacyLedger.open(path, dataset="test").start_run("a")
+            run.plan([(asked, 10)])
+            run.reserve(FullDataset(), [EVENT], 2).renew(2, 3)
+
+        in_a_fork(die)
+        with PrivacyLedger.open(path) as ledger:
+            run = ledger.continue_run(1)
+            refuses(ledger, "of one process", FullDataset(), recorder=run)
+            other = dataclasses.replace(EVENT, mechanism_id="other")
+            for _ in range(2):
+                run.record(FullDataset(), [other])
+            assert len(ledger) == 5 + 2
+
+    def test_may_go_on_in_their_process(self, ledger) -> None:
+        run = ledger.start_run("a")
+        run.plan([(Round(FullDataset(), (EVENT,)), 10)])
+        run.record(FullDataset(), [EVENT], 4)
+        run.finish("stopped")
+
+        with ledger.continue_run(1) as run:
+            run.record(FullDataset(), [EVENT], 6)
+
+        assert len(ledger) == 10
 
     def test_of_another_mechanism_are_its_own(self, ledger) -> None:
         other = dataclasses.replace(EVENT, mechanism_id="ones", name="other")
