@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_dp.dp_queries import GaussianSumQuery, JointClipQuery
-from keras_dp.dp_queries.proven_sum import ProvenParams
+from keras_dp.dp_queries.summing_query import SumParams
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
@@ -109,20 +109,20 @@ def ratio(
 ) -> tf.Tensor:
     """Returns how far one of the first records moves the sum, over the clip."""
     options = {
-        "noise_multiplier": 1.0,
+        # Without noise, sums are not rounded to the grid.
+        "noise_multiplier": 1.0 if precision == "proven" else 0.0,
         "gamma": kind.gamma,
         "precision": precision,
     }
     query = GaussianSumQuery(1.0, **options)
     if kind.scales:
         query = JointClipQuery(list(kind.scales), 1.0, denominator=1, **options)
-    params = clip
-    if precision == "proven":
-        params = ProvenParams(clip, grid.spacing(clip))
+    spacing = grid.spacing(clip)
+    unit = spacing if precision == "proven" else 1.0  # Of the sums.
 
     def squared(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
         moved = tf.cast(one, tf.float64) - tf.cast(other, tf.float64)
-        return tf.reduce_sum(tf.square(moved / clip))
+        return tf.reduce_sum(tf.square(moved * (unit / clip)))
 
     records = kind.records(left, right)
     like = [
@@ -132,7 +132,10 @@ def ratio(
     empty = query.initial_sample_state(like)
     whole, *others = (
         query.accumulate_records(
-            params, empty, records, tf.range(kind.batch) != row
+            SumParams(clip, spacing),
+            empty,
+            records,
+            tf.range(kind.batch) != row,
         )
         for row in range(-1, REMOVED)
     )

@@ -85,17 +85,19 @@ def of_ours(trials: int) -> Row:
     import tensorflow as tf
 
     from keras_dp.dp_queries import GaussianSumQuery
+    from keras_dp.dp_queries.summing_query import on_grid
 
     def answers(step: float) -> Any:
         # One draw for all trials: each coordinate has noise of its own.
         query = GaussianSumQuery(1.0, 1.0)
-        sums = query.initial_sample_state(
-            tf.zeros([trials, attacks.COORDINATES])
+        state = query.initial_global_state()
+        shape = [trials, attacks.COORDINATES]
+        sums = on_grid(
+            query.initial_sample_state(tf.zeros(shape)),
+            tf.fill(shape, tf.cast(step, tf.float32)),
+            query.derive_sample_params(state).spacing,
         )
-        result = query.get_noised_result(
-            sums + tf.cast(step, sums.dtype), query.initial_global_state()
-        )
-        return result.value.numpy()
+        return query.get_noised_result(sums, state).value.numpy()
 
     def total(records: Any) -> Any:
         query = GaussianSumQuery(1.01, 0.0)

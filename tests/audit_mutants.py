@@ -475,8 +475,13 @@ class RealizedAverage(dp_queries.GaussianAverageQuery):
     def accumulate_records(self, params, sample_state, records, mask=None):
         """Returns the sum, over the number of its records."""
         total = super().accumulate_records(params, sample_state, records, mask)
-        count = tf.reduce_sum(tf.cast(mask, tf.float32))
-        return tf.nest.map_structure(lambda leaf: 8 * leaf / count, total)
+        count = tf.reduce_sum(tf.cast(mask, tf.float64))
+        return tf.nest.map_structure(
+            lambda leaf: tf.cast(
+                8 * tf.cast(leaf, tf.float64) / count, leaf.dtype
+            ),
+            total,
+        )
 
 
 @mutant(
@@ -496,8 +501,12 @@ class QuietAverage(dp_queries.GaussianAverageQuery):
     def get_noised_result(self, sample_state, global_state):
         """Returns the answer, half way to the bare one."""
         result = super().get_noised_result(sample_state, global_state)
+        spacing = self.derive_sample_params(global_state).spacing
+        factor = tf.cast(spacing / self.denominator, tf.float32)
         value = tf.nest.map_structure(
-            lambda noised, bare: (noised + bare / self.denominator) / 2,
+            lambda noised, bare: (
+                (noised + tf.cast(bare, noised.dtype) * factor) / 2
+            ),
             result.value,
             sample_state,
         )
@@ -879,8 +888,12 @@ def _(patch):
     def mixed(release):
         def get(self, sample_state, global_state):
             result = release(self, sample_state, global_state)
+            spacing = self.derive_sample_params(global_state).spacing
             value = tf.nest.map_structure(
-                lambda a, b: 0.5 * (a + tf.cast(b, a.dtype) / 20),
+                lambda a, b: (
+                    0.5
+                    * (a + tf.cast(spacing / 20, a.dtype) * tf.cast(b, a.dtype))
+                ),
                 result.value,
                 sample_state,
             )

@@ -120,9 +120,10 @@ class Case:
 
         return tf.nest.map_structure(leaf, self.shapes)
 
-    def sizes(self, batch: int) -> Any:
+    def sizes(self, batch: int, query: DPQuery | None = None) -> Any:
         """Returns the sum of the absolute contributions of `records`."""
-        query, state = self.query, self.query.initial_global_state()
+        query = query or self.query
+        state = query.initial_global_state()
         records = tf.nest.map_structure(tf.abs, self.records(batch))
         return tf.nest.map_structure(
             tf.abs, accumulated(query, state, self.template, records)
@@ -132,7 +133,7 @@ class Case:
 def answer_sizes(case: Case, batch: int) -> Any:
     """Returns the answer to the absolute contributions of `records`."""
     query, state = case.noiseless, case.noiseless.initial_global_state()
-    value = query.get_noised_result(case.sizes(batch), state).value
+    value = query.get_noised_result(case.sizes(batch, query), state).value
     return tf.nest.map_structure(tf.abs, value)
 
 

@@ -22,8 +22,9 @@ from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
-from keras_dp.dp_queries.proven_sum import ProvenParams, checked_precision
+from keras_dp.dp_queries.proven_sum import checked_precision
 from keras_dp.dp_queries.saving import as_floats, register
+from keras_dp.dp_queries.summing_query import on_grid
 from keras_dp.noise import seeds
 
 # The largest factor between the initial clip and a later one.
@@ -161,9 +162,7 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         mask: tf.Tensor | None,
     ) -> AdaptiveSample:
         norms = records_lib.norms(tf.nest.flatten(records))
-        half = params.side_params
-        if isinstance(half, ProvenParams):
-            half = half.l2_norm_clip
+        half, spacing = params.side_params
         centred = tf.minimum(tf.cast(norms, tf.float64), 2 * half) - half
         counts = records_lib.masked(tf.ones_like(centred), mask)
         counts = tf.math.is_finite(norms) & (counts > 0)
@@ -173,7 +172,7 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
                 params.side_params, like.side_state, centred, None
             )
         else:
-            total = tf.reduce_sum(centred)
+            total = on_grid(like.side_state, tf.reduce_sum(centred), spacing)
         return AdaptiveSample(
             self.clipped_sum(params, like, records, norms, mask), total
         )

@@ -19,7 +19,11 @@ from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
-from keras_dp.dp_queries.summing_query import SummingQuery
+from keras_dp.dp_queries.summing_query import (
+    SummingQuery,
+    SumParams,
+    on_grid,
+)
 
 # Clips, and the noise made of them, stay far inside the range of float32.
 SMALLEST_CLIP, LARGEST_CLIP = 1e-20, 1e20
@@ -30,11 +34,11 @@ class AdaptiveParams(NamedTuple):
     """The public numbers that an `AdaptiveSumQuery` bounds records by.
 
     Attributes:
-        sum_params: The clip, scalar float64, or `ProvenParams`.
+        sum_params: For the sum.
         side_params: The values of the query that moves the clip.
     """
 
-    sum_params: tf.Tensor
+    sum_params: SumParams
     side_params: Nest
 
 
@@ -43,7 +47,7 @@ class AdaptiveSample(NamedTuple):
 
     Attributes:
         sum_state: Sum of the clipped records.
-        side_state: Sum of the numbers that move the clip, scalar float64.
+        side_state: Sum of the numbers that move the clip, scalar.
     """
 
     sum_state: Nest
@@ -119,9 +123,10 @@ class AdaptiveSumQuery(SummingQuery):
 
     @override
     def initial_sample_state(self, template: Nest) -> AdaptiveSample:
+        kind = tf.float32 if self.is_proven else tf.float64
         return AdaptiveSample(
             self.sum_query.initial_sample_state(template),
-            tf.constant(0.0, tf.float64),
+            self.side_query.initial_sample_state(tf.zeros([], kind)),
         )
 
     @override
@@ -202,7 +207,9 @@ class AdaptiveSumQuery(SummingQuery):
             return self.sum_query.bounded_sum(
                 params.sum_params, like.sum_state, records, mask
             )
-        return records_lib.clipped_sum(records, norms, params.sum_params, mask)
+        clip, spacing = params.sum_params
+        sums = records_lib.clipped_sum(records, norms, clip, mask)
+        return on_grid(like.sum_state, sums, spacing)
 
     @override
     def result_noise(self, global_state: Any, value: Nest) -> list[LeafNoise]:

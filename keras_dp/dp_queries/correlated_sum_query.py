@@ -18,9 +18,13 @@ from keras_dp.dp_queries.dp_query import (
 )
 from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
 from keras_dp.dp_queries.saving import register, set_fields
-from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
+from keras_dp.dp_queries.summing_query import (
+    SummingQuery,
+    SumParams,
+    empty_sum,
+)
 from keras_dp.ledger.rows import codec
-from keras_dp.noise import filtered_noise, seeds
+from keras_dp.noise import filtered_noise, grid, seeds
 
 # Noise that is larger than a draw by this factor is rounded, in float32, to
 # less than a thousandth of a draw.
@@ -186,18 +190,21 @@ class CorrelatedSumQuery(SummingQuery):
         )
 
     @override
-    def derive_sample_params(self, global_state: CorrelatedState) -> tf.Tensor:
-        return tf.constant(self.l2_norm_clip, tf.float64)
+    def derive_sample_params(self, global_state: CorrelatedState) -> SumParams:
+        return SumParams(
+            tf.constant(self.l2_norm_clip, tf.float64),
+            grid.spacing(self.stddev),
+        )
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
         specs_lib.check_fits(template, self.record_specs)
-        return empty_sum(template)
+        return self.record_query.initial_sample_state(template)
 
     @override
     def bounded_sum(
         self,
-        params: tf.Tensor,
+        params: SumParams,
         like: Nest,
         records: Nest,
         mask: tf.Tensor | None,

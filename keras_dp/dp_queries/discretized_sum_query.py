@@ -19,7 +19,11 @@ from keras_dp.dp_queries.gaussian_sum_query import (
     stddev_from,
 )
 from keras_dp.dp_queries.saving import register, set_fields
-from keras_dp.dp_queries.summing_query import SummingQuery
+from keras_dp.dp_queries.summing_query import (
+    SummingQuery,
+    SumParams,
+    on_grid,
+)
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 
@@ -116,7 +120,7 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     @override
     def bounded_sum(
         self,
-        params: tf.Tensor,
+        params: SumParams,
         like: Nest,
         records: Nest,
         mask: tf.Tensor | None,
@@ -131,10 +135,19 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
                     tf.float64,
                 )
             )
-            factors = records_lib.clip_factors(norms, params)
+            factors = records_lib.clip_factors(norms, params.l2_norm_clip)
             factors = tf.cast(factors, rows.dtype)[:, tf.newaxis]
             return tf.where(moves, tf.sign(rows) * factors, 0.0)
 
-        return chunked_sums.chunked_sum(
-            like, records, mask, self.chunk_bytes, contribution
+        sums = chunked_sums.chunked_sum(
+            tf.nest.map_structure(_floats, like),
+            records,
+            mask,
+            self.chunk_bytes,
+            contribution,
         )
+        return on_grid(like, sums, params.spacing)
+
+
+def _floats(total: tf.Tensor) -> tf.Tensor:
+    return tf.cast(total, tf.float32) if total.dtype == tf.int64 else total

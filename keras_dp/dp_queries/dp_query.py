@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_dp import ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.saving import Configured
+from keras_dp.noise import grid
 
 Nest = Any  # A nest as `tf.nest` understands it, with tensors as leaves.
 
@@ -321,9 +322,21 @@ def add(sample_state: Nest, contribution: Nest) -> Nest:
 
     def added(total: Any, part: Any) -> tf.Tensor:
         total = tf.convert_to_tensor(total)
-        part = tf.cast(part, total.dtype)
-        return total + records_lib.with_shape_of(
-            total, part, "records", "the template's shape"
+        part = tf.convert_to_tensor(part)
+        if total.dtype.is_integer and not part.dtype.is_integer:
+            raise TypeError(
+                "The sum of a batch must be integers, steps of the grid, where "
+                f"the sample state is {total.dtype.name}. Received: "
+                f"{part.dtype.name}. Round it with the query's `bounded_sum`."
+            )
+        part = records_lib.with_shape_of(
+            total,
+            tf.cast(part, total.dtype),
+            "records",
+            "the template's shape",
+        )
+        return (
+            grid.added(total, part) if total.dtype == tf.int64 else total + part
         )
 
     check_structure(sample_state, contribution)

@@ -19,7 +19,7 @@ from keras_dp.dp_queries.dp_query import (
 from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
 from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
-from keras_dp.noise import samplers, seeds
+from keras_dp.noise import grid, samplers, seeds
 
 # Noise is at least a million times the smallest float32.
 _SMALLEST_SCALE = 1e-30
@@ -176,11 +176,16 @@ class EncodedSumQuery(SummingQuery):
         self, sample_state: Nest, global_state: EncodedGlobalState
     ) -> QueryResult:
         leaves = tf.nest.flatten(sample_state)
-        following, *own = seeds.split(global_state.seed, len(leaves) + 1)
-        noised = [
-            leaf + samplers.sample(self.noise, leaf, seed)
-            for leaf, seed in zip(leaves, own, strict=True)
-        ]
+        if isinstance(self.noise, ledger.GaussianNoise):
+            noised, following = grid.noised(
+                leaves, self.noise.scale, global_state.seed
+            )
+        else:
+            following, *own = seeds.split(global_state.seed, len(leaves) + 1)
+            noised = [
+                leaf + samplers.sample(self.noise, leaf, seed)
+                for leaf, seed in zip(leaves, own, strict=True)
+            ]
         return QueryResult(
             value=tf.nest.pack_sequence_as(sample_state, noised),
             global_state=EncodedGlobalState(following),

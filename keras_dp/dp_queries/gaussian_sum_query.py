@@ -16,13 +16,18 @@ from keras_dp.dp_queries.dp_query import (
     QueryResult,
 )
 from keras_dp.dp_queries.proven_sum import (
-    ProvenParams,
+    check_provable,
     checked_precision,
-    empty_steps,
     proven_sum,
 )
 from keras_dp.dp_queries.saving import register, set_fields
-from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
+from keras_dp.dp_queries.summing_query import (
+    SummingQuery,
+    SumParams,
+    empty_steps,
+    empty_sum,
+    on_grid,
+)
 from keras_dp.noise import grid, seeds
 
 # Noise is at least a million times the smallest float32.
@@ -68,10 +73,11 @@ class GaussianSumQuery(SummingQuery):
     most twice that, for every record. This holds up to float rounding, a
     relative 1e-6 for tensors in float32; the clip is not lowered to make up for
     it. A record that is not finite, or whose norm is not, counts as zero. The
-    sum is float64 if the template is, and float32 otherwise. Sum and noise are
-    rounded to a grid before they are added, so that the low bits of the answer
+    answer is float64 if the template is, and float32 otherwise. The sum of each
+    batch is rounded to integers, steps of a grid, and so is the noise. So sums
+    of batches and replicas add up in any order, and the low bits of the answer
     tell nothing of the sum; see `grid`. The bound of the event does not charge
-    for the rounding of the sum.
+    for the rounding of a batch.
 
     With `precision="proven"` the bound holds without "up to": for all records
     in float32, every order of addition and every device, what one record moves
@@ -166,15 +172,19 @@ class GaussianSumQuery(SummingQuery):
     @override
     def derive_sample_params(
         self, global_state: GaussianGlobalState
-    ) -> tf.Tensor | ProvenParams:
-        if self.is_proven:
-            spacing = grid.spacing(global_state.stddev)
-            return ProvenParams(global_state.l2_norm_clip, spacing)
-        return global_state.l2_norm_clip
+    ) -> SumParams:
+        return SumParams(
+            global_state.l2_norm_clip, grid.spacing(global_state.stddev)
+        )
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
-        return (empty_steps if self.is_proven else empty_sum)(template)
+        if not self.stddev:
+            return empty_sum(template)
+        empty = empty_steps(template)
+        if self.is_proven:
+            check_provable(empty)
+        return empty
 
     @override
     def planned_event(self, global_state: GaussianGlobalState) -> GaussianEvent:
@@ -190,8 +200,6 @@ class GaussianSumQuery(SummingQuery):
             global_state.seed,
             unit=global_state.l2_norm_clip if self.rescale else 1.0,
         )
-        if self.is_proven:  # Its sums are float64.
-            noised = [tf.cast(answer, tf.float32) for answer in noised]
         return QueryResult(
             value=tf.nest.pack_sequence_as(sample_state, noised),
             global_state=global_state._replace(seed=following),
@@ -226,15 +234,17 @@ class GaussianSumQuery(SummingQuery):
     @override
     def bounded_sum(
         self,
-        params: tf.Tensor | ProvenParams,
+        params: SumParams,
         like: Nest,
         records: Nest,
         mask: tf.Tensor | None,
     ) -> Nest:
-        if isinstance(params, ProvenParams):
+        if self.is_proven:
             return proven_sum(like, records, params, mask, self.gamma)
+        clip, spacing = params
         norms = records_lib.norms(tf.nest.flatten(records))
-        return records_lib.clipped_sum(records, norms, params, mask, self.gamma)
+        sums = records_lib.clipped_sum(records, norms, clip, mask, self.gamma)
+        return on_grid(like, sums, spacing)
 
 
 def stddev_from(

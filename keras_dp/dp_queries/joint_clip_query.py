@@ -25,13 +25,13 @@ from keras_dp.dp_queries.gaussian_sum_query import (
     stddev_from,
 )
 from keras_dp.dp_queries.normalized_query import checked_denominator
-from keras_dp.dp_queries.proven_sum import (
-    ProvenParams,
-    checked_precision,
-    proven_sum,
-)
+from keras_dp.dp_queries.proven_sum import checked_precision, proven_sum
 from keras_dp.dp_queries.saving import register, set_fields
-from keras_dp.dp_queries.summing_query import SummingQuery
+from keras_dp.dp_queries.summing_query import (
+    SummingQuery,
+    SumParams,
+    on_grid,
+)
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 _LARGEST_SCALE = 1e30
@@ -210,14 +210,14 @@ class JointClipQuery(SummingQuery, WrappingQuery):
     @override
     def bounded_sum(
         self,
-        params: tf.Tensor | ProvenParams,
+        params: SumParams,
         like: Nest,
         records: Nest,
         mask: tf.Tensor | None,
     ) -> Nest:
         scales = _nests.leaves(self.scales)
         parts = self._split(records)
-        if isinstance(params, ProvenParams):
+        if self.is_proven:
             each = [
                 scale
                 for part, scale in zip(parts, scales, strict=True)
@@ -230,8 +230,11 @@ class JointClipQuery(SummingQuery, WrappingQuery):
                 for part, scale in zip(parts, scales, strict=True)
             ]
         )
-        sums = records_lib.clipped_sum(records, norms, params, mask, self.gamma)
-        return self._scaled(sums, lambda scale: 1 / scale)
+        clip, spacing = params
+        sums = records_lib.clipped_sum(records, norms, clip, mask, self.gamma)
+        return on_grid(
+            like, self._scaled(sums, lambda scale: 1 / scale), spacing
+        )
 
     def _scaled(self, nest: Nest, factor: Any) -> Nest:
         """Returns `nest` with each group multiplied by a factor of its own."""

@@ -6,7 +6,7 @@ sum by at most the clip. The lemmas are those of `docs/finite_precision.md`.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,29 +14,14 @@ from keras_dp import _check
 from keras_dp._rounding import UNIT_64, Proven, gamma, joint, over
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import check_structure
+from keras_dp.dp_queries.summing_query import SumParams
 from keras_dp.noise import grid
 
 PRECISIONS = ("assumed", "proven")
-# A sum of a batch is at most this many steps of the grid in each coordinate,
-# so that those of 8,192 batches and replicas add up without rounding.
-LARGEST_STEPS = 2.0**40
 # Smaller weights lose bits in float32, and count as 0.
 _LEAST_WEIGHT = 2.0**-100
 # Longer parts of a weighted record could overflow in float32, and count as 0.
 _LARGEST_PART = 2.0**80
-
-
-class ProvenParams(NamedTuple):
-    """The public numbers of a round with proven precision.
-
-    Attributes:
-        l2_norm_clip: Scalar float64.
-        spacing: The spacing of the grid of sums, a power of two, scalar
-            float64.
-    """
-
-    l2_norm_clip: tf.Tensor
-    spacing: tf.Tensor
 
 
 def checked_precision(precision: str, stddev: float) -> str:
@@ -56,39 +41,32 @@ def checked_precision(precision: str, stddev: float) -> str:
     return precision
 
 
-def empty_steps(template: Any) -> Any:
-    """Returns the empty sum of records like `template`, in float64.
+def check_provable(like: Any) -> None:
+    """Raises unless a sample state is that of records in float32.
 
     Raises:
-        TypeError: A leaf is not float32 or half precision.
+        TypeError: A leaf is float64.
     """
-
-    def zeros(leaf: Any) -> tf.Tensor:
-        dtype = records_lib.in_float(tf.zeros([], leaf.dtype)).dtype
-        if dtype != tf.float32:
-            raise TypeError(
-                "Records must be float32, or in half precision, for "
-                f"precision='proven'. Received: a record of {dtype.name}. Use "
-                "precision='assumed' for float64."
-            )
-        return tf.zeros(leaf.shape, tf.float64)
-
-    return tf.nest.map_structure(zeros, template)
+    if any(leaf.dtype == tf.float64 for leaf in tf.nest.flatten(like)):
+        raise TypeError(
+            "Records must be float32, or in half precision, for "
+            "precision='proven'. Received: a record of float64. Use "
+            "precision='assumed' for float64."
+        )
 
 
 def proven_sum(
     like: Any,
     records: Any,
-    params: ProvenParams,
+    params: SumParams,
     mask: Any,
     gamma: float | None = None,
     scales: Sequence[float] | None = None,
 ) -> Any:
-    """Returns the sum of clipped records, on a grid, in float64.
+    """Returns the sum of clipped records, in steps of the grid.
 
     Adding, removing or zeroing out one record moves it by at most
-    the clip in L2 norm (theorem 1). Sums of several batches add up
-    without rounding.
+    the clip in L2 norm (theorem 1).
 
     Args:
         like: Nest of tensors of the shapes of one record.
@@ -127,32 +105,8 @@ def proven_sum(
     weights = tf.where(usable, weights, tf.zeros_like(weights))
     sums = _sums(leaves, parts, records_lib.masked(weights, mask))
     return tf.nest.pack_sequence_as(
-        like, [_added_on_grid(blocks, spacing) for blocks in sums]
+        like, [grid.steps(blocks, spacing) for blocks in sums]
     )
-
-
-def _added_on_grid(blocks: tf.Tensor, spacing: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of the blocks, each rounded to the grid.
-
-    Args:
-        blocks: `[blocks, ...]`.
-        spacing: A power of two, so that divisions are exact.
-    """
-    count, *shape = blocks.shape
-    size = math.prod(shape)
-    if size < grid.LEAST_COMPILED:
-        return _on_grid(blocks, spacing)
-    added = grid.in_one_loop(_on_grid, size, count, blocks.dtype)
-    flat = tf.reshape(blocks, [count, size])
-    return tf.reshape(added(flat, spacing), shape)
-
-
-def _on_grid(blocks: tf.Tensor, spacing: tf.Tensor) -> tf.Tensor:
-    # Steps are integers, so they add up without rounding (lemma 2).
-    steps = tf.round(tf.cast(blocks, tf.float64) / spacing)
-    most = LARGEST_STEPS // blocks.shape[0]  # An integer, as steps are.
-    steps = tf.reduce_sum(tf.clip_by_value(steps, -most, most), axis=0)
-    return steps * spacing
 
 
 def _proven(leaf: records_lib.Leaf) -> Proven:

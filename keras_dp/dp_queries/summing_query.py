@@ -1,12 +1,33 @@
 """The base class of queries whose sample state is a sum over its records."""
 
 import abc
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.dp_query import DPQuery, Nest, add, zeros_like_record
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    Nest,
+    add,
+    check_structure,
+    zeros_like_record,
+)
+from keras_dp.noise import grid
+
+
+class SumParams(NamedTuple):
+    """The public numbers of a round of a Gaussian sum.
+
+    Attributes:
+        l2_norm_clip: Scalar float64.
+        spacing: The spacing of the grid of sums, a power of two, scalar
+            float64.
+    """
+
+    l2_norm_clip: tf.Tensor
+    spacing: tf.Tensor
 
 
 class SummingQuery(DPQuery):
@@ -68,3 +89,40 @@ def empty_sum(template: Nest) -> Nest:
     return tf.nest.map_structure(
         records_lib.in_float, zeros_like_record(template)
     )
+
+
+def empty_steps(template: Nest) -> Nest:
+    """Returns the empty sum in steps of a grid, for a query with noise.
+
+    It is int64, and the answer float32. If the template is float64, the sum
+    and the answer are, in the unit of the records.
+
+    Raises:
+        TypeError: A leaf of `template` is not floating-point.
+    """
+    return tf.nest.map_structure(
+        lambda leaf: (
+            leaf if leaf.dtype == tf.float64 else tf.zeros(leaf.shape, tf.int64)
+        ),
+        empty_sum(template),
+    )
+
+
+def on_grid(like: Nest, sums: Nest, spacing: tf.Tensor) -> Nest:
+    """Returns sums of a batch as the sample state holds them.
+
+    Args:
+        like: A sample state, of `empty_steps` or `empty_sum`.
+        sums: Nest of that structure, of float32 or float64.
+        spacing: The spacing of the grid, scalar float64.
+    """
+    check_structure(like, sums)
+
+    def rounded(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+        if total.dtype == tf.int64:
+            return grid.steps(part[tf.newaxis], spacing)
+        if total.dtype == tf.float64:
+            return tf.round(tf.cast(part, tf.float64) / spacing) * spacing
+        return part
+
+    return tf.nest.map_structure(rounded, like, sums)

@@ -16,7 +16,7 @@ from keras_dp.dp_queries.dp_query import (
 )
 from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
 from keras_dp.dp_queries.saving import register
-from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
+from keras_dp.dp_queries.summing_query import SummingQuery, SumParams
 from keras_dp.noise import grid, seeds, tree_noise
 
 # 16 million rounds, with a buffer of 24 records.
@@ -187,18 +187,21 @@ class TreeResidualSumQuery(SummingQuery):
     @override
     def derive_sample_params(
         self, global_state: TreeResidualState
-    ) -> tf.Tensor:
-        return tf.constant(self.l2_norm_clip, tf.float64)
+    ) -> SumParams:
+        return SumParams(
+            tf.constant(self.l2_norm_clip, tf.float64),
+            grid.spacing(self.stddev),
+        )
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
         specs_lib.check_fits(template, self.record_specs)
-        return empty_sum(template)
+        return self.record_query.initial_sample_state(template)
 
     @override
     def bounded_sum(
         self,
-        params: tf.Tensor,
+        params: SumParams,
         like: Nest,
         records: Nest,
         mask: tf.Tensor | None,

@@ -29,8 +29,12 @@ from keras_dp.noise import seeds
 _EXPONENT = 0x7FF0000000000000  # The bits of the exponent of a float64.
 # Without noise, sums of float32 stay as they are.
 _LEAST_SPACING = 2.0**-149
+# The largest sum in steps: with its noise it is an integer that float64 holds.
+MOST_STEPS = 2**52
 # Sums of more coordinates are worth compiling to one loop.
 LEAST_COMPILED = 2**16
+# Rounding takes few operations: smaller sums are done before they compile.
+_LEAST_COMPILED_STEPS = 2**20
 
 
 def spacing(stddev: tf.Tensor) -> tf.Tensor:
@@ -56,13 +60,15 @@ def noised(
     """Returns sums with Gaussian noise on the grid, and the next seed.
 
     Args:
-        sums: Tensors of float32 or float64, of any shapes.
+        sums: Tensors of any shapes: steps of the grid, of int64, or sums of
+            float32 or float64.
         stddev: Standard deviation of the noise, scalar: 0, or at least 1e-30.
         seed: A seed from `seeds.fresh`, which must not be used again.
         unit: Answers are divided by this scalar.
 
     Returns:
-        Answers of the shapes and dtypes of the sums, and a seed.
+        Answers of the shapes of the sums, and a seed. The answer to steps is
+        float32, and that to floats has their dtype.
 
     >>> sums = [tf.ones([2]), tf.ones([])]
     >>> (one, two), _ = noised(sums, 0.0, seeds.fresh(None))
@@ -130,19 +136,72 @@ def _answer(
 def on_grid(
     total: tf.Tensor, noise: tf.Tensor, g: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
-    """Returns a sum with noise, both rounded to the grid, in the sum's dtype.
+    """Returns a sum with noise, both rounded to the grid.
 
     Args:
-        total: A sum of float32 or float64.
+        total: A sum; see `noised`.
         noise: Noise in steps, of that shape.
         g: The spacing of the grid, scalar float64.
         factor: The length of a step in the answer, scalar float64.
     """
+    noise = tf.round(tf.cast(noise, tf.float64))
+    if total.dtype == tf.int64:
+        # Then both, and their sum, are integers that float64 holds.
+        total = tf.clip_by_value(total, -MOST_STEPS, MOST_STEPS)
+        return tf.cast(
+            (tf.cast(total, tf.float64) + noise) * factor, tf.float32
+        )
     # The product with a power of two is exact. Beyond 2^53 the sum of integers
     # is rounded, which depends on nothing but their sum.
-    steps = tf.round(tf.cast(total, tf.float64) * (1 / g))
-    steps += tf.round(tf.cast(noise, tf.float64))
+    steps = tf.round(tf.cast(total, tf.float64) * (1 / g)) + noise
     return tf.cast(steps * factor, total.dtype)
+
+
+def steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
+    """Returns sums in steps of the grid, added up over the first axis.
+
+    They are cut off at 2^52 steps, at least 2^27 standard deviations of the
+    noise.
+
+    Args:
+        total: Sums of float32 or float64, of shape `[blocks, ...]`.
+        g: The spacing of the grid, scalar float64.
+
+    Returns:
+        Integers of int64, without the first axis.
+    """
+    count, *shape = total.shape
+    size = tf.TensorShape(shape).num_elements()
+    if count is None or size is None or count * size < _LEAST_COMPILED_STEPS:
+        return _steps(total, g)
+    added = in_one_loop(_steps, size, count, total.dtype)
+    return tf.reshape(added(tf.reshape(total, [count, size]), g), shape)
+
+
+def _steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
+    # Steps are integers, so they add up without rounding (lemma 2).
+    each = tf.round(tf.cast(total, tf.float64) / g)
+    most = float(MOST_STEPS // total.shape[0])  # An integer, as steps are.
+    each = tf.clip_by_value(each, -most, most)
+    return tf.cast(tf.reduce_sum(each, axis=0), tf.int64)
+
+
+def added(one: tf.Tensor, two: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of two sums in steps, cut off at 2^53 steps.
+
+    Args:
+        one: Integers of int64, of at most 2^62.
+        two: The same, in the same shape.
+    """
+    size = one.shape.num_elements()
+    if size is None or size < _LEAST_COMPILED_STEPS:
+        return _added(one, two)
+    flat = tf.reshape(one, [size]), tf.reshape(two, [size])
+    return tf.reshape(in_one_loop(_added, size)(*flat), one.shape)
+
+
+def _added(one: tf.Tensor, two: tf.Tensor) -> tf.Tensor:
+    return tf.clip_by_value(one + two, -(2**53), 2**53)
 
 
 @functools.cache

@@ -122,7 +122,13 @@ class ClippedSumQuery(dp_queries.GaussianAverageQuery):
     def accumulate_records(self, params, sample_state, records, mask=None):
         total = super().accumulate_records(params, sample_state, records, mask)
         return tf.nest.map_structure(
-            lambda leaf: tf.clip_by_norm(3 * leaf, 1.0), total
+            lambda leaf: tf.cast(
+                tf.clip_by_norm(
+                    3.0 * tf.cast(leaf, tf.float64), 1 / params.spacing
+                ),
+                leaf.dtype,
+            ),
+            total,
         )
 
 

@@ -89,7 +89,7 @@ class TestTheLedger:
             name: make_report(ledger, delta=1e-5).as_text()
             for name, ledger in ledgers.items()
         }
-        assert "Finite precision: proven." in pages["proven"]
+        assert "Finite precision: proven, with" in pages["proven"]
         assert "Finite precision: assumed for 3 rounds" in pages["assumed"]
 
 

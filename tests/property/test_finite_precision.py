@@ -177,7 +177,8 @@ def moved(query, records, keep):
 
     both = total(tf.ones([batch], tf.bool)), total(tf.constant(keep))
     pairs = zip(*(tf.nest.flatten(each) for each in both), strict=True)
-    return sum(square(exact(one) - exact(other)) for one, other in pairs)
+    steps = sum(square(exact(one) - exact(other)) for one, other in pairs)
+    return steps * Fraction(float(params.spacing)) ** 2
 
 
 @pytest.mark.full
@@ -265,10 +266,12 @@ def test_both_sums_of_an_adaptive_clip_keep_to_their_bounds(
     events = query.ledger_events(query.planned_event(state))
 
     for one, other, event in zip(*both, events, strict=True):
-        change = np.atleast_1d(
+        own = one.query.derive_sample_params(one.global_state)
+        steps = np.atleast_1d(
             exact(one.sample_state) - exact(other.sample_state)
         )
-        assert square(change) <= Fraction(event.l2_norm_bound) ** 2
+        change = square(steps) * Fraction(float(own.spacing)) ** 2
+        assert change <= Fraction(event.l2_norm_bound) ** 2
 
 
 def planted(size=4096):

@@ -13,6 +13,7 @@ from keras_dp.dp_queries import (
     GaussianSumQuery,
     TreeResidualSumQuery,
 )
+from keras_dp.dp_queries.summing_query import on_grid
 from keras_dp.ledger import BandedToeplitz
 from keras_dp.noise import grid
 from keras_dp.preprocessing.release import noised
@@ -32,8 +33,10 @@ def answers(query: Any, step: float, kind: Any) -> Any:
     sums = query.initial_sample_state(
         tf.zeros([TRIALS, attacks.COORDINATES], kind)
     )
-    moved = tf.nest.map_structure(lambda leaf: leaf + step, sums)
-    result = query.get_noised_result(moved, query.initial_global_state())
+    state = query.initial_global_state()
+    spacing = query.derive_sample_params(state).spacing
+    moved = on_grid(sums, tf.fill(sums.shape, tf.cast(step, kind)), spacing)
+    result = query.get_noised_result(moved, state)
     return tf.cast(result.value, kind).numpy()
 
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 from scipy import special
 
 from keras_dp import ledger
-from keras_dp.auditing.replay import normal_draws
+from keras_dp.auditing.replay import normal_draws, sensitivity
 from keras_dp.auditing.replay.normal_draws import BITS_OF_FLOAT, FALSE_ALARM
 from keras_dp.dp_queries import DPQuery, Mechanism, QueryResult
 
@@ -285,8 +285,22 @@ def _noise_of(
         + [8 * float(each.scale) for each in known]
         + [getattr(event, "l2_norm_bound", 0.0) for event in events]
     )
-    moves = [[_move(s, size * scale) for s in sums] for size in _SIZES_OF_SUMS]
-    factors = _factors(answers, sums, [*moves, tf.nest.flatten(sample)], scale)
+    units = [
+        unit
+        for mechanism in query.mechanisms(sample, state)
+        for unit in sensitivity.units_of(mechanism)
+    ]
+    if len(units) != len(sums):
+        units = [1.0 for _ in sums]
+    moves = [
+        [
+            _move(leaf, size * scale / unit)
+            for leaf, unit in zip(sums, units, strict=True)
+        ]
+        for size in _SIZES_OF_SUMS
+    ]
+    moves.append(tf.nest.flatten(sample))
+    factors = _factors(answers, sums, moves, units, scale)
     if factors is None:
         return [None for _ in sums]
     size = sum(np.size(leaf) for leaf in sums)
@@ -310,6 +324,7 @@ def _factors(
     answers: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
     sums: list[tf.Tensor],
     moves: Sequence[Sequence[tf.Tensor]],
+    units: Sequence[float],
     scale: float,
 ) -> list[float] | None:
     """Returns the factor between each sum and its answer.
@@ -318,7 +333,8 @@ def _factors(
         answers: Takes sums, and returns answers with noise of one seed.
         sums: Empty sums.
         moves: Other sums. The first of them gives the factors.
-        scale: Answers may be off by a thousandth of it, in the unit of sums.
+        units: The unit of each sum.
+        scale: Answers may be off by a thousandth of it.
 
     Returns:
         `None` unless all answers are these multiples of the sums, plus noise
@@ -327,7 +343,9 @@ def _factors(
     start = [_wide(answer) for answer in answers(sums)]
     factors: list[float] = []
     for move in moves:
-        steps = [_wide(leaf) for leaf in move]
+        steps = [
+            _wide(leaf) * unit for leaf, unit in zip(move, units, strict=True)
+        ]
         changes = [
             _wide(after) - before
             for after, before in zip(answers(move), start, strict=True)

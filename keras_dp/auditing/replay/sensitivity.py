@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_dp import ledger
 from keras_dp.dp_queries import Mechanism
+from keras_dp.dp_queries.summing_query import SumParams
 
 Sum = list[npt.NDArray[np.float64]]
 
@@ -17,9 +18,21 @@ _ROUNDING = 1e-4
 
 def sum_of(mechanism: Mechanism) -> Sum:
     """Returns the leaves of the sum before noise, as float64."""
+    leaves = tf.nest.flatten(mechanism.sample_state)
     return [
-        np.asarray(leaf, np.float64)
-        for leaf in tf.nest.flatten(mechanism.sample_state)
+        np.asarray(leaf, np.float64) * unit
+        for leaf, unit in zip(leaves, units_of(mechanism), strict=True)
+    ]
+
+
+def units_of(mechanism: Mechanism) -> list[float]:
+    """Returns the unit of each leaf of the sum: a step of the grid, or 1."""
+    query, sample, state = mechanism
+    params = query.derive_sample_params(state)
+    step = float(params.spacing) if isinstance(params, SumParams) else 1.0
+    return [
+        step if leaf.dtype == tf.int64 else 1.0
+        for leaf in tf.nest.flatten(sample)
     ]
 
 

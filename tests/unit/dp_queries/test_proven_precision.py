@@ -5,16 +5,18 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
-from keras_dp.dp_queries import proven_sum as proven_lib
+from keras_dp.dp_queries.dp_query import add
 from keras_dp.noise import grid
 from tests.query_table import accumulated
 
 GENERATOR = np.random.default_rng(5)
 
 
-def sums(precision, order):
+def sums(precision, order, noise_multiplier=1.0):
     """Returns the sum of batches that are added in an order."""
-    query = GaussianSumQuery(1.0, noise_multiplier=1.0, precision=precision)
+    query = GaussianSumQuery(
+        1.0, noise_multiplier=noise_multiplier, precision=precision
+    )
     state = query.initial_global_state(0)
     params = query.derive_sample_params(state)
     sample = query.initial_sample_state(tf.zeros([50]))
@@ -26,21 +28,30 @@ def sums(precision, order):
 
 
 class TestSums:
-    @pytest.mark.parametrize("precision", ["proven", "assumed"])
-    def test_do_not_depend_on_the_order_of_batches(self, precision) -> None:
-        """Bit by bit; the control is the assumed precision."""
+    @pytest.mark.parametrize(
+        ("precision", "noise"),
+        [("proven", 1.0), ("assumed", 1.0), ("assumed", 0.0)],
+    )
+    def test_do_not_depend_on_the_order_of_batches(
+        self, precision, noise
+    ) -> None:
+        """Bit by bit; the control are sums without noise, which are floats."""
         there, back = (
-            sums(precision, range(16)),
-            sums(precision, range(15, -1, -1)),
+            sums(precision, range(16), noise),
+            sums(precision, range(15, -1, -1), noise),
         )
 
-        assert np.array_equal(there, back) == (precision == "proven")
+        assert np.array_equal(there, back) == bool(noise)
 
-    def test_are_multiples_of_the_spacing(self) -> None:
-        steps = sums("proven", range(16)) / float(grid.spacing(1.0))
+    def test_are_steps_of_the_grid(self) -> None:
+        steps = sums("assumed", range(16))
+        floats = sums("assumed", range(16), 0.0)
 
-        assert np.array_equal(steps, np.round(steps))
+        assert steps.dtype == np.int64
         assert np.abs(steps).max() > 2.0**20
+        np.testing.assert_allclose(
+            steps * float(grid.spacing(1.0)), floats, rtol=1e-4, atol=1e-6
+        )
 
     def test_are_those_of_the_assumed_precision_up_to_rounding(self) -> None:
         np.testing.assert_allclose(
@@ -53,8 +64,8 @@ class TestSums:
         records = tf.constant(GENERATOR.normal(size=(2, 3, size)), tf.float32)
         spacing = tf.constant(2.0**-10, tf.float64)
 
-        large = proven_lib._added_on_grid(records[0], spacing)
-        small = proven_lib._added_on_grid(records[0, :, :100], spacing)
+        large = grid.steps(records[0], spacing)
+        small = grid.steps(records[0, :, :100], spacing)
 
         np.testing.assert_array_equal(large[:100], small)
 
@@ -107,6 +118,23 @@ class TestLimits:
         """Else they would not add up without rounding."""
         sums = tf.fill([blocks, 2], 2.0**100)
 
-        steps = proven_lib._added_on_grid(sums, tf.constant(1.0, tf.float64))
+        steps = grid.steps(sums, tf.constant(1.0, tf.float64))
 
-        assert np.all(steps == blocks * (2**40 // blocks))
+        assert np.all(steps == blocks * (2**52 // blocks))
+
+    def test_batches_are_added_up_to_a_limit(self) -> None:
+        """Else int64 would overflow, and one record move a sum by 2^64."""
+        large = tf.fill([2], tf.constant(2**52, tf.int64))
+        total = tf.zeros([2], tf.int64)
+        for _ in range(5000):
+            total = grid.added(total, large)
+
+        assert np.all(total == 2**53)
+
+    def test_a_batch_of_floats_is_no_sum_in_steps(self) -> None:
+        """It would be cut to integers of another unit."""
+        query = GaussianSumQuery(1.0, 1.0)
+        empty = query.initial_sample_state(tf.zeros([2]))
+
+        with pytest.raises(TypeError, match="steps of the grid"):
+            add(empty, tf.ones([2]))
