@@ -13,14 +13,25 @@ import scipy.stats
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.auditing.coins import FairCoins
+from keras_dp.auditing.correlated_phantoms import (
+    CorrelatedPhantomRound,
+    CorrelatedPhantoms,
+)
 from keras_dp.auditing.estimators.gaussian_model import GaussianModel
 from keras_dp.auditing.lower_bound import Estimator
-from keras_dp.auditing.phantom_round import PhantomRound, Phantoms, check_query
+from keras_dp.auditing.phantom_round import (
+    PhantomRound,
+    Phantoms,
+    check_query,
+    plain_query,
+)
 from keras_dp.auditing.scores import Scores
 from keras_dp.auditing.verdicts import Judgement, write_verdict
+from keras_dp.dp_queries import CorrelatedSumQuery, DPQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import (
     Commitment,
+    CyclicPoissonSampling,
     FullDataset,
     PoissonSampling,
     PrivacyLedger,
@@ -29,7 +40,11 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.optimizers.private_round import GRADIENTS
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import (
+    CyclicPoissonBatches,
+    PoissonBatches,
+    Sampler,
+)
 from keras_dp.sampling.sampler import Pass
 from keras_dp.training import PrivateModel
 from keras_dp.training.data.data_adapter import DataAdapter
@@ -72,7 +87,11 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
 
     `fit` raises `PrivateTrainingError` if the model is not a `PrivateModel`, if
     the query is not a plain Gaussian sum or average of all variables, or if a
-    sampler draws neither Poisson samples nor all records.
+    sampler draws neither Poisson samples nor all records. With a
+    `CorrelatedSumQuery` the noise of canaries is that of its mechanism, and the
+    ratio is of all answers together. Then samples are of classes
+    (`CyclicPoissonBatches`), canaries are in one fit, and they take the memory
+    of one number for each round and canary.
 
     Source: Nasr et al. (2023), arXiv:2302.07956, call a canary of one
     coordinate a "Dirac canary"; Steinke et al. (2023), arXiv:2305.08846, have
@@ -103,6 +122,7 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         self.m = int(m)
         self.coins = FairCoins.draw(self.m)
         self._phantoms: Phantoms | None = None
+        self._sampling: tuple[int, float] | None = None
         self._ledger: PrivacyLedger | None = None
         self._commitment: Stated[Commitment] | None = None
         self._runs: list[int] = []
@@ -120,7 +140,7 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
                 "read. Received: canaries without a fit. Call fit(..., "
                 "callbacks=[canaries])."
             )
-        values = np.asarray(self._phantoms.scores)
+        values = self._phantoms.log_ratios()
         return Scores.from_coins(values, self.coins.values)
 
     def write_verdict(
@@ -198,19 +218,37 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _round_with_canaries(self, ready: Preparation) -> PhantomRound:
         query = check_query(ready.optimizer)
-        probability = _probability_of(ready.adapter)
+        queries = {GRADIENTS: query, **ready.side_queries.queries}
+        sampling = _sampling_of(ready.adapter, query)
         if self._phantoms is None:
-            most = self._most(probability)
-            draws = self._draws(probability, most)
-            self._phantoms = Phantoms(self.m, probability, most, draws)
-        elif self._phantoms.probability != probability:
+            self._sampling = sampling
+            self._phantoms = self._new_phantoms(query, *sampling)
+        elif self._sampling != sampling:
             raise PrivateTrainingError(
                 "Canaries must have one sampling probability in every fit. "
-                f"Received: {probability!r}, after "
-                f"{self._phantoms.probability!r}. Make new canaries."
+                f"Received: {sampling!r}, after {self._sampling!r}. Make new "
+                "canaries."
             )
-        queries = {GRADIENTS: query, **ready.side_queries.queries}
+        elif isinstance(self._phantoms, CorrelatedPhantoms):
+            raise PrivateTrainingError(
+                "Canaries must be in one fit alone where noise is correlated. "
+                f"Received: another fit, with {query!r}. Make new canaries."
+            )
+        if isinstance(self._phantoms, CorrelatedPhantoms):
+            return CorrelatedPhantomRound(queries, phantoms=self._phantoms)
         return PhantomRound(queries, phantoms=self._phantoms)
+
+    def _new_phantoms(
+        self, query: DPQuery, classes: int, probability: float
+    ) -> Phantoms:
+        most = self._most(probability / classes)
+        draws = self._draws(classes, probability, most)
+        inner = plain_query(query)
+        if isinstance(inner, CorrelatedSumQuery):
+            return CorrelatedPhantoms(
+                self.m, probability, most, draws, inner, classes
+            )
+        return Phantoms(self.m, probability, most, draws)
 
     def _most(self, probability: float) -> int:
         """Returns how many take part in one round at most."""
@@ -218,13 +256,21 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         most = scipy.stats.binom.isf(_OVERFLOW, count, probability)
         return max(1, min(count, int(most) + 1))
 
-    def _draws(self, probability: float, most: int) -> Iterator[Places]:
+    def _draws(
+        self, classes: int, probability: float, most: int
+    ) -> Iterator[Places]:
         """Yields who takes part in each round, by the sampler of records."""
         present = np.flatnonzero(self.coins.values)
-        if probability == 1 or not len(present):
+        if (classes, probability) == (1, 1) or not len(present):
             drawn: Iterator[Any] = itertools.repeat(present)
         else:
-            sampler = PoissonBatches(present, sampling_probability=probability)
+            sampler: Sampler = PoissonBatches(
+                present, sampling_probability=probability
+            )
+            if classes > 1:
+                sampler = CyclicPoissonBatches(
+                    present, classes=classes, sampling_probability=probability
+                )
             drawn = (
                 present[draw.rows[draw.rows >= 0]] for draw in sampler.draws()
             )
@@ -234,16 +280,32 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
             yield taken
 
 
-def _probability_of(adapter: DataAdapter) -> float:
-    """Returns the chance of a record to be in a round."""
+def _sampling_of(adapter: DataAdapter, query: DPQuery) -> tuple[int, float]:
+    """Returns the classes, and the chance of a record in a round of its own."""
     sampling: Any = UnverifiedSampling()
     if adapter.is_sampler:
         sampling = adapter.source.sampling_of(Pass.new())
+    inner, found = plain_query(query), None
     if isinstance(sampling, PoissonSampling | TruncatedPoissonSampling):
-        return float(sampling.probability)
-    if isinstance(sampling, FullDataset | UnverifiedSampling):
-        return 1.0
-    raise PrivateTrainingError(
-        "Phantom canaries must be sampled like records, independently in each "
-        f"round. Received: samples of {sampling!r}. Use PoissonBatches."
-    )
+        found = 1, float(sampling.probability)
+    elif isinstance(sampling, FullDataset | UnverifiedSampling):
+        found = 1, 1.0
+    if not isinstance(inner, CorrelatedSumQuery):
+        if found is not None:
+            return found
+        raise PrivateTrainingError(
+            "Phantom canaries must be sampled like records, independently in "
+            f"each round. Received: samples of {sampling!r}. Use "
+            "PoissonBatches."
+        )
+    if isinstance(sampling, CyclicPoissonSampling):
+        found = sampling.classes, float(sampling.probability)
+    bands = inner.strategy.bands
+    if found is None or (found[1] < 1 and not (bands or 2**63) <= found[0]):
+        raise PrivateTrainingError(
+            "Phantom canaries under correlated noise must take part in all "
+            "rounds of a class, or the strategy must have no more bands than "
+            f"there are classes. Received: samples of {sampling!r}, with "
+            f"{inner.strategy!r}. Use CyclicPoissonBatches."
+        )
+    return found

@@ -9,7 +9,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_dp._override import override
+from keras_dp.accountants.arrays import Array
 from keras_dp.dp_queries import (
+    CorrelatedSumQuery,
     DPQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
@@ -45,9 +47,6 @@ class Phantoms:
         probability: The probability with which a phantom that is put in takes
             part in a round, in (0, 1].
         present: The phantoms of this round, as `draws` yields them.
-        scores: For each phantom, the logarithm of the likelihood ratio of all
-            answers so far, between "was put in" and "was left out", float64
-            `[count]`.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Phantoms:
         self.present = tf.Variable(
             tf.fill([most], tf.constant(-1, tf.int32)), trainable=False
         )
-        self.scores = tf.Variable(
+        self._scores = tf.Variable(
             tf.zeros([count], tf.float64), trainable=False
         )
 
@@ -86,7 +85,15 @@ class Phantoms:
         log_ratio = tf.cast(answer, tf.float64) * shift - 0.5 * shift**2
         # log(1 - q + q e^r); beyond 700, float64 would overflow.
         rise = tf.math.expm1(tf.minimum(log_ratio, _LARGEST_LOG))
-        self.scores.assign_add(tf.math.log1p(self.probability * rise))
+        self._scores.assign_add(tf.math.log1p(self.probability * rise))
+
+    def log_ratios(self) -> Array:
+        """Returns the score of each phantom, float64 `[count]`.
+
+        It is the logarithm of the likelihood ratio of all answers so far,
+        between "was put in" and "was left out".
+        """
+        return np.asarray(self._scores)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,16 +170,20 @@ class PhantomRound(PrivateRound):
             {**sample, GRADIENTS: with_phantoms}, state, variables, planned
         )
         *gradients, answer = released.gradients
-        *_, noise = query.result_noise(
-            state[GRADIENTS], released.answers[GRADIENTS]
-        )
         event = planned[GRADIENTS]
         phantoms.add_to_scores(
-            tf.cast(answer, tf.float64) / noise.scale,
+            tf.cast(answer, tf.float64)
+            / self._noise_of_answer(state, released.answers[GRADIENTS]),
             event.noise_stddev / event.l2_norm_bound,
         )
         answers = {**released.answers, GRADIENTS: gradients}
         return released._replace(gradients=gradients, answers=answers)
+
+    def _noise_of_answer(self, state: State, answers: Any) -> tf.Tensor:
+        """Returns the stddev of a draw, divided by the denominator."""
+        query = self.queries[GRADIENTS]
+        *_, noise = query.result_noise(state[GRADIENTS], answers)
+        return noise.scale
 
 
 class _Coordinates(GradientRecords):
@@ -232,10 +243,18 @@ def check_query(optimizer: DPOptimizer) -> DPQuery:
     return query
 
 
-def _is_plain(query: DPQuery) -> bool:
-    """Returns whether a query adds Gaussian noise to one clipped vector."""
+def plain_query(query: DPQuery) -> DPQuery:
+    """Returns the query without its denominators."""
     while isinstance(query, NormalizedQuery):
         query = query.inner
+    return query
+
+
+def _is_plain(query: DPQuery) -> bool:
+    """Returns whether a query adds Gaussian noise to one clipped vector."""
+    query = plain_query(query)
+    if isinstance(query, CorrelatedSumQuery):
+        return query.noise_multiplier > 0
     if type(query) not in (GaussianSumQuery, GaussianAverageQuery):
         return False
     state = query.initial_global_state()

@@ -101,7 +101,7 @@ FLOORS = {
     ],
     "auditing": [
         "coins observed_round phantom_round scores",
-        "lower_bound rehearsal",
+        "correlated_phantoms lower_bound rehearsal",
         "estimators replay verdicts",
         "claim phantom_canaries",
     ],
