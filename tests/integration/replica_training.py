@@ -14,11 +14,13 @@ from keras import layers
 
 import keras_dp
 from keras_dp.dp_queries import (
+    CorrelatedSumQuery,
     GaussianAverageQuery,
     NestedQuery,
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
 )
+from keras_dp.ledger import BandedToeplitz
 from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import (
@@ -168,11 +170,22 @@ class Training:
 
 NOISED = average(noise=0.8)
 
+
+def correlated():
+    """Returns the average of a mechanism of 16 rounds, for `dense`."""
+    specs = [tf.TensorSpec(v.shape) for v in dense().trainable_variables]
+    strategy = BandedToeplitz((1.0, 0.5, 0.25))
+    return NormalizedQuery(
+        CorrelatedSumQuery(strategy, 1.0, 0.8, 16, specs), 32.0
+    )
+
+
 # Called with a strategy, each returns what its training left.
 SCENARIOS = {
     "several_a_call": lambda on: Training(
         on, query=NOISED, steps_per_execution=4
     ).fit(),
+    "correlated": lambda on: Training(on, query=correlated()).fit(16),
     "adaptive_in_groups": lambda on: Training(
         on,
         query=NestedQuery(

@@ -29,6 +29,7 @@ FALSE_ALARM = 1e-6
 
 COMPARED = [
     "several_a_call",
+    "correlated",
     "adaptive_in_groups",
     "beside",
     "microbatches",
