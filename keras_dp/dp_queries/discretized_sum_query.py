@@ -18,6 +18,7 @@ from keras_dp.dp_queries.gaussian_sum_query import (
     ratio,
     stddev_from,
 )
+from keras_dp.dp_queries.proven_sum import checked_precision
 from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import (
     SummingQuery,
@@ -25,6 +26,9 @@ from keras_dp.dp_queries.summing_query import (
     on_grid,
 )
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
+
+# Float64 adds up 65,536 such contributions without rounding.
+_MOST_STEPS = 2.0**36
 
 
 @register
@@ -39,11 +43,14 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
 
     Guarantee: adding, removing or zeroing out one record moves the sum before
     noise by at most `l2_norm_clip` in joint L2 norm, and replacing one by at
-    most twice that, for every record. This holds up to float rounding: a
-    clipped record exceeds the clip by at most a relative 2^-23 in float32, and
-    sums round. A record that is not finite counts as zero. A record is cast to
-    the template's dtype before it is compared with `threshold`. The noise is
-    that of a `GaussianSumQuery`.
+    most twice that, for every record. With noise and a template in float32 this
+    holds exactly: a coordinate of a contribution is a whole number of steps of
+    the grid, or minus that, so that sums are integers. With
+    `precision="proven"` the event says so. Otherwise it holds up to float
+    rounding: a clipped record exceeds the clip by at most a relative 2^-23 in
+    float32, and sums round. A record that is not finite counts as zero. A
+    record is cast to the template's dtype before it is compared with
+    `threshold`. The noise is that of a `GaussianSumQuery`.
 
     Attributes:
         threshold: The size above which a coordinate counts, in the record's
@@ -57,6 +64,7 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
         chunk_bytes: How many bytes of records to build at a time, at least one
             record. The memory in use is about 5 times as much
             (`benchmarks/chunked_queries.py`).
+        precision: "assumed" or "proven"; see `GaussianSumQuery`.
 
     Source: Nasr, Shokri, Generalizable Deep Learning with Differential
     Privacy, Algorithms 1 and 2. The text of the paper scales every record to
@@ -77,6 +85,7 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     l2_norm_clip: float
     stddev: float
     chunk_bytes: int = 2**26
+    precision: str = "assumed"
 
     def __init__(
         self,
@@ -86,6 +95,7 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
         chunk_bytes: int = 2**26,
         *,
         noise_multiplier: float | None = None,
+        precision: str = "assumed",
     ) -> None:
         _check.finite_non_negative(
             threshold=threshold, l2_norm_clip=l2_norm_clip
@@ -98,6 +108,7 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
             l2_norm_clip=float(l2_norm_clip),
             stddev=float(stddev),
             chunk_bytes=int(chunk_bytes),
+            precision=checked_precision(precision, stddev),
         )
 
     @property
@@ -109,7 +120,13 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     @override
     def inner(self) -> GaussianSumQuery:
         """The query that adds the noise, with its states and events."""
-        return GaussianSumQuery(self.l2_norm_clip, self.stddev)
+        return GaussianSumQuery(
+            self.l2_norm_clip, self.stddev, precision=self.precision
+        )
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        return self.inner.initial_sample_state(template)
 
     @override
     def result_noise(
@@ -126,9 +143,13 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
         mask: tf.Tensor | None,
     ) -> Nest:
 
+        in_steps = all(leaf.dtype == tf.int64 for leaf in tf.nest.flatten(like))
+
         def contribution(rows: tf.Tensor) -> tf.Tensor:
-            threshold = tf.constant(self.threshold, rows.dtype)
-            moves = tf.abs(rows) > threshold
+            kind = tf.float32 if in_steps else rows.dtype
+            moves = tf.abs(rows) > tf.cast(
+                tf.constant(self.threshold, kind), rows.dtype
+            )
             norms = tf.sqrt(
                 tf.cast(
                     tf.math.count_nonzero(moves, axis=1, dtype=tf.int64),
@@ -136,6 +157,10 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
                 )
             )
             factors = records_lib.clip_factors(norms, params.l2_norm_clip)
+            if in_steps:
+                # Rounded down, so that the norm is at most the clip.
+                factors = tf.floor(factors * (1 - 2.0**-40) / params.spacing)
+                factors = tf.minimum(factors, _MOST_STEPS)
             factors = tf.cast(factors, rows.dtype)[:, tf.newaxis]
             return tf.where(moves, tf.sign(rows) * factors, 0.0)
 
@@ -146,8 +171,9 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
             self.chunk_bytes,
             contribution,
         )
-        return on_grid(like, sums, params.spacing)
+        spacing = tf.ones_like(params.spacing) if in_steps else params.spacing
+        return on_grid(like, sums, spacing)
 
 
 def _floats(total: tf.Tensor) -> tf.Tensor:
-    return tf.cast(total, tf.float32) if total.dtype == tf.int64 else total
+    return tf.cast(total, tf.float64) if total.dtype == tf.int64 else total

@@ -1,13 +1,14 @@
 """Discretized sums against the algorithm, coordinate by coordinate."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
-from keras_dp.ledger import GaussianNoise, GaussianSum
+from keras_dp.ledger import GaussianNoise, GaussianSum, ProvenGaussianSum
 from tests.query_table import accumulated, answer
 
 THRESHOLD, CLIP = 0.5, 1.5
@@ -224,3 +225,50 @@ def test_arguments_are_checked(arguments):
 
     with pytest.raises((ValueError, TypeError), match=next(iter(arguments))):
         DiscretizedSumQuery(**{**valid, **arguments})
+
+
+class TestSteps:
+    def sums(self, records, mask=None, noise_multiplier=1.0):
+        query = DiscretizedSumQuery(
+            THRESHOLD,
+            CLIP,
+            noise_multiplier=noise_multiplier,
+            precision="proven",
+        )
+        state = query.initial_global_state()
+        template = tf.zeros(records.shape[1:])
+        steps = accumulated(query, state, template, records, mask)
+        return steps.numpy(), query.derive_sample_params(state).spacing
+
+    @pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 7.7])
+    def test_a_record_moves_integers_by_at_most_the_clip(
+        self, noise_multiplier
+    ) -> None:
+        """In exact arithmetic, and nearly by the clip if it is long."""
+        records = random_records(40, 30).astype(np.float32)
+        for size in range(31):
+            records[0] = np.where(np.arange(30) < size, 1e30, 0)
+            mask = np.arange(40) != 0
+            (whole, spacing), (rest, _) = (
+                self.sums(tf.constant(records), each, noise_multiplier)
+                for each in (None, tf.constant(mask))
+            )
+            squares = sum(int(x) ** 2 for x in whole - rest)
+            bound = (Fraction(CLIP) / Fraction(float(spacing))) ** 2
+            assert whole.dtype == np.int64
+            assert squares <= bound
+            assert size < 3 or squares >= bound * (1 - Fraction(1, 2**18))
+
+    def test_are_near_the_sums_without_noise(self) -> None:
+        records = random_records(40, 30)
+        steps, spacing = self.sums(tf.constant(records, tf.float32))
+
+        assert_near(steps * float(spacing), by_hand(records), 40)
+
+    def test_of_proven_precision_say_so(self) -> None:
+        query = DiscretizedSumQuery(0.1, 1.0, 1.0, precision="proven")
+        event = query.planned_event(query.initial_global_state())
+
+        assert isinstance(query.ledger_events(event)[0], ProvenGaussianSum)
+        with pytest.raises(TypeError, match="float32"):
+            query.initial_sample_state(tf.zeros([2], tf.float64))
