@@ -142,10 +142,10 @@ class Fourier(Accountant):
     | encoded, noise that is not Gaussian | none: use `RDP` |
 
     "Exact" bounds are apart by at most the share `relative_width` of epsilon,
-    or of the logarithm of delta, unless epsilon is next to 0. The exception are
-    rounds with a tiny sampling probability, where a few large losses decide:
-    bounds can be 1e-6 apart, and about 1e-5 for a delta of 1e-10.
-    `Bounds.method` says which method gave the upper bound.
+    or of the logarithm of delta. The exception are rounds with a tiny sampling
+    probability, where a few large losses decide: bounds on a grid are mostly
+    1 % apart (docs/accounting.md, section 9). `Bounds.method` says which method
+    gave the upper bound.
 
     In a ledger with slack (see `mechanisms.Slack`), the upper bound includes
     the slack, and the lower bound is for the mechanisms alone.

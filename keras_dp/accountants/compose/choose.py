@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from keras_dp.accountants.compose import saddle, single_round
 from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.grid import small_losses
 from keras_dp.accountants.compose.line import integral
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.mixture import MixtureLoss
@@ -21,6 +22,10 @@ _OUT_OF_REACH = (TooSlowError, NumericalLimitError)
 CLOSED_FORM = "closed form"
 LINE = "line integral"
 MOMENTS = "bound by moments"
+GRID = "convolution of likelihood ratios"
+# A line is long where losses are so small: their stddev, and its product with
+# the tilt of the line.
+_TINY, _SHORT_LINE = 1e-5, 0.01
 
 
 class Found(NamedTuple):
@@ -63,6 +68,17 @@ def epsilons(
     if single is not None:
         found = single_round.epsilon_bounds(single, log_delta)
         return Found(*found, CLOSED_FORM)
+    on_grid = _on_grid(
+        composition,
+        (0.0, certain),
+        lambda: saddle.largest_epsilon(composition, log_delta)[0],
+        lambda: small_losses.epsilon_bounds(composition, log_delta),
+        lambda known: integral.narrower(
+            composition, relative_width, known, log_delta=log_delta
+        ),
+    )
+    if on_grid is not None:
+        return on_grid
     return _from_moments(
         composition,
         lambda whole: min(
@@ -106,6 +122,17 @@ def log_deltas(
     known = integral.known_log_delta(composition, epsilon, relative_width)
     if known is not None:
         return Found(*known, LINE)
+    on_grid = _on_grid(
+        composition,
+        (-math.inf, certain if epsilon else math.inf),
+        lambda: saddle.largest_log_delta(composition, epsilon)[0],
+        lambda: small_losses.log_delta_bounds(composition, epsilon),
+        lambda known: integral.narrower(
+            composition, relative_width, known, epsilon=epsilon
+        ),
+    )
+    if on_grid is not None:
+        return on_grid
     return _from_moments(
         composition,
         lambda whole: min(
@@ -130,6 +157,43 @@ def _single(composition: Composition) -> MixtureLoss | None:
     if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
         return loss
     return None
+
+
+def _on_grid(
+    composition: Composition,
+    ends: tuple[float, float],
+    tilt: Callable[[], float],
+    bounds: Callable[[], tuple[float, float]],
+    narrower: Callable[[tuple[float, float]], tuple[float, float]],
+) -> Found | None:
+    """Returns bounds for losses next to 0, `None` where a line does as well.
+
+    Args:
+        composition: The rounds.
+        ends: The least number there is, and one below which none matters.
+        tilt: The tilt of the best bound by moments.
+        bounds: Bounds from a grid.
+        narrower: Brings them closer, where that takes little.
+    """
+    least, certain = ends
+    if not small_losses.supports(composition):
+        return None
+    try:
+        spread = saddle.stddev(composition)
+        if spread > _TINY and tilt() * spread > _SHORT_LINE:
+            return None
+        lower, upper = bounds()
+    except _OUT_OF_REACH:
+        return None
+    if not lower > least:
+        return None
+    try:
+        found = (lower, upper) if upper <= certain else narrower((lower, upper))
+    except _OUT_OF_REACH:
+        found = lower, upper
+    if lower <= found[0] <= found[1] < upper:
+        return Found(*found, LINE)
+    return Found(lower, upper, GRID)
 
 
 def _from_moments(

@@ -70,6 +70,15 @@ def largest_log_delta(
     return tilt, min(0.0, log_delta + _MOMENT_ERROR * scale)
 
 
+def stddev(composition: Composition) -> float:
+    """Returns that of the likelihood ratio, which small losses have too.
+
+    Raises:
+        TooSlowError: The moment has no quadrature.
+    """
+    return math.sqrt(_variance(composition))
+
+
 def variance_epsilon(composition: Composition, log_delta: float) -> float:
     """Returns the bound on epsilon by the variance, `inf` if it says nothing.
 

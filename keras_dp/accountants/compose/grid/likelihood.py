@@ -85,7 +85,7 @@ def cells(edges: Array, stddev: float) -> Cells:
     """
     half = stddev**2 / 2
     return Cells(
-        _between((edges + half) / stddev), _between((edges - half) / stddev)
+        between((edges + half) / stddev), between((edges - half) / stddev)
     )
 
 
@@ -123,7 +123,7 @@ def repeated(
         one = together(one, one)
 
 
-def _between(u: Array) -> Array:
+def between(u: Array) -> Array:
     """Returns the normal masses between numbers, relatively precise."""
     below, above = special.ndtr(u), special.ndtr(-u)
     inner = np.where(u[:-1] < 0, np.diff(below), -np.diff(above))

@@ -15,7 +15,8 @@ import scipy
 from scipy import fft, special
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.roots import last_true
+from keras_dp.accountants.loss.log_moments import conversion
+from keras_dp.accountants.roots import least_safe
 from keras_dp.errors import TooSlowError
 
 # Log of a bound on the tilted mass beyond each end of the window.
@@ -28,13 +29,15 @@ _ERROR_PER_LEVEL = 2e-15
 # in units of one over the stddev of the sum are for losses that are all next to
 # 0.
 _LEAST_TILT, _MOST_TILT, _NEAREST = 1e-3, 1e4, 0.05
-_LEAST_STDDEVS, _MOST_STDDEVS = 0.1, 1e3
+_LEAST_STDDEVS, _MOST_STDDEVS = 1e-4, 1e3
 # Relative precision of the upper bound.
 _PRECISION = 1e-8
 # Relative steps below the upper bound at which a lower bound is tried; its
 # final precision.
 _BELOW = tuple(10.0**-power for power in range(6, -1, -1))
 _PRECISION_BELOW = 1e-6
+# A lower bound on delta must be above it by this share; log of a delta of 0.
+_CERTAIN, _NOTHING = 1e-12, -800.0
 # Rounding of sums and exponentials: once, and for each round.
 _ROUNDING, _ROUNDING_EACH = 1e-9, 1e-12
 
@@ -65,8 +68,7 @@ class Sum:
         log_moment: `K(s)`.
         losses: Shape `[n]`, rising.
         tilted: Their masses, which are 1 together, but for errors.
-        step: Distance of the losses.
-        error: Bound on the error of each tilted mass.
+        error: Bound on the norm of the errors of the tilted masses.
         outside: Bound on the tilted mass beyond each end.
         infinite: Bound on the mass of an infinite loss.
         rounding: Bound on the relative error of sums.
@@ -76,7 +78,6 @@ class Sum:
     log_moment: float
     losses: Array
     tilted: Array
-    step: float
     error: float
     outside: float
     infinite: float
@@ -89,16 +90,18 @@ class Sum:
             epsilon: >= 0.
             is_upper: Whether it is above; otherwise below.
         """
-        above = self.losses > epsilon
-        losses, tilted = self.losses[above], self.tilted[above]
+        # Weights beyond are 0 in float64.
+        ends = epsilon, epsilon - _NOTHING / self.tilt
+        start, stop = np.searchsorted(self.losses, ends, "right")
+        losses, tilted = self.losses[start:stop], self.tilted[start:stop]
         logs = -self.tilt * (losses - epsilon)
-        parts = tilted * np.exp(logs) * -np.expm1(epsilon - losses)
+        weights = np.exp(logs) * -np.expm1(epsilon - losses)
         log_scale = self.log_moment - self.tilt * epsilon
-        # Each mass has an error, and the weights are a geometric series. The
-        # transform adds mass beyond one end of the window at the other end.
-        error = self.error * (1 - 1 / math.expm1(-self.tilt * self.step))
-        error += 2 * self.outside
-        total = float(parts.sum())
+        # The masses are off by a vector whose norm is bounded. The transform
+        # adds mass beyond one end of the window at the other end.
+        error = self.error * float(np.linalg.norm(weights))
+        error += 2 * self.outside * float(weights.max(initial=0.0))
+        total = float(tilted @ weights)
         if not is_upper:
             found = math.exp(min(log_scale, EXPONENT)) * (
                 total * (1 - self.rounding) - error
@@ -116,15 +119,19 @@ class Sum:
             delta: In (0, 1).
         """
 
-        def is_enough(epsilon: float) -> bool:
-            return self.delta(epsilon, is_upper=True) <= delta
+        def excess(epsilon: float) -> float:
+            return self._log_delta(epsilon, is_upper=True) - math.log(delta)
 
-        low, high = 0.0, max(0.0, float(self.losses[-1]))
-        if is_enough(low):
+        if excess(0.0) <= 0:
             return 0.0
-        if not is_enough(high):
-            return math.inf
-        return last_true(is_enough, high, low, share=_PRECISION)
+        least = float(conversion(np.array(self.tilt)))
+        chernoff = (self.log_moment - math.log(delta) + least) / self.tilt
+        for high in (chernoff, float(self.losses[-1])):
+            if high > 0 and excess(high) <= 0:
+                return least_safe(
+                    excess, 0.0, high, nearest=_PRECISION * high / 100
+                )
+        return math.inf
 
     def lower_epsilon(self, delta: float) -> float:
         """Returns a lower bound on the least epsilon.
@@ -132,20 +139,27 @@ class Sum:
         Args:
             delta: In (0, 1).
         """
-
-        def is_not_enough(epsilon: float) -> bool:
-            return self.delta(epsilon, is_upper=False) > delta
-
         least = high = self.upper_epsilon(delta)
+
+        def lack(below: float) -> float:
+            found = self._log_delta(high - below, is_upper=False)
+            return math.log(delta) - found + _CERTAIN
+
         # Far from the epsilon of the tilt, errors hide that delta is larger.
-        for below in _BELOW if high < math.inf else ():
-            low = float(high * (1 - below))
-            if is_not_enough(low):
-                return last_true(
-                    is_not_enough, low, least, share=_PRECISION_BELOW
+        for share in _BELOW if high < math.inf else ():
+            low = high * (1 - share)
+            if lack(high - low) <= 0:
+                nearest = _PRECISION_BELOW * high / 10
+                below = least_safe(
+                    lack, high - least, high - low, nearest=nearest
                 )
+                return max(0.0, high - below)
             least = low
         return 0.0
+
+    def _log_delta(self, epsilon: float, *, is_upper: bool) -> float:
+        found = self.delta(epsilon, is_upper=is_upper)
+        return math.log(found) if found else _NOTHING
 
 
 def composed(
@@ -183,9 +197,10 @@ def composed(
 
     def size(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
+        least = float(conversion(np.array(tilt)))
         if epsilon is not None:
-            return log_moment(tilt) - tilt * epsilon
-        return (log_moment(tilt) - (log_delta or 0.0)) / tilt
+            return log_moment(tilt) - tilt * epsilon + least
+        return (log_moment(tilt) - (log_delta or 0.0) + least) / tilt
 
     variance = math.fsum(each.rounds * _variance(each) for each in parts)
     per_stddev = 1 / (step * math.sqrt(variance)) if variance else 0.0
@@ -241,7 +256,6 @@ def composed(
         whole,
         step * (start + np.arange(points)),
         np.maximum(tilted, 0.0),
-        step,
         math.expm1(min(relative, 1.0)) + level,
         math.exp(_LOG_OUTSIDE),
         min(1.0, sum(each.rounds * each.infinite for each in parts) * 1.000001),

@@ -18,10 +18,15 @@ import math
 
 from keras_dp.accountants.compose import saddle
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.compose.line.line import lines_at, place_near
+from keras_dp.accountants.compose.line.line import (
+    Place,
+    lines_at,
+    place_near,
+)
 from keras_dp.accountants.compose.line.smoothing import (
     Profile,
     smoothed,
+    smoothed_by,
     width_of,
 )
 
@@ -84,6 +89,50 @@ def epsilon_bounds(
         elif is_near:
             width = max(width * _NARROWER, relative_width)
     return lower, upper
+
+
+def narrower(
+    composition: Composition,
+    relative_width: float,
+    known: tuple[float, float],
+    *,
+    log_delta: float | None = None,
+    epsilon: float | None = None,
+) -> tuple[float, float]:
+    """Returns bounds that a line brings closer, where one is short enough.
+
+    Args:
+        composition: The rounds to be integrated.
+        relative_width: How far apart they may be, as above.
+        known: Bounds on epsilon or on log delta, both above the least number.
+        log_delta: The log of the delta whose epsilon is looked for, or
+        epsilon: the epsilon > 0 whose log delta is.
+
+    Raises:
+        TooSlowError: A moment has no quadrature.
+        NumericalLimitError: A moment is not finite.
+    """
+    lower, upper = known
+    at = (lower + upper) / 2 if epsilon is None else epsilon
+    tilt, _ = saddle.largest_log_delta(composition, at)
+    # Epsilon is of the size of the losses.
+    slope = max(tilt, 1 / at)
+    # Widths of epsilon from widths of log delta.
+    scale = 1.0 if epsilon is None else 1 / slope
+    near = lower if log_delta is None else log_delta
+    tolerance = _SHARE * relative_width
+    place = place_near(composition, tilt, at, near, tolerance)
+    wanted = relative_width * (1.0 if epsilon is None else scale / at)
+    width = width_of(place, composition, at, slope, wanted)
+    if smoothed_by(width, slope) > _WORTHWHILE * (upper - lower) * scale:
+        return known
+    profile = _profile_at(place, composition, at, width)
+    if epsilon is None:
+        found = profile.epsilon(near, at)
+    else:
+        composition.lines[:] = [profile]
+        found = profile.log_delta(at)
+    return max(lower, found[0]), min(upper, found[1])
 
 
 def log_delta_bounds(
@@ -165,6 +214,13 @@ def _profile(
     tolerance = _SHARE * width * min(slope * epsilon, 1.0)
     place = place_near(composition, tilt, epsilon, log_delta, tolerance)
     smoothing = width_of(place, composition, epsilon, slope, width)
+    return _profile_at(place, composition, epsilon, smoothing)
+
+
+def _profile_at(
+    place: Place, composition: Composition, epsilon: float, smoothing: float
+) -> Profile:
+    """Returns bounds on delta from a line at a place, smoothed or not."""
     if not smoothing:
         (line,) = lines_at(place, [composition], epsilon)
         return Profile(line, None, 0.0)

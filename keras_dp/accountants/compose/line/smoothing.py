@@ -149,6 +149,19 @@ def smoothed(
     )
 
 
+def smoothed_by(width: float, slope: float) -> float:
+    """Returns about how far apart smoothing leaves bounds on epsilon.
+
+    Where `H` falls like `y^-b`, both bounds are `3 b (b+1) h^2 / 2` apart in
+    log delta, and `3 (b+1) h^2 / 2` in epsilon.
+
+    Args:
+        width: `h`.
+        slope: `b`, about.
+    """
+    return 1.5 * (slope + 1) * width**2
+
+
 def width_of(
     place: Place,
     composition: Composition,
@@ -157,9 +170,6 @@ def width_of(
     relative_width: float,
 ) -> float:
     """Returns `h`, or 0 where the line is short without smoothing.
-
-    Where `H` falls like `y^-b`, both bounds are `3 b (b+1) h^2 / 2` apart in
-    log delta, and `3 (b+1) h^2 / 2` in epsilon.
 
     Args:
         place: The place of the line.
@@ -170,7 +180,7 @@ def width_of(
     """
     work = _LITTLE_WORK if relative_width > _WIDE else MOST_WORK
     most = min(work / place.paths.size, MOST_POINTS / 2)
-    wanted = _SHARE * relative_width * epsilon / (1.5 * (slope + 1))
+    wanted = _SHARE * relative_width * epsilon / smoothed_by(1.0, slope)
     width = max(math.sqrt(wanted), _REACH / (most * place.step), _LEAST_WIDTH)
     width = min(width, _MOST_SMOOTHING)
     size = min(_REACH / (width * place.step), most)

@@ -1,0 +1,282 @@
+"""Rounds that hardly ever draw the record, composed on a grid.
+
+Their losses are next to 0, but for a few large ones, which keep the line of
+`line.integral` far from where it would be short. So epsilon is bounded on a
+grid whose step follows from the losses. Each cell of outputs has a mass under
+`Q`, and the excess of its mass under `P` over it, which is computed by itself:
+nothing cancels where the likelihood ratio is next to 1.
+
+*Above.* The mass of each cell moves to its two ends, without moving the mean
+of the ratio: a larger ratio in the convex order, which dominates. *Below.*
+Whoever sees only the cell of an output knows less. The losses of the cells are
+rounded down to the grid. The cells lie around its points, so that this takes
+next to nothing from them.
+
+Bounds on the errors of float64 are added to the masses, or subtracted. The
+proofs are (9.1) to (9.4) of docs/accounting.md.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.grid import tilted
+from keras_dp.accountants.compose.grid.likelihood import between
+from keras_dp.accountants.loss.mixture import MixtureLoss
+from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
+from keras_dp.errors import NumericalLimitError
+
+# Steps, as shares of the stddev of the loss of an average round.
+_STEP_ABOVE, _STEP_BELOW = 0.05, 0.02
+_MOST_POINTS, _MOST_ROUNDS = 1 << 17, 1e6
+# Where cells below begin, in steps from the points of the grid: a little above
+# the middle, so that their means are above the points.
+_FROM_POINT = -0.49
+# Delta of what is beyond the grid, as a share.
+_LEFT_OUT = 1e-5
+# At an unknown delta, the grid reaches this far: stddevs of the noise.
+_REACH = 7.0
+# Errors of masses and of edges, (9.1) and (9.2), and where they hold.
+_ERROR, _NOTHING = 1e-12, 1e-300
+_LEAST_NOISE, _MOST_Q, _MOST_REACH = 0.3, 0.1, 37.0
+# Rounding takes less of a result, and of a loss in steps.
+_ROUNDING = 1e-9
+
+
+class _Cells(NamedTuple):
+    """Masses below the first of some edges, between them, and above the last.
+
+    Attributes:
+        masses: Under `Q`.
+        excess: Masses under `P`, less those under `Q`.
+        of_masses: Bounds on the errors of `masses`.
+        of_excess: Bounds on the errors of `excess`.
+    """
+
+    masses: Array
+    excess: Array
+    of_masses: Array
+    of_excess: Array
+
+
+class _Kind(NamedTuple):
+    """Rounds that are alike: `N(0, 1)`, drawn `N(a, 1)` or else `N(b, 1)`.
+
+    Attributes:
+        loss: The loss of one of them.
+        rounds: How many.
+        q: The probability that the record is drawn.
+        shift: How far it moves the output, in noise stddevs.
+    """
+
+    loss: MixtureLoss | ReplaceOneLoss
+    rounds: int
+    q: float
+    shift: float
+
+    @property
+    def variance(self) -> float:
+        """The variance of the loss of one round, about."""
+        records = 2 if isinstance(self.loss, ReplaceOneLoss) else 1
+        return records * self.q**2 * math.expm1(self.shift**2)
+
+    @property
+    def drawn(self) -> tuple[float, float]:
+        """`a >= 0` under `P`, and `b <= 0` under `Q`: losses rise."""
+        m = self.shift
+        if isinstance(self.loss, ReplaceOneLoss):
+            return m, -m
+        return (0.0, -m) if self.loss.is_added else (m, 0.0)
+
+    def loss_at(self, output: float) -> float:
+        """Returns the loss of an output, which it rises with."""
+        u = output if self.loss.rises else -output
+        return float(self.loss.losses(np.array([u]))[0])
+
+    def outputs(self, losses: Array) -> Array:
+        """Returns the outputs of losses, infinite where there are none."""
+        q, m = self.q, self.shift
+        if isinstance(self.loss, ReplaceOneLoss):
+            c = q * math.exp(-m * m / 2)
+            most = np.arcsinh(np.sinh(losses / 2) * (1 - q) / c)
+            return np.asarray((losses / 2 + most) / m)
+        sign = -1 if self.loss.is_added else 1
+        with np.errstate(divide="ignore"):
+            logs = np.log1p(np.maximum(np.expm1(sign * losses) / q, -1.0))
+        return np.asarray(sign * (logs / m + m / 2))
+
+    def cells(self, losses: Array) -> _Cells:
+        """Returns masses between rising losses."""
+        u = self.outputs(losses)
+        (free, of_free), (p, of_p), (q, of_q) = (
+            _masses(u - shift) for shift in (0.0, *self.drawn)
+        )
+        share = self.q
+        return _Cells(
+            (1 - share) * free + share * q,
+            share * (p - q),
+            (1 - share) * of_free + share * of_q,
+            share * (of_p + of_q),
+        )
+
+
+def supports(composition: Composition) -> bool:
+    """Returns whether all rounds are Poisson samples, and not too many."""
+    return (
+        not composition.gaussian
+        and composition.counts.sum() <= _MOST_ROUNDS
+        and all(
+            isinstance(each, ReplaceOneLoss)
+            or (isinstance(each, MixtureLoss) and len(each.probabilities) == 2)
+            for each in composition.losses
+        )
+    )
+
+
+def epsilon_bounds(
+    composition: Composition, log_delta: float
+) -> tuple[float, float]:
+    """Returns bounds on the least epsilon for `log_delta`.
+
+    Args:
+        composition: Rounds that are supported.
+        log_delta: < 0.
+
+    Raises:
+        TooSlowError: The sum would have too many points.
+        NumericalLimitError: There is little noise, `q` is large, or `delta` is
+            next to nothing.
+    """
+    kinds, delta = _kinds(composition), math.exp(log_delta)
+    # There is less mass beyond than is left out of delta.
+    drawn = math.fsum(each.rounds * each.q for each in kinds)
+    reach = -float(special.ndtri(min(0.5, _LEFT_OUT * delta / drawn)))
+    above, below = (
+        _composed(kinds, reach, is_upper, log_delta=log_delta)
+        for is_upper in (True, False)
+    )
+    lower, upper = below.lower_epsilon(delta), above.upper_epsilon(delta)
+    return lower * (1 - _ROUNDING), upper * (1 + _ROUNDING)
+
+
+def log_delta_bounds(
+    composition: Composition, epsilon: float
+) -> tuple[float, float]:
+    """Returns bounds on the log of the least delta; see `epsilon_bounds`."""
+    if epsilon >= composition.largest:
+        return -math.inf, -math.inf
+    kinds = _kinds(composition)
+    lower, upper = (
+        _composed(kinds, _REACH, is_upper, epsilon=epsilon).delta(
+            epsilon, is_upper=is_upper
+        )
+        for is_upper in (False, True)
+    )
+    return (
+        math.log(lower) - _ROUNDING if lower else -math.inf,
+        math.log(upper) + _ROUNDING if upper else 0.0,
+    )
+
+
+def _kinds(composition: Composition) -> list[_Kind]:
+    kinds = []
+    for loss, count in zip(
+        composition.losses, composition.counts.tolist(), strict=True
+    ):
+        if isinstance(loss, ReplaceOneLoss):
+            q = loss.sampling_probability
+        elif isinstance(loss, MixtureLoss):
+            q = loss.probabilities[1]
+        else:
+            raise NumericalLimitError("`composition` must be supported.")
+        if loss.noise_multiplier < _LEAST_NOISE or q > _MOST_Q:
+            raise NumericalLimitError("Losses must be small.")
+        kinds.append(_Kind(loss, round(count), q, 1 / loss.noise_multiplier))
+    return kinds
+
+
+def _composed(
+    kinds: list[_Kind], reach: float, is_upper: bool, **target: float
+) -> tilted.Sum:
+    """Returns the sum of all losses on a grid."""
+    ends = []
+    for each in kinds:
+        far = reach + each.shift
+        ends.append((each.loss_at(-far), each.loss_at(far)))
+    total = math.fsum(each.rounds for each in kinds)
+    variance = math.fsum(each.rounds * each.variance for each in kinds)
+    longest = max(high - low for low, high in ends)
+    share = _STEP_ABOVE if is_upper else _STEP_BELOW
+    step = max(share * math.sqrt(variance / total), longest / _MOST_POINTS)
+    if not 0 < step < math.inf or reach > _MOST_REACH:
+        raise NumericalLimitError("`delta` must be larger, or the noise.")
+    of_kind = _above if is_upper else _below
+    parts = [
+        of_kind(
+            each,
+            step,
+            np.arange(math.floor(low / step), math.ceil(high / step) + 2.0),
+        )
+        for each, (low, high) in zip(kinds, ends, strict=True)
+    ]
+    return tilted.composed(parts, step, **target)
+
+
+def _masses(u: Array) -> tuple[Array, Array]:
+    """Returns normal masses between numbers, and bounds on their errors."""
+    masses = between(u)
+    tails = np.concatenate([[0.0], special.ndtr(-np.abs(u)), [0.0]])
+    return masses, _ERROR * (masses + tails[:-1] + tails[1:]) + _NOTHING
+
+
+def _above(kind: _Kind, step: float, places: Array) -> tilted.Losses:
+    """Returns losses that dominate, on the points of a grid; see (9.3)."""
+    logs = step * places
+    points = np.expm1(logs)
+    # No output of a cell has a larger loss than its upper end.
+    off = _ERROR * (np.abs(points) + kind.q)
+    masses, excess, of_masses, of_excess = kind.cells(logs - off)
+    low, high = points[:-1], points[1:]
+    length = np.exp(logs[:-1]) * math.expm1(step)
+    q, more = masses[1:-1], excess[1:-1]
+    error = np.maximum(np.abs(low), np.abs(high)) * of_masses[1:-1]
+    error += of_excess[1:-1]
+    found = np.zeros(len(points))
+    found[:-1] += (np.maximum(high * q - more, 0) + error) / length
+    found[1:] += (np.maximum(more - low * q, 0) + error) / length
+    found[1:] += 2 * off[:-1] / step * q
+    # Below, to 0 and the first point; above, to the last one and infinity.
+    found[0] += (
+        masses[0] + excess[0] + of_masses[0] + of_excess[0]
+    ) / math.exp(logs[0])
+    found[-1] += masses[-1] + of_masses[-1]
+    infinite = max(0.0, float(excess[-1] - points[-1] * masses[-1]))
+    infinite += float(of_excess[-1] + points[-1] * of_masses[-1])
+    infinite += float(2 * off[-1] * math.exp(logs[-1]) * masses[-1])
+    return tilted.Losses(
+        round(float(places[0])), found * np.exp(logs), infinite, kind.rounds
+    )
+
+
+def _below(kind: _Kind, step: float, places: Array) -> tilted.Losses:
+    """Returns losses of whoever sees cells, rounded down; see (9.4)."""
+    masses, excess, of_masses, of_excess = kind.cells(
+        step * (places + _FROM_POINT)
+    )
+    least = excess - of_excess
+    under_p = masses - of_masses + least
+    seen = (masses > of_masses) & (under_p > _ROUNDING * masses)
+    masses += np.where(least > 0, of_masses, -of_masses)
+    losses = np.log1p(least[seen] / masses[seen])
+    found = np.floor(losses / step - _ROUNDING).astype(np.int64)
+    first = int(found.min())
+    return tilted.Losses(
+        first,
+        np.asarray(np.bincount(found - first, under_p[seen]), np.float64),
+        0.0,
+        kind.rounds,
+    )

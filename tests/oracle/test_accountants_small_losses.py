@@ -1,0 +1,155 @@
+"""Rounds that hardly ever draw the record, on a grid, against other ways.
+
+The ways are a closed form for one round, quadrature for two, and the line
+integral where it is precise.
+"""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from keras_dp.accountants import Fourier
+from keras_dp.accountants.compose import single_round
+from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.grid import small_losses
+from keras_dp.accountants.compose.line import integral
+from keras_dp.accountants.loss.mixture import MixtureLoss
+from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
+from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+from tests.oracle.test_accountants_few_rounds import composed_by_quadrature
+
+
+def law_of(noise_multiplier, q, kind) -> MixtureLoss | ReplaceOneLoss:
+    if kind == "replaced":
+        return ReplaceOneLoss(noise_multiplier, q)
+    return MixtureLoss(noise_multiplier, (1 - q, q), kind == "added")
+
+
+def rounds_of(law, count=1) -> Composition:
+    return Composition((law,), np.array([float(count)]))
+
+
+@pytest.mark.parametrize("kind", ["removed", "added"])
+@pytest.mark.parametrize("noise_multiplier", [0.8, 1.0, 5.0])
+@pytest.mark.parametrize("q", [1e-4, 1e-9])
+def test_one_round_is_what_its_closed_form_says(
+    noise_multiplier, q, kind
+) -> None:
+    law, log_delta = law_of(noise_multiplier, q, kind), math.log(q / 20)
+
+    lower, upper = small_losses.epsilon_bounds(rounds_of(law), log_delta)
+
+    true = single_round.epsilon_bounds(law, log_delta)
+    assert lower <= true[0] <= true[1] <= upper
+    assert upper - lower < 0.05 * upper
+
+
+@pytest.mark.parametrize("kind", ["removed", "added"])
+def test_two_rounds_are_what_quadrature_says(kind) -> None:
+    law = law_of(1.0, 1e-4, kind)
+    epsilon = 1e-4
+
+    lower, upper = small_losses.log_delta_bounds(rounds_of(law, 2), epsilon)
+
+    true = composed_by_quadrature(law, 2, epsilon, 1)
+    assert lower <= math.log(true) <= upper
+    assert upper - lower < 0.03
+
+
+@pytest.mark.parametrize("kind", ["removed", "added", "replaced"])
+@pytest.mark.parametrize(("q", "count"), [(1e-5, 100), (1e-4, 2500)])
+def test_many_rounds_are_what_the_line_says(q, count, kind) -> None:
+    whole = rounds_of(law_of(1.0, q, kind), count)
+    log_delta = math.log(1e-6)
+
+    lower, upper = small_losses.epsilon_bounds(whole, log_delta)
+
+    line = integral.epsilon_bounds(whole, log_delta, 1e-6)
+    assert lower <= line[0] <= line[1] <= upper
+    assert upper - lower < 0.03 * upper
+
+
+KINDS = [
+    small_losses._Kind(law_of(1 / shift, q, kind), 1, q, shift)
+    for kind in ("removed", "added", "replaced")
+    for q, shift in ((0.1, 3.3), (1e-4, 1.0), (1e-9, 0.01))
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_have_the_losses_that_they_are_computed_for(kind) -> None:
+    """(9.2) in 60 digits: within the bound, and not within 1e-5 of it."""
+    most = min(kind.loss.largest, kind.loss_at(38.0 + kind.shift))
+    sizes = most * np.geomspace(1e-9, 0.999, 40)
+    losses = np.concatenate([-sizes[::-1], sizes])
+    outputs = kind.outputs(losses)
+    off = []
+    with mp.workdps(60):
+        for loss, output in zip(losses, outputs, strict=True):
+            if not abs(output) < 50:
+                continue
+            ratios = [
+                1 - kind.q + kind.q * mp.exp(shift * output - shift**2 / 2)
+                for shift in map(mp.mpf, kind.drawn)
+            ]
+            error = mp.log(ratios[0]) - mp.log(ratios[1]) - mp.mpf(loss)
+            bound = small_losses._ERROR * (abs(np.expm1(loss)) + kind.q)
+            off.append(float(abs(error)) / bound)
+
+    assert 1e-5 < max(off) <= 1
+
+
+@pytest.mark.parametrize("width", [1.0, 1e-2, 1e-5])
+def test_masses_are_as_precise_as_is_said(width) -> None:
+    """(9.1) in 40 digits: within the bound, and not within 1e-4 of it."""
+    starts = np.linspace(-37.0, 36.0, 200)
+    off = []
+    with mp.workdps(40):
+        for start in starts:
+            ends = np.array([start, start + width])
+            masses, errors = small_losses._masses(ends)
+            # On the smaller side: nothing cancels.
+            low, high = map(mp.mpf, ends if start < 0 else -ends[::-1])
+            true = mp.ncdf(high) - mp.ncdf(low)
+            off.append(float(abs(true - mp.mpf(masses[1]))) / errors[1])
+
+    assert 1e-4 < max(off) <= 1
+
+
+@pytest.mark.parametrize("part", ["_above", "_below"])
+def test_control_other_ends_of_cells_bound_nothing(part, monkeypatch) -> None:
+    """Masses that move to one end of their cell, and losses rounded up."""
+    law, log_delta = law_of(1.0, 1e-4, "removed"), math.log(5e-6)
+    of_kind = getattr(small_losses, part)
+
+    def moved(kind, step, places):
+        found = of_kind(kind, step, places)
+        return found._replace(first=found.first + (-1, 1)[part == "_below"])
+
+    monkeypatch.setattr(small_losses, part, moved)
+    lower, upper = small_losses.epsilon_bounds(rounds_of(law), log_delta)
+
+    true = single_round.epsilon_bounds(law, log_delta)[0]
+    assert lower > true or upper < true
+
+
+@pytest.mark.parametrize(
+    ("noise_multiplier", "q", "count", "delta"),
+    [(5.0, 1e-9, 2111, 1e-9), (1.0, 1e-7, 2, 1e-8), (2.0, 1e-9, 40_000, 1e-8)],
+)
+@pytest.mark.parametrize("neighbours", ["replace_one", "add_or_remove_one"])
+def test_epsilons_next_to_0_have_two_near_bounds(
+    noise_multiplier, q, count, delta, neighbours
+) -> None:
+    """The moments alone bound them ten times as far up."""
+    step = Round(
+        PoissonSampling(q), (GaussianSum("sum", 1.0, noise_multiplier),)
+    )
+
+    lower, upper = Fourier().epsilon_bounds(
+        [(step, count)], delta=delta, neighbours=neighbours
+    )
+
+    assert 0 < lower <= upper < 1.03 * lower
