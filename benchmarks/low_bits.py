@@ -159,14 +159,11 @@ def timing() -> dict[str, float]:
     """Returns rank correlations of sizes and times, with a control."""
     import tensorflow as tf
 
-    from keras_dp.dp_queries import (
-        DiscreteGaussianSumQuery,
-        GaussianSumQuery,
-    )
+    from keras_dp.dp_queries import GaussianSumQuery
 
-    def drawer(query: Any, kind: Any = tf.float32) -> Callable[[], float]:
+    def drawer(query: Any) -> Callable[[], float]:
         state = query.initial_global_state()
-        sums = query.initial_sample_state(tf.zeros([1], kind))
+        sums = query.initial_sample_state(tf.zeros([1]))
 
         @tf.function(autograph=False)
         def released(state: Any) -> Any:
@@ -187,9 +184,6 @@ def timing() -> dict[str, float]:
         ),
         "`GaussianSumQuery`": correlation(
             drawer(GaussianSumQuery(1.0, 1.0)), 2_000
-        ),
-        "`DiscreteGaussianSumQuery`": correlation(
-            drawer(DiscreteGaussianSumQuery(1.0, 30.0), tf.int32), 2_000
         ),
     }
 

@@ -17,7 +17,6 @@ from keras_dp.dp_queries import (
     joint_clip_query,
     nested_query,
     normalized_query,
-    quantized_sum_query,
 )
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.experimental.random_allocation import AllocatedBatches
@@ -28,7 +27,7 @@ from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import CoordinateBounds
 from keras_dp.ledger.events.noise_families import StudentTNoise
 from keras_dp.ledger.rows import reservation
-from keras_dp.noise import discrete_gaussian, samplers, seeds
+from keras_dp.noise import samplers, seeds
 from keras_dp.optimizers import dp_optimizer, private_round
 from keras_dp.sampling import (
     FixedMicrobatches,
@@ -227,19 +226,6 @@ def _(patch):
     patch.setattr(
         joint_clip_query.records_lib, "joint_norms", lambda each: each[-1]
     )
-
-
-@mutant(
-    "clip",
-    "integers are rounded up",
-    lambda: training(
-        query=dp_queries.NormalizedQuery(
-            dp_queries.QuantizedSumQuery(1.0, 1.0, 1e-2), 20
-        )
-    ),
-)
-def _(patch):
-    patch.setattr(quantized_sum_query.tf, "floor", tf.math.ceil)
 
 
 def encoded():
@@ -819,24 +805,6 @@ def _(patch):
         return found
 
     patch.setattr(private_round.PrivateRound, "initial_state", states)
-
-
-@mutant(
-    "noise",
-    "integers get half of their noise",
-    lambda: training(
-        query=dp_queries.NormalizedQuery(
-            dp_queries.QuantizedSumQuery(1.0, 1.0, 1e-3), 20
-        )
-    ),
-)
-def _(patch):
-    around(
-        patch,
-        discrete_gaussian,
-        "sample",
-        lambda f: lambda *args, **options: f(*args, **options) // 2,
-    )
 
 
 @mutant("noise", "Student's noise is halved", encoded)

@@ -12,7 +12,6 @@ from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     AdaptiveScaleQuery,
     CorrelatedSumQuery,
-    DiscreteGaussianSumQuery,
     DiscretizedSumQuery,
     DPQuery,
     EncodedSumQuery,
@@ -27,7 +26,6 @@ from keras_dp.dp_queries import (
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
-    QuantizedSumQuery,
     RestartQuery,
     ScheduledQuery,
     TreeResidualSumQuery,
@@ -37,7 +35,6 @@ from keras_dp.ledger import (
     BufferedToeplitz,
     CoordinateBounds,
     CorrelatedSum,
-    DiscreteGaussianSum,
     EncodedSum,
     GaussianSum,
     InverseToeplitz,
@@ -73,7 +70,6 @@ class Case:
         bare: The query with the same bounds and no noise; `without_noise`
             finds that of the Gaussian queries.
         materializes: Whether it asks for the records themselves.
-        integers: Whether records are of int32.
     """
 
     name: str
@@ -83,20 +79,13 @@ class Case:
     owners: tuple[int, ...]
     bare: DPQuery | None = None
     materializes: bool = False
-    integers: bool = False
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def template(self) -> Any:
-        return tf.nest.map_structure(
-            lambda shape: tf.zeros(shape, self.dtype), self.shapes
-        )
-
-    @property
-    def dtype(self) -> tf.DType:
-        return tf.int32 if self.integers else tf.float32
+        return tf.nest.map_structure(lambda shape: tf.zeros(shape), self.shapes)
 
     @property
     def draws(self) -> bool:
@@ -115,8 +104,7 @@ class Case:
         def leaf(shape: tf.TensorShape) -> tf.Tensor:
             sizes = 10 ** generator.uniform(-2, 2, [batch] + [1] * len(shape))
             values = sizes * generator.standard_normal([batch, *shape])
-            values = np.round(values) if self.integers else values
-            return tf.constant(values, self.dtype)
+            return tf.constant(values, tf.float32)
 
         return tf.nest.map_structure(leaf, self.shapes)
 
@@ -751,47 +739,5 @@ QUERIES = [
         ),
         (0, 0, 1, 2),
         bare=correlated(0.0),
-    ),
-    Case(
-        "discrete-gaussian",
-        DiscreteGaussianSumQuery(9.5, 50.0),
-        {"w": _S([2, 3]), "b": [_S([]), _S([2])]},
-        (DiscreteGaussianSum("r", 9.5, 50),),
-        (0, 0, 0),
-        bare=DiscreteGaussianSumQuery(9.5, 0.0),
-        materializes=True,
-        integers=True,
-    ),
-    Case(
-        "nested-discrete-gaussian",
-        NestedQuery(
-            [
-                NormalizedQuery(DiscreteGaussianSumQuery(9.5, 50.0), 16),
-                DiscreteGaussianSumQuery(2.0, 40.0),
-            ]
-        ),
-        [_S([3]), (_S([5]),)],
-        (
-            DiscreteGaussianSum("r/0", 9.5, 50),
-            DiscreteGaussianSum("r/1", 2, 40),
-        ),
-        (0, 1),
-        bare=NestedQuery(
-            [
-                NormalizedQuery(DiscreteGaussianSumQuery(9.5, 0.0), 16),
-                DiscreteGaussianSumQuery(2.0, 0.0),
-            ]
-        ),
-        materializes=True,
-        integers=True,
-    ),
-    Case(
-        "quantized",
-        QuantizedSumQuery(1.5, 2.0, granularity=0.01),
-        {"a": _S([2, 2]), "b": (_S([]), _S([3]))},
-        (DiscreteGaussianSum("r", 150 * (1 + 2.0**-40), 200),),
-        (0, 0, 0),
-        bare=QuantizedSumQuery(1.5, 0.0, granularity=0.01),
-        materializes=True,
     ),
 ]

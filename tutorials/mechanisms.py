@@ -32,7 +32,6 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
-    QuantizedSumQuery,
     RestartQuery,
     TreeResidualSumQuery,
 )
@@ -182,9 +181,6 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
                 clipped_count_stddev=task.batch / 20,
                 expected_num_records=batch,
             )
-        ),
-        "integers": lambda: average(
-            QuantizedSumQuery(1.0, z, granularity=1 / (64 * math.sqrt(size)))
         ),
         "tree": lambda: average(
             RestartQuery(

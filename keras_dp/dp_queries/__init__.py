@@ -4,9 +4,6 @@ from keras_dp import _training_extra as _training_extra
 from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
 from keras_dp.dp_queries.adaptive_scale_query import AdaptiveScaleQuery
 from keras_dp.dp_queries.correlated_sum_query import CorrelatedSumQuery
-from keras_dp.dp_queries.discrete_gaussian_sum_query import (
-    DiscreteGaussianSumQuery,
-)
 from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
 from keras_dp.dp_queries.dp_query import DPQuery
 from keras_dp.dp_queries.dp_query import Mechanism as Mechanism
@@ -25,7 +22,6 @@ from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
     QuantileAdaptiveClipSumQuery,
 )
 from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
-from keras_dp.dp_queries.quantized_sum_query import QuantizedSumQuery
 from keras_dp.dp_queries.records import LazyRecords as LazyRecords
 from keras_dp.dp_queries.restart_query import (
     RestartQuery,
@@ -38,7 +34,6 @@ __all__ = [
     "AdaptiveScaleQuery",
     "CorrelatedSumQuery",
     "DPQuery",
-    "DiscreteGaussianSumQuery",
     "DiscretizedSumQuery",
     "EncodedSumQuery",
     "ErrorCorrectedQuery",
@@ -52,7 +47,6 @@ __all__ = [
     "PreselectedVectors",
     "QuantileAdaptiveClipSumQuery",
     "QuantileEstimatorQuery",
-    "QuantizedSumQuery",
     "RestartQuery",
     "ScheduledQuery",
     "TreeResidualSumQuery",

@@ -48,7 +48,7 @@ QUERIES = {
                     20,
                 ),
                 "head": dp_queries.NormalizedQuery(
-                    dp_queries.QuantizedSumQuery(1.0, 1.0, 1e-3), 20
+                    dp_queries.GaussianSumQuery(1.0, 1.0), 20
                 ),
             }
         )

@@ -28,7 +28,6 @@ from keras_dp.dp_queries import (
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
-    QuantizedSumQuery,
     RestartQuery,
     TreeResidualSumQuery,
 )
@@ -92,7 +91,6 @@ QUERIES = {
         [tf.TensorSpec(shape) for shape in SHAPES],
         first_rounds=2,
     ),
-    "integers": averaged(QuantizedSumQuery(1.0, 1.0, granularity=0.001)),
     "tree": averaged(tree(TreeResidualSumQuery)),
     "tree-restarted": averaged(
         RestartQuery(tree(TreeResidualSumQuery), period=3)
@@ -111,7 +109,7 @@ QUERIES = {
             NestedQuery(averaged(NestedQuery(averaged(adaptive())))),
             KSDenoisedQuery(averaged(quantile(0.1))),
             averaged(DiscretizedSumQuery(0.01, 1.0, 1.0)),
-            NestedQuery(averaged(QuantizedSumQuery(1.0, 1.0, 0.01))),
+            NestedQuery(averaged(GaussianSumQuery(1.0, 1.0))),
         ]
     ),
 }

@@ -17,7 +17,6 @@ from keras_dp.auditing.replay import sensitivity
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     AdaptiveScaleQuery,
-    DiscreteGaussianSumQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
     KSDenoisedQuery,
@@ -337,7 +336,6 @@ class TestRefusals:
         "inner",
         [
             KSDenoisedQuery(GaussianSumQuery(1.0, 1.0)),
-            DiscreteGaussianSumQuery(1.0, 1.0),
             TreeResidualSumQuery(1.0, 1.0, specs(SHAPES)),
             NestedQuery([KSDenoisedQuery(GaussianSumQuery(1.0, 1.0))]),
         ],

@@ -36,9 +36,7 @@ def specs(nest):
 
 
 def filled(leaf, value):
-    """Returns `value` everywhere; for integers the largest is not finite."""
-    if not leaf.dtype.is_floating and value != 0:
-        value = leaf.dtype.max
+    """Returns `value` everywhere."""
     return tf.fill(tf.shape(leaf), tf.cast(value, leaf.dtype))
 
 

@@ -121,14 +121,14 @@ FLOORS = {
         "chunked_sums nested_query record_specs summing_query wrapping_query",
         "proven_sum",
         (
-            "discrete_gaussian_sum_query encoded_sum_query "
+            "encoded_sum_query "
             "error_corrected_query gaussian_sum_query ks_denoised_query "
             "no_privacy_sum_query normalized_query"
         ),
         (
             "adaptive_scale_query adaptive_sum_query discretized_sum_query "
             "correlated_sum_query gaussian_average_query joint_clip_query "
-            "quantized_sum_query tree_residual_sum_query"
+            "tree_residual_sum_query"
         ),
         (
             "adaptive_clip_sum_query quantile_estimator_query restart_query "
@@ -165,7 +165,7 @@ FLOORS = {
         "streams",
         "seeds",
         "grid",
-        "discrete_gaussian filtered_noise samplers tree_noise",
+        "filtered_noise samplers tree_noise",
     ],
     "optimizers": [
         (
