@@ -8,8 +8,8 @@ Its price is in `accountants.normalize`.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from keras_dp import _check
@@ -43,6 +43,9 @@ class SamplingEvent:
     draws_whole_units: ClassVar[bool] = False
     drawn_by_library: bool = False
 
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
     @property
     def words(self) -> str:
         """How the sample was drawn, in a few words."""
@@ -65,10 +68,6 @@ class PoissonSampling(SamplingEvent):
 
     probability: float
     drawn_by_library: bool = False
-
-    def __post_init__(self) -> None:
-        _as_floats(self, _check.probability, "probability")
-        _check.boolean(drawn_by_library=self.drawn_by_library)
 
     @override
     @property
@@ -125,11 +124,6 @@ class TruncatedPoissonSampling(SamplingEvent):
     population_size: int
     drawn_by_library: bool = False
 
-    def __post_init__(self) -> None:
-        _as_floats(self, _check.probability, "probability")
-        _as_integers(self, "batch_size", "population_size")
-        _check.boolean(drawn_by_library=self.drawn_by_library)
-
     @override
     @property
     def words(self) -> str:
@@ -159,8 +153,7 @@ class FixedSizeWithoutReplacement(SamplingEvent):
     drawn_by_library: bool = False
 
     def __post_init__(self) -> None:
-        _as_integers(self, "sample_size", "population_size")
-        _check.boolean(drawn_by_library=self.drawn_by_library)
+        SamplingEvent.__post_init__(self)
         if self.sample_size > self.population_size:
             raise ValueError(
                 "`sample_size` must be <= `population_size` when drawing "
@@ -197,10 +190,6 @@ class FixedSizeWithReplacement(SamplingEvent):
     population_size: int
     drawn_by_library: bool = False
 
-    def __post_init__(self) -> None:
-        _as_integers(self, "sample_size", "population_size")
-        _check.boolean(drawn_by_library=self.drawn_by_library)
-
     @override
     @property
     def words(self) -> str:
@@ -227,10 +216,6 @@ class DisjointBatches(SamplingEvent):
 
     epoch_id: str
     drawn_by_library: bool = False
-
-    def __post_init__(self) -> None:
-        _check.non_empty_text(epoch_id=self.epoch_id)
-        _check.boolean(drawn_by_library=self.drawn_by_library)
 
     @override
     @property
@@ -270,15 +255,13 @@ class RandomAllocation(SamplingEvent):
     drawn_by_library: bool = False
 
     def __post_init__(self) -> None:
-        _check.non_empty_text(epoch_id=self.epoch_id)
-        _as_integers(self, "batches", "batches_per_record")
+        SamplingEvent.__post_init__(self)
         if self.batches_per_record > self.batches:
             raise ValueError(
                 "`batches_per_record` must be at most batches="
                 f"{self.batches!r}. Received: "
                 f"batches_per_record={self.batches_per_record!r}."
             )
-        _check.boolean(drawn_by_library=self.drawn_by_library)
 
     @override
     @property
@@ -320,16 +303,13 @@ class CyclicPoissonSampling(SamplingEvent):
     drawn_by_library: bool = False
 
     def __post_init__(self) -> None:
-        _check.non_empty_text(epoch_id=self.epoch_id)
+        SamplingEvent.__post_init__(self)
         draw, _, cycle = self.epoch_id.rpartition("-")
         if not draw or not (cycle.isascii() and cycle.isdecimal()):
             raise ValueError(
                 "`epoch_id` must be the id of a draw, a hyphen, and the number "
                 f"of a cycle. Received: epoch_id={self.epoch_id!r}."
             )
-        _as_integers(self, "classes")
-        _as_floats(self, _check.probability, "probability")
-        _check.boolean(drawn_by_library=self.drawn_by_library)
 
     @property
     def draw_id(self) -> str:
@@ -369,9 +349,6 @@ class FullDataset(SamplingEvent):
     kind: ClassVar[str] = "full_dataset"
 
     drawn_by_library: bool = False
-
-    def __post_init__(self) -> None:
-        _check.boolean(drawn_by_library=self.drawn_by_library)
 
     @override
     @property
@@ -438,6 +415,9 @@ class SumQueryEvent:
     stands_alone: ClassVar[bool] = False
     name: str
 
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
     @property
     def is_seeded(self) -> bool:
         """Whether the caller chose a seed of the draws of its own."""
@@ -481,12 +461,6 @@ class GaussianSum(SumQueryEvent):
     name: str
     l2_norm_bound: float
     noise_stddev: float
-
-    def __post_init__(self) -> None:
-        _check.non_empty_text(name=self.name)
-        _as_floats(
-            self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
-        )
 
     @override
     @property
@@ -535,9 +509,6 @@ class NonPrivateSum(SumQueryEvent):
 
     name: str
 
-    def __post_init__(self) -> None:
-        _check.non_empty_text(name=self.name)
-
     @override
     @property
     def words(self) -> str:
@@ -569,12 +540,6 @@ class DiscreteGaussianSum(SumQueryEvent):
     name: str
     l2_norm_bound: float
     noise_scale: float
-
-    def __post_init__(self) -> None:
-        _check.non_empty_text(name=self.name)
-        _as_floats(
-            self, _check.finite_non_negative, "l2_norm_bound", "noise_scale"
-        )
 
     @override
     @property
@@ -612,12 +577,6 @@ class TreeSum(SumQueryEvent):
     l2_norm_bound: float
     noise_stddev: float
     tree_id: str
-
-    def __post_init__(self) -> None:
-        _check.non_empty_text(name=self.name, tree_id=self.tree_id)
-        _as_floats(
-            self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
-        )
 
     @override
     @property
@@ -671,17 +630,12 @@ class CorrelatedSum(SumQueryEvent):
     mechanism_id: str
 
     def __post_init__(self) -> None:
-        _check.non_empty_text(name=self.name, mechanism_id=self.mechanism_id)
-        _as_floats(
-            self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
-        )
+        SumQueryEvent.__post_init__(self)
         if not self.mechanism_id.isascii() or not self.mechanism_id.isalnum():
             raise ValueError(
                 "`mechanism_id` must have letters and digits only. "
                 f"Received: mechanism_id={self.mechanism_id!r}."
             )
-        _check.kind(Strategy, strategy=self.strategy)
-        _as_integers(self, "rounds")
         most = self.strategy.largest_rounds
         if most is not None and self.rounds > most:
             raise ValueError(
@@ -733,9 +687,7 @@ class EncodedSum(SumQueryEvent):
     noise: NoiseDistribution
 
     def __post_init__(self) -> None:
-        _check.non_empty_text(name=self.name)
-        _check.kind(CoordinateBounds, bounds=self.bounds)
-        _check.kind(NoiseDistribution, noise=self.noise)
+        SumQueryEvent.__post_init__(self)
         check_fields(self.noise)
 
     @override
@@ -779,16 +731,12 @@ class ThresholdedSum(SumQueryEvent):
     threshold: float
 
     def __post_init__(self) -> None:
-        _check.non_empty_text(name=self.name)
-        _as_floats(
-            self,
-            _check.finite_positive,
-            "l2_norm_bound",
-            "noise_stddev",
-            "threshold",
+        SumQueryEvent.__post_init__(self)
+        _check.finite_positive(
+            l2_norm_bound=self.l2_norm_bound,
+            noise_stddev=self.noise_stddev,
+            threshold=self.threshold,
         )
-        _check.integer_at_least(1, max_keys=self.max_keys)
-        object.__setattr__(self, "max_keys", int(self.max_keys))
 
     @override
     @property
@@ -893,24 +841,42 @@ def _sum_in_words(query: Any, kind: str) -> str:
     )
 
 
-def _as_integers(event: Any, *fields: str) -> None:
-    """Checks fields, and turns NumPy integers into Python's."""
-    for field in fields:
-        value = getattr(event, field)
-        _check.integer_at_least(1, **{field: value})
-        object.__setattr__(event, field, int(value))
+@functools.cache
+def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(kind)
 
 
-def _as_floats(event: Any, check: Callable[..., None], *fields: str) -> None:
-    """Checks fields, and turns integers and NumPy scalars into floats."""
-    for field in fields:
-        value = getattr(event, field)
-        check(**{field: value})
-        try:
-            number = float(value) + 0.0  # Minus zero is zero.
-        except OverflowError:
-            number = math.inf
-        if type(value) is not float:
-            # As a float, a valid number may become infinite or zero.
-            check(**{field: number})
-        object.__setattr__(event, field, number)
+def _check_fields(event: Any) -> None:
+    """Checks each field by its type, and turns numbers into Python's."""
+    for field in _fields(event.__class__):
+        name, value = field.name, getattr(event, field.name)
+        if field.type is float:
+            value = _as_float(name, value)
+        elif field.type is int:
+            _check.integer_at_least(1, **{name: value})
+            value = int(value)
+        elif field.type is str:
+            _check.non_empty_text(**{name: value})
+        elif field.type is bool:
+            _check.boolean(**{name: value})
+        elif isinstance(field.type, type):
+            _check.kind(field.type, **{name: value})
+        object.__setattr__(event, name, value)
+
+
+def _as_float(name: str, value: Any) -> float:
+    """Returns a bound, a noise or a probability, checked."""
+    check = (
+        _check.probability
+        if name == "probability"
+        else _check.finite_non_negative
+    )
+    check(**{name: value})
+    try:
+        number = float(value) + 0.0  # Minus zero is zero.
+    except OverflowError:
+        number = math.inf
+    if type(value) is not float:
+        # As a float, a valid number may become infinite or zero.
+        check(**{name: number})
+    return number
