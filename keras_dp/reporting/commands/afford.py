@@ -21,11 +21,7 @@ HELP = "print how many more rounds a privacy target leaves room for"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_file(parser)
-    arguments.add_epsilon(parser)
-    arguments.add_delta(parser)
-    arguments.add_neighbours(parser)
-    arguments.add_units(parser)
+    arguments.add(parser, "file", "epsilon", "delta", "neighbours", "units")
 
 
 def answer(options: argparse.Namespace) -> Answer:

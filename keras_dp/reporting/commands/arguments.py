@@ -3,7 +3,7 @@
 import argparse
 import math
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from keras_dp import _check
 from keras_dp.accountants.normalize.adjacency import Neighbours
@@ -16,34 +16,107 @@ from keras_dp.reporting.standards.declarations import read_declarations
 _SQLITE = b"SQLite format 3\0"
 
 
-def add_file(parser: argparse.ArgumentParser, name: str = "file") -> None:
-    """Adds the ledger that a command reads."""
-    parser.add_argument(name, help="a ledger file")
+def file_name(text: str) -> str:
+    """Returns the name of a file, which does not look like a URL."""
+    if _check.looks_like_url(text):
+        raise argparse.ArgumentTypeError(
+            f"must be the name of a file, not {_check.shown(text)}"
+        )
+    return text
 
 
-def add_guarantee(parser: argparse.ArgumentParser) -> None:
-    """Adds a ledger, and the guarantee that is asked of it."""
-    add_file(parser)
-    add_delta_or_planned(parser)
-    add_neighbours(parser)
-    add_units(parser)
+def count(text: str) -> int:
+    """Returns a whole number >= 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number >= 1, not {text!r}"
+        )
+    return number
 
 
-def add_delta(parser: argparse.ArgumentParser) -> None:
-    """Adds the delta of a guarantee."""
-    parser.add_argument(
-        "--delta", type=delta, required=True, help="in (0, 1), such as 1e-5"
-    )
+def positive(text: str) -> float:
+    """Returns a finite number > 0."""
+    number = _number(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number > 0, not {text!r}")
+    return number
 
 
-def add_delta_or_planned(parser: argparse.ArgumentParser) -> None:
-    """Adds the delta of a guarantee, which the ledger may hold itself."""
-    parser.add_argument(
+def delta(text: str) -> float:
+    """Returns a number in (0, 1)."""
+    number = _number(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a number in (0, 1), not {text!r}"
+        )
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+# By a short name: the name on the command line, and what argparse is told.
+_ARGUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "file": ("file", {"help": "a ledger file"}),
+    "delta": (
         "--delta",
-        type=delta,
-        help="in (0, 1), such as 1e-5 (default: the smallest that a plan or an "
-        "account of the ledger names)",
-    )
+        {"type": delta, "required": True, "help": "in (0, 1), such as 1e-5"},
+    ),
+    "planned delta": (
+        "--delta",
+        {
+            "type": delta,
+            "help": "in (0, 1), such as 1e-5 (default: the smallest that a "
+            "plan or an account of the ledger names)",
+        },
+    ),
+    "epsilon": (
+        "--epsilon",
+        {"type": positive, "required": True, "help": "the target"},
+    ),
+    "neighbours": (
+        "--neighbours",
+        {
+            "choices": get_args(Neighbours),
+            "help": "the adjacency relation (default: the strongest that all "
+            "rounds support)",
+        },
+    ),
+    "units": (
+        "--units",
+        {
+            "type": count,
+            "default": 1,
+            "help": "how many units are protected together (default: 1)",
+        },
+    ),
+    "declarations": (
+        "--declarations",
+        {
+            "type": file_name,
+            "metavar": "TOML",
+            "help": "what people answer, where the ledger cannot",
+        },
+    ),
+    "json": ("--json", {"action": "store_true", "help": "print a JSON object"}),
+}
+# A ledger, and the guarantee that is asked of it.
+GUARANTEE = ("file", "planned delta", "neighbours", "units")
+
+
+def add(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Adds arguments that several commands have."""
+    for name in names:
+        flag, options = _ARGUMENTS[name]
+        parser.add_argument(flag, **options)
 
 
 def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
@@ -66,43 +139,6 @@ def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
     return min(named) if given is None else given
 
 
-def add_epsilon(parser: argparse.ArgumentParser) -> None:
-    """Adds the epsilon of a target."""
-    parser.add_argument(
-        "--epsilon", type=positive, required=True, help="the target"
-    )
-
-
-def add_neighbours(parser: argparse.ArgumentParser) -> None:
-    """Adds the adjacency relation."""
-    parser.add_argument(
-        "--neighbours",
-        choices=get_args(Neighbours),
-        help="the adjacency relation (default: the strongest that all rounds "
-        "support)",
-    )
-
-
-def add_units(parser: argparse.ArgumentParser) -> None:
-    """Adds the number of units that a guarantee protects together."""
-    parser.add_argument(
-        "--units",
-        type=count,
-        default=1,
-        help="how many units are protected together (default: 1)",
-    )
-
-
-def add_declarations(parser: argparse.ArgumentParser) -> None:
-    """Adds a file of what people declare."""
-    parser.add_argument(
-        "--declarations",
-        type=file_name,
-        metavar="TOML",
-        help="what people answer, where the ledger cannot",
-    )
-
-
 def declared(options: argparse.Namespace) -> dict[str, str]:
     """Returns what people declare, in the file that was given.
 
@@ -111,13 +147,6 @@ def declared(options: argparse.Namespace) -> dict[str, str]:
     """
     given = options.declarations
     return read_declarations(given) if given else {}
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Adds the choice of JSON."""
-    parser.add_argument(
-        "--json", action="store_true", help="print a JSON object"
-    )
 
 
 def existing(path: str) -> PrivacyLedger:
@@ -167,50 +196,3 @@ def check_replaceable(path: str) -> None:
                 f"The file {path!r} is a ledger, or another database. It was "
                 "not replaced. Choose another name."
             )
-
-
-def file_name(text: str) -> str:
-    """Returns the name of a file, which does not look like a URL."""
-    if _check.looks_like_url(text):
-        raise argparse.ArgumentTypeError(
-            f"must be the name of a file, not {_check.shown(text)}"
-        )
-    return text
-
-
-def count(text: str) -> int:
-    """Returns a whole number >= 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number >= 1, not {text!r}"
-        )
-    return number
-
-
-def positive(text: str) -> float:
-    """Returns a finite number > 0."""
-    number = _number(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number > 0, not {text!r}")
-    return number
-
-
-def delta(text: str) -> float:
-    """Returns a number in (0, 1)."""
-    number = _number(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(
-            f"must be a number in (0, 1), not {text!r}"
-        )
-    return number
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -22,7 +22,7 @@ HELP = "list the accounts of a ledger and what is left, or open one"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_file(parser)
+    arguments.add(parser, "file")
     parser.add_argument("--open", metavar="NAME", help="open this account")
     parser.add_argument("--kind", choices=("renyi", "gaussian", "division"))
     parser.add_argument("--epsilon", type=arguments.positive)
@@ -33,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a Rényi filter, > 1 (default: the one with the most room)",
     )
     parser.add_argument("--parent", help="the account of which it is a share")
-    arguments.add_neighbours(parser)
-    arguments.add_json(parser)
+    arguments.add(parser, "neighbours", "json")
 
 
 def answer(options: argparse.Namespace) -> Answer:

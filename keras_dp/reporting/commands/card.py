@@ -13,13 +13,13 @@ HELP = "print a model card in Markdown, filled from the ledger and its audits"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_guarantee(parser)
+    arguments.add(parser, *arguments.GUARANTEE)
     parser.add_argument(
         "--out",
         type=arguments.file_name,
         help="write the card to this file, such as README.md",
     )
-    arguments.add_declarations(parser)
+    arguments.add(parser, "declarations")
 
 
 def answer(options: argparse.Namespace) -> Answer:

@@ -18,7 +18,7 @@ HELP = "say in sentences what epsilon means for one person"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_guarantee(parser)
+    arguments.add(parser, *arguments.GUARANTEE)
 
 
 def answer(options: argparse.Namespace) -> Answer:

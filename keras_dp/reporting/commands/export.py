@@ -13,7 +13,7 @@ HELP = "write the rounds of a ledger as CSV"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_file(parser)
+    arguments.add(parser, "file")
     parser.add_argument(
         "--out",
         type=arguments.file_name,

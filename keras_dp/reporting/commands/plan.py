@@ -14,8 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--records", type=int, required=True, help="records in the data set"
     )
-    arguments.add_epsilon(parser)
-    arguments.add_delta(parser)
+    arguments.add(parser, "epsilon", "delta")
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument(
         "--batch-sizes",
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="records that one unit has at most, for all of which epsilon is "
         "(default: 1)",
     )
-    arguments.add_neighbours(parser)
+    arguments.add(parser, "neighbours")
 
 
 def answer(options: argparse.Namespace) -> Answer:

@@ -14,7 +14,7 @@ HELP = "print who spent what privacy, and which theorem covers it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_guarantee(parser)
+    arguments.add(parser, *arguments.GUARANTEE)
     parser.add_argument(
         "--all", action="store_true", help="print epsilon by every accountant"
     )
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.file_name,
         help="also write the report with pictures, as one HTML file",
     )
-    arguments.add_json(parser)
+    arguments.add(parser, "json")
     parser.add_argument(
         "--standard",
         type=str.lower,
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the requirements of a standard, each with the ledger's "
         "answer",
     )
-    arguments.add_declarations(parser)
+    arguments.add(parser, "declarations")
     parser.add_argument(
         "--form",
         type=arguments.file_name,

@@ -20,11 +20,9 @@ HELP = "list the runs of a ledger with their epsilon and the running total"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_file(parser)
-    arguments.add_delta_or_planned(parser)
-    arguments.add_neighbours(parser)
-    arguments.add_units(parser)
-    arguments.add_json(parser)
+    arguments.add(
+        parser, "file", "planned delta", "neighbours", "units", "json"
+    )
 
 
 def answer(options: argparse.Namespace) -> Answer:

@@ -16,8 +16,7 @@ HELP = "seal a ledger, and write a certificate of what it held and cost"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_file(parser)
-    arguments.add_delta_or_planned(parser)
+    arguments.add(parser, "file", "planned delta")
     parser.add_argument(
         "--out",
         type=arguments.file_name,
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.file_name,
         help="a PEM file with an Ed25519 key, to sign with",
     )
-    arguments.add_neighbours(parser)
+    arguments.add(parser, "neighbours")
 
 
 def answer(options: argparse.Namespace) -> Answer:

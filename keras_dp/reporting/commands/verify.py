@@ -20,7 +20,7 @@ HELP = "check that the rows of a ledger are as written"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_file(parser)
+    arguments.add(parser, "file")
     parser.add_argument(
         "--head", help="the head that an earlier `verify` printed"
     )
