@@ -28,6 +28,7 @@ from keras_dp.ledger import (
     TruncatedNegativeBinomial,
 )
 from keras_dp.ledger.events.trial_laws import TrialLaw
+from tests.trial_laws import generating
 
 LAWS: list[TrialLaw] = [
     TruncatedNegativeBinomial(-0.5, 4),
@@ -99,7 +100,7 @@ def best(
         worse = math.fsum(
             x for x, s in zip(p, scores, strict=True) if s < score
         )
-        level = law.generating(min(worse + equal, 1)) - law.generating(worse)
+        level = generating(law, min(worse + equal, 1)) - generating(law, worse)
         found.append(level * mass / equal if equal else 0.0)
     return found
 
@@ -370,7 +371,7 @@ def test_an_adversary_comes_near_to_the_bound() -> None:
         p, q = (
             -np.diff(
                 [
-                    law.generating(float(max(1 - x, 0)))
+                    generating(law, float(max(1 - x, 0)))
                     for x in [0.0, *np.cumsum(each[ranks])]
                 ]
             )

@@ -49,14 +49,6 @@ class TrialLaw(abc.ABC):
         """The probability of no trial at all."""
 
     @abc.abstractmethod
-    def generating(self, s: float) -> float:
-        """Returns `E[s^K]`.
-
-        Args:
-            s: In [0, 1].
-        """
-
-    @abc.abstractmethod
     def masses(self) -> Iterator[float]:
         """Yields the probability of no trial, of one trial, and so on."""
 
@@ -172,19 +164,6 @@ class TruncatedNegativeBinomial(TrialLaw):
         return 0.0
 
     @override
-    def generating(self, s: float) -> float:
-        whole, shape = -math.log(self.gamma), self.shape
-        part = -math.log1p(-(1 - self.gamma) * s)
-        if shape == 0:
-            return part / whole
-        if shape * whole <= 1:
-            return math.expm1(shape * part) / math.expm1(shape * whole)
-        # Without overflow.
-        return (math.exp(shape * (part - whole)) - math.exp(-shape * whole)) / (
-            -math.expm1(-shape * whole)
-        )
-
-    @override
     def masses(self) -> Iterator[float]:
         yield 0.0
         shape, left = self.shape, math.log1p(-self.gamma)
@@ -237,10 +216,6 @@ class PoissonTrials(TrialLaw):
     @property
     def no_trial(self) -> float:
         return math.exp(-self.mean)
-
-    @override
-    def generating(self, s: float) -> float:
-        return math.exp(-self.mean * (1 - s))
 
     @override
     def masses(self) -> Iterator[float]:
