@@ -138,28 +138,25 @@ def append_record(connection: Database, rounds: Rounds, count: int) -> None:
             with correlated noise.
         OverflowError: The number of all rounds would not fit 64 bits.
     """
-    _check_open(connection, rounds.run)
-    _check_mechanisms(connection, rounds, count)
-    _charge(connection, rounds.charge, count)
-    _add_to_total(connection, count)
+    _count(connection, rounds, count)
     _fold_record(connection, rounds, count)
 
 
 def append_reservation(connection: Database, rounds: Rounds, count: int) -> int:
     """Reserves `count` rounds, and returns the number of the new row.
 
-    Raises:
-        BudgetExceededError: The account has no room for the rounds.
-        LedgerWriteError: The run has ended; the ledger has accounts, and none
-            pays for the rounds; or they are not the next rows of a mechanism
-            with correlated noise.
-        OverflowError: The number of all rounds would not fit 64 bits.
+    It raises what `append_record` does.
     """
+    _count(connection, rounds, count)
+    return _append(connection, "reserve", rounds, count)
+
+
+def _count(connection: Database, rounds: Rounds, count: int) -> None:
+    """Counts rounds in the totals, if all of them may be added."""
     _check_open(connection, rounds.run)
     _check_mechanisms(connection, rounds, count)
     _charge(connection, rounds.charge, count)
     _add_to_total(connection, count)
-    return _append(connection, "reserve", rounds, count)
 
 
 def append_statement(
