@@ -33,25 +33,23 @@ QUERIES = {
         noise_multiplier=1.0,
         denominator=20,
     ),
-    "adaptive clip and quantized sum, nested in groups": lambda: (
-        dp_queries.NestedQuery(
-            {
-                "hidden": dp_queries.NormalizedQuery(
-                    dp_queries.QuantileAdaptiveClipSumQuery(
-                        1.0,
-                        1.0,
-                        0.5,
-                        0.2,
-                        clipped_count_stddev=2.0,
-                        expected_num_records=20,
-                    ),
-                    20,
+    "adaptive clip and a sum, nested in groups": lambda: dp_queries.NestedQuery(
+        {
+            "hidden": dp_queries.NormalizedQuery(
+                dp_queries.QuantileAdaptiveClipSumQuery(
+                    1.0,
+                    1.0,
+                    0.5,
+                    0.2,
+                    clipped_count_stddev=2.0,
+                    expected_num_records=20,
                 ),
-                "head": dp_queries.NormalizedQuery(
-                    dp_queries.GaussianSumQuery(1.0, 1.0), 20
-                ),
-            }
-        )
+                20,
+            ),
+            "head": dp_queries.NormalizedQuery(
+                dp_queries.GaussianSumQuery(1.0, 1.0), 20
+            ),
+        }
     ),
     "discretized and corrected": lambda: dp_queries.ErrorCorrectedQuery(
         dp_queries.NormalizedQuery(

@@ -182,7 +182,22 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+# Each is a fault before it, written in another way.
+ALIKE = (
+    "row before, no self-check",
+    "memory in a variable, eagerly",
+    "temperature of the batch",
+    "query that plans less",
+)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (name in ALIKE))
+        for name in FAULTS
+    ],
+)
 def test_a_fault_of_a_user_is_found(fault):
     train, question = FAULTS[fault]
 

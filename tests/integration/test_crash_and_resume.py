@@ -164,7 +164,7 @@ def test_make_private_continues_its_one_plan(tmp_path) -> None:
         assert found.claim.epsilon == pytest.approx(certified, rel=1e-6)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_other_arguments_are_planned_over_the_whole_plan(tmp_path) -> None:
     recipe(tmp_path, -40)
     kept = noise_of(tmp_path)

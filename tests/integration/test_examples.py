@@ -66,6 +66,7 @@ def test_a_private_example_keeps_its_target(name, quick, tmp_path) -> None:
     assert Path(ledger.path).is_relative_to(tmp_path)
 
 
+@pytest.mark.nightly
 def test_both_versions_of_an_example_make_a_row(quick) -> None:
     row = COMPARE["row"]("imbalanced")
 

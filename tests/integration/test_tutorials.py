@@ -67,16 +67,10 @@ QUICK = {
     "three_tools": "three_tools.py",
     "mcmahan": "papers/mcmahan_general.py",
 }
-# Those without.
-SUCCEED = [
-    "adult",
-    "mnist",
-    "mechanisms",
-    "gan",
-    "auditing",
-    "fine_tuning",
-    "private_search",
-]
+# Those without. The others ask the same of mechanisms and models with tests of
+# their own.
+EARLY = ("adult", "mnist", "auditing")
+LATE = ("mechanisms", "gan", "fine_tuning", "private_search")
 
 
 class Finished(NamedTuple):
@@ -157,12 +151,8 @@ def synthetic_mnist(path, train=96):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Returns all tutorials, run one after another.
-
-    At the same time they take twice the processor time: their threads wait for
-    each other.
-    """
-    folders = {name: tmp_path_factory.mktemp(name) for name in SUCCEED}
+    """Runs a tutorial, once."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in EARLY + LATE}
     data = synthetic_mnist(folders["mnist"] / "tiny.npz")
     programs = {
         "adult": (
@@ -194,10 +184,13 @@ def finished(tmp_path_factory):
             *("--out", str(folders["private_search"] / "out_search")),
         ),
     }
-    return {
-        name: finished_of(program, folders[name], *arguments)
-        for name, (program, *arguments) in programs.items()
-    }
+
+    @functools.cache
+    def run(name):
+        program, *arguments = programs[name]
+        return finished_of(program, folders[name], *arguments)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -230,19 +223,29 @@ def quick(tmp_path_factory):
 
 pytestmark = pytest.mark.full
 BOTH = pytest.mark.parametrize("name", ["adult", "mnist"])
-WITH_LEDGER = pytest.mark.parametrize("name", ["adult", "mnist", "gan"])
+WITH_LEDGER = pytest.mark.parametrize(
+    "name",
+    ["adult", "mnist", pytest.param("gan", marks=pytest.mark.nightly)],
+)
 CLAIM = re.compile(r"^epsilon <= (\S+) at delta = (\S+),", re.MULTILINE)
 # ceil(records / expected batch), or as many as asked for.
 ROUNDS = {"adult": 32, "mnist": 6, "gan": 12}
 
 
-@pytest.mark.parametrize("name", SUCCEED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *EARLY,
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in LATE),
+    ],
+)
 def test_a_tutorial_succeeds(finished, name) -> None:
-    assert finished[name].code == 0, finished[name].error
+    assert finished(name).code == 0, finished(name).error
 
 
+@pytest.mark.nightly
 def test_the_tutorial_of_mechanisms_has_a_line_for_each(finished) -> None:
-    _, *lines = finished["mechanisms"].text.strip().splitlines()
+    _, *lines = finished("mechanisms").text.strip().splitlines()
 
     rows = {line.split()[0]: line.split() for line in lines}
     assert set(rows) == {"groups", "adaptive", "corrected"}
@@ -255,8 +258,9 @@ def test_the_tutorial_of_mechanisms_has_a_line_for_each(finished) -> None:
     }
 
 
+@pytest.mark.nightly
 def test_the_tutorial_of_fine_tuning_has_a_row_for_each_way(finished) -> None:
-    text = finished["fine_tuning"].text
+    text = finished("fine_tuning").text
     rows = [
         line.split("|")[1:-1]
         for line in text.splitlines()
@@ -270,7 +274,7 @@ def test_the_tutorial_of_fine_tuning_has_a_row_for_each_way(finished) -> None:
 
 
 def test_the_tutorial_of_audits_has_a_verdict(finished) -> None:
-    text = finished["auditing"].text
+    text = finished("auditing").text
     path = Path(re.search(r"^Ledger: +(.+)$", text, re.MULTILINE)[1])
 
     with PrivacyLedger.open(path, mode="r") as ledger:
@@ -285,7 +289,7 @@ def test_the_tutorial_of_audits_has_a_verdict(finished) -> None:
 
 @WITH_LEDGER
 def test_its_ledger_replays_to_the_epsilon_it_printed(finished, name) -> None:
-    text = finished[name].text
+    text = finished(name).text
     path = Path(re.search(r"^Ledger: +(.+)$", text, re.MULTILINE)[1])
     printed, delta = map(float, CLAIM.search(text).groups())
 
@@ -303,6 +307,7 @@ def test_its_ledger_replays_to_the_epsilon_it_printed(finished, name) -> None:
     assert epsilon <= 2.9  # What all are calibrated to.
 
 
+@pytest.mark.nightly
 def test_the_tutorial_of_flower_counts_every_answer(flower) -> None:
     assert flower.code == 0, flower.error
     path = Path(re.search(r"^Ledger: +(.+)$", flower.text, re.MULTILINE)[1])
@@ -321,7 +326,7 @@ def test_the_tutorial_of_flower_counts_every_answer(flower) -> None:
 
 @BOTH
 def test_its_progress_bar_ends_at_the_same_epsilon(finished, name) -> None:
-    text = finished[name].text
+    text = finished(name).text
     shown = re.findall(r"epsilon: (\d+\.\d+)", text)[-1]
     printed = float(CLAIM.search(text)[1])
 
@@ -329,18 +334,18 @@ def test_its_progress_bar_ends_at_the_same_epsilon(finished, name) -> None:
 
 
 def test_the_census_tutorial_draws_its_plot(finished) -> None:
-    text = finished["adult"].text
+    text = finished("adult").text
     path = Path(re.search(r"^Plot: +(.+)$", text, re.MULTILINE)[1])
 
     assert path.read_bytes().startswith(b"\x89PNG\r\n")
     assert path.stat().st_size > 10_000  # More than an empty canvas.
-    assert path.is_relative_to(finished["adult"].folder / "out_adult")
+    assert path.is_relative_to(finished("adult").folder / "out_adult")
 
 
 @WITH_LEDGER
 def test_it_writes_nothing_outside_its_folder(finished, name) -> None:
-    folder = finished[name].folder.resolve()
-    files = [p for p in finished[name].written if not p.startswith(NOT_FILES)]
+    folder = finished(name).folder.resolve()
+    files = [p for p in finished(name).written if not p.startswith(NOT_FILES)]
 
     assert any(path.endswith(".ledger") for path in files)  # It did notice.
     assert [p for p in files if not Path(p).is_relative_to(folder)] == []
@@ -431,8 +436,9 @@ def test_mcmahan_prices_all_sums_of_a_round_as_one(quick) -> None:
     assert gradients < recorded
 
 
+@pytest.mark.nightly
 def test_the_private_search_leaves_one_round_in_its_ledger(finished) -> None:
-    text = finished["private_search"].text
+    text = finished("private_search").text
     path = Path(re.search(r"^Ledger: +(.+)$", text, re.MULTILINE)[1])
     search, one, seen = (
         float(re.search(rf"^  (\S+)  {name}", text, re.MULTILINE)[1])

@@ -307,7 +307,16 @@ def _would_loop(
 @pytest.mark.filterwarnings("ignore:.*unbuilt state:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["vit", "t5", "gemma3", "llama", "swin"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("vit", "gemma3"),
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("t5", "llama", "swin")
+        ),
+    ],
+)
 def test_no_layer_loops_over_examples(name: str, monkeypatch: Any) -> None:
     swin = _Case("swin", _swin, lambda: normal(16, 16, 3))
     case = {c.values[0].name: c.values[0] for c in _CASES}.get(name, swin)
@@ -364,7 +373,11 @@ def test_a_model_of_a_remat_scope_agrees() -> None:
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*`quantize` method:UserWarning")
 @pytest.mark.parametrize(
-    ("ways", "mode"), [("quantize lora", "jit"), ("lora quantize", "graph")]
+    ("ways", "mode"),
+    [
+        pytest.param("quantize lora", "jit", marks=pytest.mark.nightly),
+        ("lora quantize", "graph"),
+    ],
 )
 def test_quantized_models_with_lora_agree(ways: str, mode: str) -> None:
     model = _small_gpt2()
@@ -413,7 +426,10 @@ def _classifier(preprocessor: Any = None) -> keras.Model:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "others", "classes"),
-    [(_classifier, ["segment_ids"], 3), (_gpt2_lm, [], _ROWS)],
+    [
+        (_classifier, ["segment_ids"], 3),
+        pytest.param(_gpt2_lm, [], _ROWS, marks=pytest.mark.nightly),
+    ],
 )
 def test_tasks_are_trained(make: Any, others: list[str], classes: int) -> None:
     x = _tokens(*others, count=64)
