@@ -213,7 +213,7 @@ def test_a_check_leaves_no_trace():
     assert len(private.optimizer.ledger) == 2 * rounds
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_training_that_runs_eagerly_passes():
     report = check(training(run_eagerly=True), samples(), records=2)
 

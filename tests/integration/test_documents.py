@@ -5,14 +5,22 @@ import pytest
 from tests import documents
 
 README = documents.ROOT / "README.md"
-# The others ask the same of other pages.
+# The others ask the same of other pages: the longest of them at night.
 FIRST = {README, documents.ROOT / "docs/start.md"}
+LONG = {"keras_features", "tuning", "users"}
+
+
+def tier(path):
+    """Returns the marks of a page."""
+    if path in FIRST:
+        return ()
+    return pytest.mark.nightly if path.stem in LONG else pytest.mark.full
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=() if path in FIRST else pytest.mark.full)
+        pytest.param(path, marks=tier(path))
         for path in documents.programs()
         if documents.blocks(path)
     ],
