@@ -21,6 +21,7 @@ from keras_dp.planning import (
     plan_correlated_noise,
 )
 from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches
+from keras_dp.spending import RunDetails
 
 RECORDS, CLASSES, PROBABILITY, ROUNDS = 60, 3, 0.5, 10
 DELTA = 1e-5
@@ -28,12 +29,15 @@ SHAPES = [(4, 1), (1,)]
 STRATEGY = BandedToeplitz((1.0, 0.6, 0.3))
 
 
-def samples():
+def records():
     generator = np.random.default_rng(0)
     x = generator.normal(size=(RECORDS, 4)).astype("float32")
-    y = (x[:, :1] > 0).astype("float32")
+    return x, (x[:, :1] > 0).astype("float32")
+
+
+def samples():
     return CyclicPoissonBatches(
-        (x, y), classes=CLASSES, sampling_probability=PROBABILITY
+        records(), classes=CLASSES, sampling_probability=PROBABILITY
     )
 
 
@@ -134,6 +138,35 @@ class TestATraining:
         assert len(ledger) == 3
         for one, two in zip(weights, private.get_weights(), strict=True):
             np.testing.assert_array_equal(one, two)
+
+    def test_goes_on_in_its_process_with_its_own_keys(self, ledger) -> None:
+        private = private_model(query(), ledger)
+        source = PoissonBatches(records(), sampling_probability=0.5)
+
+        def stop(batch, logs):
+            if batch == 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            private.fit(
+                source,
+                epochs=1,
+                steps_per_epoch=ROUNDS,
+                verbose=0,
+                callbacks=[keras.callbacks.LambdaCallback(on_batch_end=stop)],
+            )
+        (left,) = (run.rest.count for run in ledger.runs)
+        private.fit(
+            source,
+            epochs=1,
+            steps_per_epoch=left,
+            verbose=0,
+            run=RunDetails(continues=1),
+        )
+
+        assert left == ROUNDS - 4
+        (only,) = ledger.rounds
+        assert only.count == ROUNDS
 
     def test_with_groups_and_other_sums_is_amplified_once(self, ledger) -> None:
         groups = {"kernel": ["kernel"], "bias": ["bias"]}
