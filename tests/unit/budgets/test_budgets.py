@@ -19,7 +19,9 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import (
     Account,
+    BandedToeplitz,
     Charge,
+    CorrelatedSum,
     DisjointBatches,
     FullDataset,
     GaussianSum,
@@ -40,6 +42,11 @@ DELTA = 1e-5
 def gaussian(z: float, q: float = 1.0) -> Round:
     sampling = FullDataset() if q == 1.0 else PoissonSampling(q)
     return Round(sampling, (GaussianSum("sum", 1.0, z),))
+
+
+def row_of(mechanism: str) -> CorrelatedSum:
+    strategy = BandedToeplitz((1.0, 0.5))
+    return CorrelatedSum("row", 1.0, 8.0, strategy, 10, mechanism)
 
 
 def tree_sum(name: str) -> TreeSum:
@@ -488,6 +495,39 @@ def unchecked(ledger, name, budget, parent=None) -> None:
     )
 
 
+class TestAMechanism:
+    """All of its rows have one cost, which a plan pays as a whole."""
+
+    ROW = Round(FullDataset(), (row_of("one"),))
+
+    def test_costs_a_plan_as_much_as_all_rows(self, ledger) -> None:
+        whole, part = (
+            budgets.FixedPlan([(self.ROW, count)], 20.0, DELTA)
+            for count in (10, 3)
+        )
+        budgets.open_account(ledger, "a", whole)
+        spend(ledger, self.ROW, 10, "a", account="a")
+
+        assert whole.cost == part.cost
+        assert Fourier().epsilon(ledger, delta=DELTA) <= whole.cost
+
+    def test_leaves_nothing_for_another(self, ledger) -> None:
+        """Three rows each of two mechanisms cost two of them."""
+        plan = budgets.FixedPlan([(self.ROW, 10)], 20.0, DELTA)
+        budgets.open_account(ledger, "a", plan)
+        spend(ledger, self.ROW, 3, "a", account="a")
+
+        other = Round(FullDataset(), (row_of("other"),))
+        with pytest.raises(BudgetExceededError, match="one of those in"):
+            spend(ledger, other, 3, "b", account="a")
+
+    def test_is_no_round_of_a_filter(self, ledger) -> None:
+        budgets.open_account(ledger, "a", budgets.GaussianFilter(9.0, DELTA))
+
+        with pytest.raises(UnsupportedEventError, match="with a FixedPlan"):
+            spend(ledger, self.ROW, 1, "a", account="a")
+
+
 class TestATreeOfTwoAccounts:
     """All of its rounds have one cost, so that one account pays for them."""
 
@@ -807,8 +847,9 @@ class TestGuarantee:
             lambda name: Round(DisjointBatches(name), SUM),
             lambda name: Round(RandomAllocation(name, 10), SUM),
             lambda name: Round(FullDataset(), (tree_sum(name),)),
+            lambda name: Round(FullDataset(), (row_of(name),)),
         ],
-        ids=["epoch", "allocation", "tree"],
+        ids=["epoch", "allocation", "tree", "mechanism"],
     )
     @pytest.mark.parametrize("another", [False, True])
     def test_a_part_of_a_whole_is_used_once(
