@@ -420,11 +420,16 @@ class TestPrice:
     @pytest.mark.parametrize(
         ("batches", "stddevs", "apart"),
         [
-            (1000, (0.05,), 1.001),
-            (100, (50.0, 0.05), 1.001),
-            (100, (1e6, 5.0, 0.5), 1.001),
+            pytest.param(1000, (0.05,), 1.001, marks=pytest.mark.full),
+            pytest.param(100, (50.0, 0.05), 1.001, marks=pytest.mark.nightly),
+            pytest.param(
+                *(100, (1e6, 5.0, 0.5), 1.001), marks=pytest.mark.full
+            ),
             (100, (1e12, 1.0), 1.001),
-            (10, tuple(np.linspace(1.0, 1.1, 12)), 1.05),
+            pytest.param(
+                *(10, tuple(np.linspace(1.0, 1.1, 12)), 1.05),
+                marks=pytest.mark.full,
+            ),
             (50, (0.01, 50.0), math.inf),
         ],
     )
