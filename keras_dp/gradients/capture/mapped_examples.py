@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.operations import BATCHED_PRODUCT
 from keras_dp.keras_internals import function_nodes, trace_of
 
@@ -24,9 +25,19 @@ def map_examples(function: Callable[[Any], Any], rows: Any) -> Any:
 
     Returns:
         The results, with the batch as a new first axis.
+
+    Raises:
+        PrivateTrainingError: TensorFlow runs no graphs.
     """
     if tf.executing_eagerly():
         # Only a graph shows the products.
+        if tf.config.functions_run_eagerly():
+            raise PrivateTrainingError(
+                "`tf.config.run_functions_eagerly` must be off while per-"
+                "example gradients are computed, which needs graphs. Received: "
+                "on. Call tf.config.run_functions_eagerly(False); to debug a "
+                "step, compile the model with run_eagerly=True."
+            )
         mapped = tf.function(
             lambda rows: map_examples(function, rows), autograph=False
         )
