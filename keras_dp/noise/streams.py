@@ -109,7 +109,7 @@ def rounded_normals(
         first = tf.argmax(tf.reshape(tf.cast(in_doubt, tf.int32), [-1]))
         lanes = tf.shape(in_doubt, tf.int64)[1]
         piece, lane = first // lanes, first % lanes
-        block = _compiled(_refined)(seed, piece, lane, stddev)
+        block = _refined(seed, piece, lane, stddev)
         places = [[piece, row, lane] for row in range(_ROUNDED)]
         return (
             tf.tensor_scatter_nd_update(drawn, places, block),
@@ -132,11 +132,17 @@ def _refined(
     seed: tf.Tensor, piece: tf.Tensor, lane: tf.Tensor, stddev: tf.Tensor
 ) -> tf.Tensor:
     """Returns the rounded normal variables of a block, by more words."""
-    uses = tf.constant([FOR_ROUNDED, FOR_REFINED], tf.uint32)
-    block = _portable_blocks(_state(seed, piece, uses, lane), 2)
-    each = box_muller.WORDS_OF_PAIR
-    words, more = tf.unstack(tf.reshape(tf.transpose(block), [2, -1, each]))
-    return refinement.refined(words, more, stddev)
+    # The kernel that draws seeds is there already.
+    words, more = (
+        tf.reshape(
+            _drawn(
+                _WORD_PIECE, 1, seed, piece, tf.constant(use, tf.uint32), lane
+            ),
+            [-1, box_muller.WORDS_OF_PAIR],
+        )
+        for use in (FOR_ROUNDED, FOR_REFINED)
+    )
+    return _compiled(refinement.refined)(words, more, stddev)
 
 
 def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:
@@ -238,30 +244,19 @@ class _Piece(NamedTuple):
     kind: tf.DType
 
 
-def _drawn(
-    piece: _Piece,
-    lanes: int,
-    seed: tf.Tensor,
-    start: tf.Tensor,
-    last: tf.Tensor,
-) -> tf.Tensor:
+def _drawn(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
+    """Returns the rows of a piece, for the arguments of its scalars."""
     with _TRYING:
         is_trusted = _is_trusted(piece, lanes)
     if not is_trusted:
-        return _compiled(piece.portable, lanes)(seed, start, last)
-    return _by_kernel(piece, lanes, seed, start, last)
+        return _compiled(piece.portable, lanes)(*arguments)
+    return _by_kernel(piece, lanes, *arguments)
 
 
-def _by_kernel(
-    piece: _Piece,
-    lanes: int,
-    seed: tf.Tensor,
-    start: tf.Tensor,
-    last: tf.Tensor,
-) -> tf.Tensor:
+def _by_kernel(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
     # Scalars are made outside: XLA compiles a loop for each that it slices out
     # of a tensor, which takes as long as the kernel.
-    scalars = piece.scalars(seed, start, last)
+    scalars = piece.scalars(*arguments)
     return _compiled(_kernel, piece.body, lanes)(*scalars)
 
 
@@ -269,10 +264,8 @@ def _kernel(body: kernels.Body, lanes: int, *scalars: tf.Tensor) -> tf.Tensor:
     return kernels.run(body, lanes, scalars)
 
 
-def _portable_words(
-    lanes: int, seed: tf.Tensor, start: tf.Tensor, use: tf.Tensor
-) -> tf.Tensor:
-    return tf.stack(_portable_block(lanes, _state(seed, start, use)))
+def _portable_words(lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
+    return tf.stack(_portable_block(lanes, _state(*arguments)))
 
 
 def _portable_rounded(
