@@ -2,15 +2,14 @@
 
     python benchmarks/correlated.py errors
     python benchmarks/correlated.py cost
-    python benchmarks/correlated.py accuracy --epsilons 1 4 8 --trainings 2
+    python benchmarks/correlated.py accuracy --tasks mnist --trainings 5
     python benchmarks/correlated.py prices
 
 `errors` optimizes strategies here and with JAX Privacy, which it installs into
 an environment of its own (`--peer` names an interpreter that has it), and
 compares the root mean squared errors of the prefix sums, both computed here.
 `cost` measures the release of a round, with independent and with correlated
-noise. `accuracy` trains a small network on MNIST, which is in `$KERAS_DP_DATA`,
-at delta = 1e-5; a row is the test accuracy in percent at each learning rate.
+noise. `accuracy` trains at delta = 1e-5 (`benchmarks/correlated_accuracy.py`).
 `prices` compares the certified bounds on epsilon for balls in bins with random
 draws of the dominating pair, which must lie between them, at delta = 1e-3.
 """
@@ -27,19 +26,22 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import keras
 import numpy as np
 import tensorflow as tf
-from keras import layers
 
-import keras_dp
+from benchmarks.correlated_accuracy import (
+    METHODS,
+    TASKS,
+    banded,
+    buffered,
+    print_accuracies,
+)
 from benchmarks.peers import environments
 from keras_dp.accountants import Fourier
 from keras_dp.dp_queries import (
     CorrelatedSumQuery,
     DPQuery,
     GaussianSumQuery,
-    NormalizedQuery,
 )
 from keras_dp.ledger import (
     BandedToeplitz,
@@ -48,17 +50,12 @@ from keras_dp.ledger import (
     CyclicPoissonSampling,
     InverseToeplitz,
     Round,
-    Strategy,
 )
 from keras_dp.planning import (
-    calibrate_correlated_noise,
-    calibrate_noise,
     optimize_strategy,
     prefix_sum_error,
 )
-from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches, Sampler
 
-DELTA = 1e-5
 # Rounds, least separation, most participations, bands.
 GRID = [
     (100, 10, None, 10),
@@ -92,21 +89,6 @@ PRICED = {
     "BLT of 2 buffers": BufferedToeplitz((0.9, 0.5), (0.2, 0.2)),
 }
 PRICED_DELTA, DRAWS = 1e-3, 400_000
-EPOCHS, BATCH, RATES = 5, 600, (0.25, 0.5, 1.0)
-
-
-def banded(bands: int) -> BandedToeplitz:
-    """Returns the coefficients of `(1 - x)^(-1/2)`, a start."""
-    factors = [(k - 0.5) / k for k in range(1, bands)]
-    return BandedToeplitz(tuple(np.cumprod([1.0, *factors]).tolist()))
-
-
-def buffered(buffers: int) -> BufferedToeplitz:
-    """Returns decays and scales over several magnitudes, a start."""
-    return BufferedToeplitz(
-        tuple((1 - 4.0 ** -np.arange(1, buffers + 1)).tolist()),
-        tuple((0.3 / 2.0 ** np.arange(buffers)).tolist()),
-    )
 
 
 def errors(arguments: argparse.Namespace) -> None:
@@ -256,110 +238,6 @@ def _release(query: DPQuery, spec: tf.TensorSpec) -> Any:
     return run
 
 
-def accuracy(arguments: argparse.Namespace) -> None:
-    """Prints the test accuracies on MNIST."""
-    with np.load(Path(os.environ["KERAS_DP_DATA"]) / "mnist.npz") as file:
-        train, test = (
-            (_halved(file[f"x_{split}"]), file[f"y_{split}"].astype("int32"))
-            for split in ("train", "test")
-        )
-    records = len(train[0])
-    per_epoch = records // BATCH
-    rounds = EPOCHS * per_epoch
-    chosen = {
-        "independent": None,
-        "4 bands, sampled": (banded(4), 4),
-        "16 bands, sampled": (banded(16), 16),
-        "3 buffers, not sampled": (buffered(3), per_epoch),
-    }
-    for name in arguments.methods or chosen:
-        found = chosen[name]
-        for epsilon in arguments.epsilons:
-            z, sampler, strategy = _settings(found, epsilon, rounds, train)
-            for rate in arguments.rates:
-                scores = [
-                    _accuracy(z, sampler, strategy, rounds, rate, train, test)
-                    for _ in range(arguments.trainings)
-                ]
-                print(
-                    f"{name}, epsilon {epsilon:g}, noise {z:.3f}, rate "
-                    f"{rate:g}: {np.mean(scores):.2f} "
-                    f"({', '.join(f'{each:.2f}' for each in scores)})",
-                    flush=True,
-                )
-
-
-def _settings(
-    found: tuple[Strategy, int] | None,
-    epsilon: float,
-    rounds: int,
-    train: tuple[np.ndarray, np.ndarray],
-) -> tuple[float, Sampler, Strategy | None]:
-    """Returns the noise multiplier, the sampler and the strategy."""
-    share = BATCH / len(train[0])
-    target: dict[str, float] = {"target_epsilon": epsilon, "delta": DELTA}
-    if found is None:
-        z = calibrate_noise(sampling_probability=share, rounds=rounds, **target)
-        return z, PoissonBatches(train, sampling_probability=share), None
-    start, classes = found
-    probability = min(1.0, share * classes)
-    strategy = optimize_strategy(start, rounds, min_separation=classes)
-    z = calibrate_correlated_noise(
-        strategy,
-        rounds,
-        classes=classes,
-        sampling_probability=probability,
-        **target,
-    )
-    sampler = CyclicPoissonBatches(
-        train, classes=classes, sampling_probability=probability
-    )
-    return z, sampler, strategy
-
-
-def _accuracy(
-    z: float,
-    sampler: Sampler,
-    strategy: Strategy | None,
-    rounds: int,
-    rate: float,
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
-) -> float:
-    """Trains once, and returns the test accuracy in percent."""
-    model = keras.Sequential(
-        [
-            keras.Input(train[0].shape[1:]),
-            layers.Conv2D(16, 5, 2, padding="same", activation="tanh"),
-            layers.Conv2D(32, 3, 2, padding="same", activation="tanh"),
-            layers.Flatten(),
-            layers.Dense(10),
-        ]
-    )
-    specs = [tf.TensorSpec(v.shape) for v in model.trainable_variables]
-    query: DPQuery = GaussianSumQuery(1.0, noise_multiplier=z)
-    if strategy is not None:
-        query = CorrelatedSumQuery(strategy, 1.0, z, rounds, specs)
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(
-        keras_dp.DPOptimizer(
-            keras.optimizers.SGD(rate, momentum=0.9),
-            query=NormalizedQuery(query, BATCH),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="benchmark"),
-        ),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
-    private.fit(sampler, epochs=1, steps_per_epoch=rounds, verbose=0)
-    guesses = model.predict(test[0], batch_size=1000, verbose=0).argmax(axis=1)
-    return float(100 * np.mean(guesses == test[1]))
-
-
-def _halved(images: np.ndarray) -> np.ndarray:
-    """Returns images of half the width and height, in [-1, 1]."""
-    parts = images.reshape(len(images), 14, 2, 14, 2).mean(axis=(2, 4))
-    return (parts[..., np.newaxis] / 127.5 - 1).astype("float32")
-
-
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -372,11 +250,12 @@ def main() -> None:
     each.add_argument("--repeats", type=int, default=30)
     each.set_defaults(run=cost)
     each = commands.add_parser("accuracy")
+    each.add_argument("--tasks", nargs="+", default=[*TASKS], choices=TASKS)
     each.add_argument("--epsilons", type=float, nargs="+", default=[1, 4, 8])
     each.add_argument("--trainings", type=int, default=1)
-    each.add_argument("--rates", type=float, nargs="+", default=[*RATES])
-    each.add_argument("--methods", nargs="+")
-    each.set_defaults(run=accuracy)
+    each.add_argument("--methods", nargs="+", default=[*METHODS])
+    each.add_argument("--results", default="out/correlated")
+    each.set_defaults(run=print_accuracies)
     each = commands.add_parser("prices")
     each.set_defaults(run=prices)
     arguments = parser.parse_args()
