@@ -17,6 +17,7 @@ from keras_dp.dp_queries import (
     GaussianSumQuery,
     NestedQuery,
 )
+from keras_dp.noise import grid
 from tests.query_table import accumulated
 
 FALSE_ALARM = 1e-6
@@ -31,6 +32,12 @@ def compiled(function):
 
 
 WAYS = {"eager": lambda function: function, "tf": tf.function, "xla": compiled}
+
+
+def in_units(total):
+    """Returns a sum in the unit of the records, from steps of the grid."""
+    is_steps = total.dtype == tf.int64
+    return np.float64(total) * (float(grid.spacing(STDDEV)) if is_steps else 1)
 
 
 @functools.cache
@@ -85,7 +92,7 @@ def noise(kind, way, seed=7):
     return [
         np.stack(
             [
-                np.ravel(factor * np.float64(v) - np.float64(s))
+                np.ravel(factor * np.float64(v) - in_units(s))
                 for v, s in zip(
                     tf.nest.flatten(value),
                     tf.nest.flatten(sample),
@@ -188,7 +195,8 @@ def test_leaves_and_rounds_are_independent(kind, way):
     for i in range(len(every)):
         for j in range(i):
             assert correlation_p_value(every[i], every[j]) > FALSE_ALARM
-            assert not np.isin(every[i][:50], every[j]).any()
+            # Steps of a grid meet now and then by chance.
+            assert np.isin(every[i][:50], every[j]).sum() <= 3
 
 
 def test_seeds_are_independent():
