@@ -264,6 +264,7 @@ def correlated(noise_multiplier):
                 noise_multiplier,
                 100,
                 {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]},
+                {"w": 0.5, "b": 4.0},
             ),
             "b": [
                 NormalizedQuery(

@@ -17,6 +17,7 @@ from keras_dp.dp_queries.dp_query import (
     zeros_like_record,
 )
 from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
+from keras_dp.dp_queries.joint_clip_query import JointClipQuery
 from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import (
     SummingQuery,
@@ -106,6 +107,9 @@ class CorrelatedSumQuery(SummingQuery):
         record_specs: Nest of `tf.TensorSpec`s: the shapes and dtypes of one
             record. Each band of the strategy but the first, or each of its
             buffers, takes the memory of one record.
+        scales: Typical norms of the groups of a record, which are clipped
+            together, as in `JointClipQuery`; the clip is then that of the
+            scaled record, and dimensionless. `None` for one group.
 
     Source: Denisov et al. (2022), arXiv:2202.08312; Choquette-Choo et al.
     (2023), arXiv:2306.08153; McMahan et al. (2024), arXiv:2404.16706.
@@ -127,13 +131,14 @@ class CorrelatedSumQuery(SummingQuery):
     noise_multiplier: float
     rounds: int
     record_specs: Nest
+    scales: Nest | None = None
 
     def __post_init__(self) -> None:
         _check.kind(ledger.Strategy, strategy=self.strategy)
         _check.finite_positive(l2_norm_clip=self.l2_norm_clip)
-        checked = self.record_query  # It checks the noise.
+        checked = self.record_query  # It checks the noise and the scales.
         # The event checks that the strategy has so many rounds.
-        event = self._event("records", checked.stddev, "checked")
+        event = self._event("records", self.stddev, "checked")
         growth = _growth(self.strategy, event.rounds)
         if not growth <= _LARGEST_GROWTH:
             raise ValueError(
@@ -150,30 +155,42 @@ class CorrelatedSumQuery(SummingQuery):
             noise_multiplier=float(self.noise_multiplier),
             rounds=event.rounds,
             record_specs=specs_lib.normalized(self.record_specs),
+            scales=getattr(checked, "scales", None),
         )
 
     @override
     def get_config(self) -> dict[str, Any]:
         specs = specs_lib.to_config(self.record_specs)
-        return {**DPQuery.get_config(self), "record_specs": specs}
+        scales = self.scales
+        if scales is not None:
+            scales = _nests.to_config(scales, float)
+        config = DPQuery.get_config(self)
+        return {**config, "record_specs": specs, "scales": scales}
 
     @classmethod
     @override
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         specs = specs_lib.from_config(config["record_specs"])
         strategy = codec.value_from_content(config["strategy"])
-        return cls(**{**config, "strategy": strategy, "record_specs": specs})
+        scales = config["scales"]
+        if scales is not None:
+            scales = _nests.from_config(scales, float)
+        changed = {"strategy": strategy, "record_specs": specs}
+        return cls(**{**config, **changed, "scales": scales})
 
     @property
     def stddev(self) -> float:
-        """Standard deviation of each draw, in the record's unit."""
-        return self.record_query.stddev
+        """Standard deviation of each draw, in the unit of the clip."""
+        return self.noise_multiplier * self.l2_norm_clip
 
     @property
-    def record_query(self) -> GaussianSumQuery:
+    def record_query(self) -> GaussianSumQuery | JointClipQuery:
         """The query that bounds and sums the records of one round."""
-        return GaussianSumQuery(
-            self.l2_norm_clip, noise_multiplier=self.noise_multiplier
+        clip, noise = self.l2_norm_clip, self.noise_multiplier
+        if self.scales is None:
+            return GaussianSumQuery(clip, noise_multiplier=noise)
+        return JointClipQuery(
+            self.scales, clip, noise_multiplier=noise, denominator=1.0
         )
 
     @override
@@ -258,8 +275,12 @@ class CorrelatedSumQuery(SummingQuery):
             tf.nest.flatten(sample_state),
             tf.constant(self.stddev, tf.float64),
         )
+        value = tf.nest.pack_sequence_as(sample_state, answers)
+        records = self.record_query
+        if isinstance(records, JointClipQuery):
+            value = records.scaled(value, lambda scale: scale)
         return QueryResult(
-            value=tf.nest.pack_sequence_as(sample_state, answers),
+            value=value,
             global_state=CorrelatedState(mechanism._replace(noise=following)),
             event=self.planned_event(global_state),
         )

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import tensorflow as tf
@@ -181,7 +181,7 @@ class JointClipQuery(SummingQuery, WrappingQuery):
     ) -> QueryResult:
         result = self.inner.get_noised_result(sample_state, global_state)
         return result._replace(
-            value=self._scaled(
+            value=self.scaled(
                 result.value, lambda scale: scale / self.denominator
             )
         )
@@ -233,11 +233,16 @@ class JointClipQuery(SummingQuery, WrappingQuery):
         clip, spacing = params
         sums = records_lib.clipped_sum(records, norms, clip, mask, self.gamma)
         return on_grid(
-            like, self._scaled(sums, lambda scale: 1 / scale), spacing
+            like, self.scaled(sums, lambda scale: 1 / scale), spacing
         )
 
-    def _scaled(self, nest: Nest, factor: Any) -> Nest:
-        """Returns `nest` with each group multiplied by a factor of its own."""
+    def scaled(self, nest: Nest, factor: Callable[[float], float]) -> Nest:
+        """Returns a nest with each group multiplied by a number of its own.
+
+        Args:
+            nest: Nest of tensors in the structure of a record.
+            factor: Maps the scale of the group to this number.
+        """
         scales = _nests.leaves(self.scales)
         parts = [
             tf.nest.map_structure(

@@ -1,4 +1,4 @@
-"""Strategies whose noise floats cannot hold are refused."""
+"""Strategies that floats cannot hold, and groups of different scales."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from keras_dp.ledger import (
     InverseToeplitz,
     LowerTriangular,
 )
-from keras_dp.noise import filtered_noise
+from keras_dp.noise import filtered_noise, reproducible
 
 ROUNDS = 40
 
@@ -57,3 +57,42 @@ def test_growth_is_the_largest_row_of_the_inverse(strategy) -> None:
     found = filtered_noise.growth(strategy.filter(), 8)
 
     assert found == pytest.approx(np.linalg.norm(inverse, axis=1).max())
+
+
+def test_groups_are_clipped_together_in_units_of_their_scales() -> None:
+    """As one query over scaled records, whose answers are scaled back."""
+    scales = {"a": 0.25, "b": 8.0}
+    records = {
+        "a": tf.constant([[3.0, -1.0], [0.1, 0.0]]),
+        "b": tf.constant([[20.0], [-5.0]]),
+    }
+    specs = {"a": tf.TensorSpec([2]), "b": tf.TensorSpec([1])}
+    strategy = BandedToeplitz((1.0, 0.5))
+
+    def answers(records, scales):
+        """Returns the answers of two rounds."""
+        query = CorrelatedSumQuery(strategy, 1.5, 2.0, 9, specs, scales)
+        query = CorrelatedSumQuery.from_config(query.get_config())
+        with reproducible():
+            state = query.initial_global_state(seed=3)
+        values = []
+        for _ in range(2):
+            sample = query.accumulate_records(
+                query.derive_sample_params(state),
+                query.initial_sample_state(specs),
+                records,
+            )
+            result = query.get_noised_result(sample, state)
+            values.append(result.value)
+            state = result.global_state
+        return values
+
+    inverse = {name: records[name] / scales[name] for name in scales}
+    for got, want in zip(
+        answers(records, scales), answers(inverse, None), strict=True
+    ):
+        for name, scale in scales.items():
+            np.testing.assert_allclose(
+                got[name] / scale, want[name], rtol=1e-5, atol=1e-5
+            )
+            assert np.abs(want[name]).max() > 0.1
