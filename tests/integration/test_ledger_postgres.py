@@ -318,7 +318,7 @@ class TestConcurrency:
         self, url, monkeypatch
     ) -> None:
         monkeypatch.setattr(
-            "keras_dp.ledger.places.postgres._IDLE_SECONDS", 0.1
+            "keras_dp.ledger.places.postgres._IDLE_SECONDS", 1.0
         )
         stopped, other = PrivacyLedger.open(url), PrivacyLedger.open(url)
 
