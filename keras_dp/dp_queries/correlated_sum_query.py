@@ -172,7 +172,7 @@ class CorrelatedSumQuery(SummingQuery):
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         specs = specs_lib.from_config(config["record_specs"])
         strategy = codec.value_from_content(config["strategy"])
-        scales = config["scales"]
+        scales = config.get("scales")
         if scales is not None:
             scales = _nests.from_config(scales, float)
         changed = {"strategy": strategy, "record_specs": specs}
