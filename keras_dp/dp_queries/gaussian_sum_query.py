@@ -76,7 +76,8 @@ class GaussianSumQuery(SummingQuery):
     answer is float64 if the template is, and float32 otherwise. The sum of each
     batch is rounded to integers, steps of a grid, and so is the noise. So sums
     of batches and replicas add up in any order, and the low bits of the answer
-    tell nothing of the sum; see `grid`. The bound of the event does not charge
+    tell nothing of the sum; see `grid`. Sums are cut off at 2^27 standard
+    deviations of the noise. The bound of the event does not charge
     for the rounding of a batch.
 
     With `precision="proven"` the bound holds without "up to": for all records

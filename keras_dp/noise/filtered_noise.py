@@ -140,7 +140,7 @@ def _answered(
         each = lead * tf.cast(draw, tf.float64)
         for number, buffer in enumerate(kept):
             each += weights[number] * tf.cast(buffer, tf.float64)
-        answers.append(grid.on_grid(total, each, g, g))
+        answers.append(grid.with_noise(total, each, g, g))
         made.append(each)
     return answers, made
 

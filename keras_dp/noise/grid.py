@@ -30,11 +30,11 @@ _EXPONENT = 0x7FF0000000000000  # The bits of the exponent of a float64.
 # Without noise, sums of float32 stay as they are.
 _LEAST_SPACING = 2.0**-149
 # The largest sum in steps: with its noise it is an integer that float64 holds.
-MOST_STEPS = 2**52
+_MOST_STEPS = 2**52
 # Sums of more coordinates are worth compiling to one loop.
-LEAST_COMPILED = 2**16
+_LEAST_COMPILED = 2**16
 # Rounding takes few operations: smaller sums are done before they compile.
-_LEAST_COMPILED_STEPS = 2**20
+LEAST_COMPILED_STEPS = 2**20
 
 
 def spacing(stddev: tf.Tensor) -> tf.Tensor:
@@ -124,16 +124,16 @@ def _answer(
     total: tf.Tensor, noise: tf.Tensor, g: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
     size = total.shape.num_elements()
-    if size is None or size < LEAST_COMPILED:
-        return on_grid(total, noise, g, factor)
+    if size is None or size < _LEAST_COMPILED:
+        return with_noise(total, noise, g, factor)
     flat = tf.reshape(total, [size]), tf.reshape(noise, [size])
-    answer = in_one_loop(on_grid, size, total.dtype, noise.dtype)(
+    answer = in_one_loop(with_noise, size, total.dtype, noise.dtype)(
         *flat, g, factor
     )
     return tf.reshape(answer, total.shape)
 
 
-def on_grid(
+def with_noise(
     total: tf.Tensor, noise: tf.Tensor, g: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
     """Returns a sum with noise, both rounded to the grid.
@@ -147,7 +147,7 @@ def on_grid(
     noise = tf.round(tf.cast(noise, tf.float64))
     if total.dtype == tf.int64:
         # Then both, and their sum, are integers that float64 holds.
-        total = tf.clip_by_value(total, -MOST_STEPS, MOST_STEPS)
+        total = tf.clip_by_value(total, -_MOST_STEPS, _MOST_STEPS)
         return tf.cast(
             (tf.cast(total, tf.float64) + noise) * factor, tf.float32
         )
@@ -161,7 +161,7 @@ def steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
     """Returns sums in steps of the grid, added up over the first axis.
 
     They are cut off at 2^52 steps, at least 2^27 standard deviations of the
-    noise.
+    noise. NaN counts as 0.
 
     Args:
         total: Sums of float32 or float64, of shape `[blocks, ...]`.
@@ -172,7 +172,7 @@ def steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
     """
     count, *shape = total.shape
     size = tf.TensorShape(shape).num_elements()
-    if count is None or size is None or count * size < _LEAST_COMPILED_STEPS:
+    if count is None or size is None or count * size < LEAST_COMPILED_STEPS:
         return _steps(total, g)
     added = in_one_loop(_steps, size, count, total.dtype)
     return tf.reshape(added(tf.reshape(total, [count, size]), g), shape)
@@ -181,8 +181,10 @@ def steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
 def _steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
     # Steps are integers, so they add up without rounding (lemma 2).
     each = tf.round(tf.cast(total, tf.float64) / g)
-    most = float(MOST_STEPS // total.shape[0])  # An integer, as steps are.
+    most = float(_MOST_STEPS // total.shape[0])  # An integer, as steps are.
     each = tf.clip_by_value(each, -most, most)
+    # A cast would make NaN the least integer, below every bound.
+    each = tf.where(tf.math.is_nan(each), tf.zeros_like(each), each)
     return tf.cast(tf.reduce_sum(each, axis=0), tf.int64)
 
 
@@ -194,14 +196,14 @@ def added(one: tf.Tensor, two: tf.Tensor) -> tf.Tensor:
         two: The same, in the same shape.
     """
     size = one.shape.num_elements()
-    if size is None or size < _LEAST_COMPILED_STEPS:
+    if size is None or size < LEAST_COMPILED_STEPS:
         return _added(one, two)
     flat = tf.reshape(one, [size]), tf.reshape(two, [size])
     return tf.reshape(in_one_loop(_added, size)(*flat), one.shape)
 
 
 def _added(one: tf.Tensor, two: tf.Tensor) -> tf.Tensor:
-    return tf.clip_by_value(one + two, -(2**53), 2**53)
+    return tf.clip_by_value(one + two, -2 * _MOST_STEPS, 2 * _MOST_STEPS)
 
 
 @functools.cache

@@ -9,8 +9,6 @@ from keras_dp.dp_queries.dp_query import add
 from keras_dp.noise import grid
 from tests.query_table import accumulated
 
-GENERATOR = np.random.default_rng(5)
-
 
 def sums(precision, order, noise_multiplier=1.0):
     """Returns the sum of batches that are added in an order."""
@@ -60,14 +58,19 @@ class TestSums:
 
     def test_large_ones_are_summed_alike(self) -> None:
         """Tensors above the limit are rounded by one compiled loop."""
-        size = grid.LEAST_COMPILED
-        records = tf.constant(GENERATOR.normal(size=(2, 3, size)), tf.float32)
+        size = grid.LEAST_COMPILED_STEPS
+        sums = tf.random.stateless_normal([2, size], (1, 2))
         spacing = tf.constant(2.0**-10, tf.float64)
+        compiled = grid.in_one_loop.cache_info().misses
 
-        large = grid.steps(records[0], spacing)
-        small = grid.steps(records[0, :, :100], spacing)
+        large = grid.steps(sums, spacing)
+        small = grid.steps(sums[:, :100], spacing)
 
         np.testing.assert_array_equal(large[:100], small)
+        np.testing.assert_array_equal(
+            grid.added(large, large)[:100], 2 * small.numpy()
+        )
+        assert grid.in_one_loop.cache_info().misses == compiled + 2
 
 
 class TestAnswers:
@@ -121,6 +124,18 @@ class TestLimits:
         steps = grid.steps(sums, tf.constant(1.0, tf.float64))
 
         assert np.all(steps == blocks * (2**52 // blocks))
+
+    @pytest.mark.parametrize("size", [3, grid.LEAST_COMPILED_STEPS])
+    def test_a_sum_that_overflowed_is_within_them(self, size) -> None:
+        """Float32 leaves infinity or NaN, which are no integers."""
+        row = np.zeros(size, np.float32)
+        row[:3] = np.inf, -np.inf, np.nan
+
+        steps = grid.steps(
+            tf.constant(row[None]), tf.constant(1.0, tf.float64)
+        ).numpy()
+
+        assert steps[:3].tolist() == [2**52, -(2**52), 0]
 
     def test_batches_are_added_up_to_a_limit(self) -> None:
         """Else int64 would overflow, and one record move a sum by 2^64."""
