@@ -15,15 +15,25 @@ from keras_dp.accountants.compose import single_round
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.grid import small_losses
 from keras_dp.accountants.compose.line import integral
+from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
+from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
-from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+from keras_dp.ledger import (
+    FixedSizeWithoutReplacement,
+    GaussianSum,
+    PoissonSampling,
+    Round,
+)
 from tests.oracle.test_accountants_few_rounds import composed_by_quadrature
 
 
-def law_of(noise_multiplier, q, kind) -> MixtureLoss | ReplaceOneLoss:
+def law_of(noise_multiplier, q, kind) -> LossDistribution:
     if kind == "replaced":
         return ReplaceOneLoss(noise_multiplier, q)
+    if kind == "fixed size":
+        removed = law_of(noise_multiplier, q, "removed")
+        return FixedSizeLoss((removed,), (1.0,))
     return MixtureLoss(noise_multiplier, (1 - q, q), kind == "added")
 
 
@@ -58,10 +68,21 @@ def test_two_rounds_are_what_quadrature_says(kind) -> None:
     assert upper - lower < 0.03
 
 
-@pytest.mark.parametrize("kind", ["removed", "added", "replaced"])
-@pytest.mark.parametrize(("q", "count"), [(1e-5, 100), (1e-4, 2500)])
-def test_many_rounds_are_what_the_line_says(q, count, kind) -> None:
-    whole = rounds_of(law_of(1.0, q, kind), count)
+@pytest.mark.parametrize(
+    ("kind", "noise_multiplier", "q", "count"),
+    [
+        *(
+            (kind, 1.0, *numbers)
+            for kind in ("removed", "added", "replaced")
+            for numbers in ((1e-5, 100), (1e-4, 2500))
+        ),
+        ("fixed size", 0.5, 1e-4, 1000),
+    ],
+)
+def test_many_rounds_are_what_the_line_says(
+    kind, noise_multiplier, q, count
+) -> None:
+    whole = rounds_of(law_of(noise_multiplier, q, kind), count)
     log_delta = math.log(1e-6)
 
     lower, upper = small_losses.epsilon_bounds(whole, log_delta)
@@ -71,8 +92,63 @@ def test_many_rounds_are_what_the_line_says(q, count, kind) -> None:
     assert upper - lower < 0.03 * upper
 
 
+@pytest.mark.parametrize(
+    ("noise_multiplier", "epsilon"), [(1.0, 1e-5), (5.0, 1e-7)]
+)
+def test_one_round_of_fixed_size_has_the_delta_of_a_removed_record(
+    noise_multiplier, epsilon
+) -> None:
+    """For epsilon >= 0: there the two have the same losses."""
+    law = law_of(noise_multiplier, 1e-6, "fixed size")
+
+    found = small_losses.log_delta_bounds(rounds_of(law), epsilon)
+
+    removed = law_of(noise_multiplier, 1e-6, "removed")
+    true = single_round.log_delta_bounds(removed, epsilon)
+    assert found[0] <= true[0] <= true[1] <= found[1]
+    assert found[1] - found[0] < 0.03
+
+
+def test_control_a_removed_record_does_not_bound_samples_of_fixed_size() -> (
+    None
+):
+    log_delta, count = math.log(1e-9), 2111
+
+    low, high = (
+        small_losses.epsilon_bounds(
+            rounds_of(law_of(2.5, 1e-9, kind), count), log_delta
+        )
+        for kind in ("removed", "fixed size")
+    )
+
+    assert low[1] < 0.9 * high[0]
+
+
+@pytest.mark.parametrize(
+    ("population", "sample", "sigma", "count", "delta", "stated"),
+    [
+        (10**9, 1, 5.0, 2111, 1e-9, (2.365e-8, 2.850e-8)),
+        (10**7, 100, 2.0, 40_000, 1e-8, (0.01111, 0.01438)),
+    ],
+)
+def test_samples_of_fixed_size_have_two_near_bounds(
+    population, sample, sigma, count, delta, stated
+) -> None:
+    """Where a line and the moments bound them five to ten times as far up."""
+    step = Round(
+        FixedSizeWithoutReplacement(sample, population_size=population),
+        (GaussianSum("sum", 1.0, sigma),),
+    )
+
+    lower, upper = Fourier().epsilon_bounds(
+        [(step, count)], delta=delta, neighbours="replace_one"
+    )
+
+    assert (lower, upper) == pytest.approx(stated, rel=1e-3)
+
+
 KINDS = [
-    small_losses._Kind(law_of(1 / shift, q, kind), 1, q, shift)
+    small_losses._Sampled(law_of(1 / shift, q, kind), 1, q, shift)
     for kind in ("removed", "added", "replaced")
     for q, shift in ((0.1, 3.3), (1e-4, 1.0), (1e-9, 0.01))
 ]

@@ -9,6 +9,7 @@ from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.grid import small_losses
 from keras_dp.accountants.compose.line import integral
 from keras_dp.accountants.loss import gaussian_profile
+from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
@@ -26,6 +27,8 @@ GRID = "convolution of likelihood ratios"
 # A line is long where losses are so small: their stddev, and its product with
 # the tilt of the line.
 _TINY, _SHORT_LINE = 1e-5, 0.01
+# Bounds of a line are this far apart, as a share, where a grid has better ones.
+_WIDE = 0.02
 
 
 class Found(NamedTuple):
@@ -88,10 +91,11 @@ def epsilons(
         lambda whole: integral.epsilon_bounds(
             whole, log_delta, relative_width, certain
         ),
-        lambda lower, upper: (
-            upper <= certain or upper - lower <= relative_width * upper
+        lambda whole: small_losses.epsilon_bounds(whole, log_delta),
+        lambda lower, upper, share: (
+            upper <= certain or upper - lower <= share * upper
         ),
-        0.0,
+        (0.0, relative_width),
     )
 
 
@@ -142,10 +146,9 @@ def log_deltas(
         lambda whole: integral.log_delta_bounds(
             whole, epsilon, relative_width, certain
         ),
-        lambda lower, upper: (
-            upper <= certain or upper - lower <= relative_width
-        ),
-        -math.inf,
+        lambda whole: small_losses.log_delta_bounds(whole, epsilon),
+        lambda lower, upper, width: upper <= certain or upper - lower <= width,
+        (-math.inf, relative_width),
     )
 
 
@@ -176,7 +179,10 @@ def _on_grid(
         narrower: Brings them closer, where that takes little.
     """
     least, certain = ends
-    if not small_losses.supports(composition):
+    # The line of samples of fixed size is no longer where losses are small.
+    if not small_losses.supports(composition) or any(
+        isinstance(each, FixedSizeLoss) for each in composition.losses
+    ):
         return None
     try:
         spread = saddle.stddev(composition)
@@ -200,8 +206,9 @@ def _from_moments(
     composition: Composition,
     largest: Callable[[Composition], float],
     bounds: Callable[[Composition], tuple[float, float]],
-    is_narrow: Callable[[float, float], bool],
-    least: float,
+    on_grid: Callable[[Composition], tuple[float, float]],
+    is_narrow: Callable[[float, float, float], bool],
+    ends: tuple[float, float],
 ) -> Found:
     """Returns the bounds of the line integral, or at least one by moments.
 
@@ -209,22 +216,28 @@ def _from_moments(
         composition: The rounds.
         largest: A first upper bound, by moments alone.
         bounds: A lower and an upper bound, from the line.
-        is_narrow: Whether a lower and an upper bound are near enough.
-        least: The least number there is.
+        on_grid: The same from a grid.
+        is_narrow: Whether a lower and an upper bound are near enough; a width.
+        ends: The least number there is, and that width.
     """
+    least, width = ends
     try:
         upper = largest(composition)
     except _OUT_OF_REACH:
         return Found(least, math.inf, MOMENTS)
-    if is_narrow(least, upper):
-        return Found(least, upper, MOMENTS)
-    try:
-        found = bounds(composition)
-    except _OUT_OF_REACH:
-        return Found(least, upper, MOMENTS)
-    # NaN would be a defect. It must not pass for a bound.
-    if not found[0] <= found[1]:
-        return Found(least, upper, MOMENTS)
-    if found[1] < upper:
-        return Found(max(least, found[0]), found[1], LINE)
-    return Found(max(least, found[0]), upper, MOMENTS)
+    found = Found(least, upper, MOMENTS)
+    ways = [(bounds, width, LINE)]
+    if small_losses.supports(composition):
+        ways.append((on_grid, _WIDE, GRID))
+    for way, width, method in ways:
+        if is_narrow(found.lower, found.upper, width):
+            return found
+        try:
+            low, high = way(composition)
+        except _OUT_OF_REACH:
+            continue
+        # NaN would be a defect. It must not pass for a bound.
+        if low <= high:
+            best = method if high < found.upper else found.method
+            found = Found(max(found.lower, low), min(found.upper, high), best)
+    return found

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, AnalyticGaussian, Bounds, Fourier
+from keras_dp.accountants.compose.grid import small_losses
 from keras_dp.accountants.compose.line import integral
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import TooSlowError, UnsupportedEventError
@@ -359,13 +360,20 @@ class TestMethods:
         with pytest.raises(error):
             Fourier().delta(ABADI, epsilon=1.0)
 
-    def test_a_line_that_is_too_long_leaves_a_bound_by_moments(
+    def test_a_line_that_is_too_long_leaves_a_grid_or_a_bound_by_moments(
         self, monkeypatch
     ) -> None:
-        def too_slow(*arguments):
+        def too_slow(*arguments, **named):
             raise TooSlowError
 
         monkeypatch.setattr(integral, "place_near", too_slow)
+
+        bounds = Fourier().epsilon_bounds(ABADI, delta=1e-5)
+
+        assert bounds.lower < 0.946867 < bounds.upper < 1.01 * bounds.lower
+        assert bounds.method == "convolution of likelihood ratios"
+
+        monkeypatch.setattr(small_losses, "epsilon_bounds", too_slow)
 
         bounds = Fourier().epsilon_bounds(ABADI, delta=1e-5)
 

@@ -13,7 +13,7 @@ rounded down to the grid. The cells lie around its points, so that this takes
 next to nothing from them.
 
 Bounds on the errors of float64 are added to the masses, or subtracted. The
-proofs are (9.1) to (9.4) of docs/accounting.md.
+proofs are (9.1) to (9.5) of docs/accounting.md.
 """
 
 import math
@@ -26,6 +26,8 @@ from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.grid import tilted
 from keras_dp.accountants.compose.grid.likelihood import between
+from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
+from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
 from keras_dp.errors import NumericalLimitError
@@ -63,8 +65,8 @@ class _Cells(NamedTuple):
     of_excess: Array
 
 
-class _Kind(NamedTuple):
-    """Rounds that are alike: `N(0, 1)`, drawn `N(a, 1)` or else `N(b, 1)`.
+class _Sampled(NamedTuple):
+    """Poisson samples: `N(0, 1)`, drawn `N(a, 1)` or else `N(b, 1)`.
 
     Attributes:
         loss: The loss of one of them.
@@ -92,6 +94,11 @@ class _Kind(NamedTuple):
             return m, -m
         return (0.0, -m) if self.loss.is_added else (m, 0.0)
 
+    def ends(self, reach: float) -> tuple[float, float]:
+        """Returns the losses next to which outputs end, and the most."""
+        far = reach + self.shift
+        return self.loss_at(-far), self.loss_at(far)
+
     def loss_at(self, output: float) -> float:
         """Returns the loss of an output, which it rises with."""
         u = output if self.loss.rises else -output
@@ -109,6 +116,10 @@ class _Kind(NamedTuple):
             logs = np.log1p(np.maximum(np.expm1(sign * losses) / q, -1.0))
         return np.asarray(sign * (logs / m + m / 2))
 
+    def off(self, losses: Array) -> Array:
+        """Returns bounds on how far outputs are from losses; see (9.2)."""
+        return np.asarray(_ERROR * (np.abs(np.expm1(losses)) + self.q))
+
     def cells(self, losses: Array) -> _Cells:
         """Returns masses between rising losses."""
         u = self.outputs(losses)
@@ -124,16 +135,74 @@ class _Kind(NamedTuple):
         )
 
 
+class _Mirrored(NamedTuple):
+    """Samples of fixed size; see `FixedSizeLoss` and (9.5).
+
+    Attributes:
+        part: The positive losses, which are mirrored.
+    """
+
+    part: _Sampled
+
+    @property
+    def rounds(self) -> int:
+        """See `_Sampled`."""
+        return self.part.rounds
+
+    @property
+    def q(self) -> float:
+        """See `_Sampled`."""
+        return self.part.q
+
+    @property
+    def variance(self) -> float:
+        """See `_Sampled`."""
+        return 2 * self.part.variance
+
+    def ends(self, reach: float) -> tuple[float, float]:
+        """See `_Sampled`."""
+        _, most = self.part.ends(reach)
+        return -most, most
+
+    def off(self, losses: Array) -> Array:
+        """See `_Sampled`."""
+        return self.part.off(np.abs(losses))
+
+    def cells(self, losses: Array) -> _Cells:
+        """See `_Sampled`. Some losses are negative and some positive."""
+        high = self._positive(losses)
+        low = self._positive(-losses[::-1])
+        mirrored = _Cells(*(each[::-1] for each in low))
+        found = _Cells(
+            high.masses + mirrored.masses + mirrored.excess,
+            high.excess - mirrored.excess,
+            high.of_masses + mirrored.of_masses + mirrored.of_excess,
+            high.of_excess + mirrored.of_excess,
+        )
+        # The mass at 0 is `P(l < 0) - Q(l > 0)`.
+        at = np.searchsorted(losses, 0.0, "right")
+        q, m = self.part.q, self.part.shift
+        found.masses[at] += (1 - q) * math.erf(m / math.sqrt(8))
+        found.of_masses[at] += _ERROR
+        return found
+
+    def _positive(self, losses: Array) -> _Cells:
+        """Returns the masses of positive losses between rising losses."""
+        found = self.part.cells(np.maximum(losses, 0.0))
+        for each in found:
+            each[: np.searchsorted(losses, 0.0, "right")] = 0.0
+        return found
+
+
+_Kind = _Sampled | _Mirrored
+
+
 def supports(composition: Composition) -> bool:
-    """Returns whether all rounds are Poisson samples, and not too many."""
+    """Returns whether all rounds are samples, and there are not too many."""
     return (
         not composition.gaussian
         and composition.counts.sum() <= _MOST_ROUNDS
-        and all(
-            isinstance(each, ReplaceOneLoss)
-            or (isinstance(each, MixtureLoss) and len(each.probabilities) == 2)
-            for each in composition.losses
-        )
+        and all(_sampled(each) for each in composition.losses)
     )
 
 
@@ -182,20 +251,32 @@ def log_delta_bounds(
     )
 
 
+def _sampled(loss: LossDistribution) -> MixtureLoss | ReplaceOneLoss | None:
+    """Returns the loss of the Poisson sample that a loss is made of, if any."""
+    if isinstance(loss, FixedSizeLoss) and len(loss.parts) == 1:
+        return loss.parts[0]
+    if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
+        return loss
+    return loss if isinstance(loss, ReplaceOneLoss) else None
+
+
 def _kinds(composition: Composition) -> list[_Kind]:
-    kinds = []
+    kinds: list[_Kind] = []
     for loss, count in zip(
         composition.losses, composition.counts.tolist(), strict=True
     ):
-        if isinstance(loss, ReplaceOneLoss):
-            q = loss.sampling_probability
-        elif isinstance(loss, MixtureLoss):
-            q = loss.probabilities[1]
+        sampled = _sampled(loss)
+        if isinstance(sampled, ReplaceOneLoss):
+            q = sampled.sampling_probability
+        elif sampled is not None:
+            q = sampled.probabilities[1]
         else:
             raise NumericalLimitError("`composition` must be supported.")
-        if loss.noise_multiplier < _LEAST_NOISE or q > _MOST_Q:
+        z = sampled.noise_multiplier
+        if z < _LEAST_NOISE or q > _MOST_Q:
             raise NumericalLimitError("Losses must be small.")
-        kinds.append(_Kind(loss, round(count), q, 1 / loss.noise_multiplier))
+        part = _Sampled(sampled, round(count), q, 1 / z)
+        kinds.append(part if sampled is loss else _Mirrored(part))
     return kinds
 
 
@@ -203,10 +284,7 @@ def _composed(
     kinds: list[_Kind], reach: float, is_upper: bool, **target: float
 ) -> tilted.Sum:
     """Returns the sum of all losses on a grid."""
-    ends = []
-    for each in kinds:
-        far = reach + each.shift
-        ends.append((each.loss_at(-far), each.loss_at(far)))
+    ends = [each.ends(reach) for each in kinds]
     total = math.fsum(each.rounds for each in kinds)
     variance = math.fsum(each.rounds * each.variance for each in kinds)
     longest = max(high - low for low, high in ends)
@@ -238,7 +316,7 @@ def _above(kind: _Kind, step: float, places: Array) -> tilted.Losses:
     logs = step * places
     points = np.expm1(logs)
     # No output of a cell has a larger loss than its upper end.
-    off = _ERROR * (np.abs(points) + kind.q)
+    off = kind.off(logs)
     masses, excess, of_masses, of_excess = kind.cells(logs - off)
     low, high = points[:-1], points[1:]
     length = np.exp(logs[:-1]) * math.expm1(step)
