@@ -33,7 +33,7 @@ PACKAGES = (
     "sampling",
     "spending",
 )
-OTHERS = ("auditing", "experimental", "experimental.registry")
+OTHERS = ("auditing", "experimental")
 TRAINING = (
     "keras_dp.make_private",
     "keras_dp.PrivateModel",
