@@ -20,12 +20,9 @@ from keras_dp.ledger import NoiseDistribution
 from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
-    HyperbolicSecantNoise,
     LaplaceNoise,
-    LogisticNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 
 Array = Any
 
@@ -34,9 +31,6 @@ FAMILIES = {
     "Student-t 9": StudentTNoise(1.0, 9.0),
     "Student-t 5": StudentTNoise(1.0, 5.0),
     "Student-t 3": StudentTNoise(1.0, 3.0),
-    "logistic": LogisticNoise(1.0),
-    "sech": HyperbolicSecantNoise(1.0),
-    "variance-gamma 2": VarianceGammaNoise(1.0, 2),
     "Laplace": LaplaceNoise(1.0),
     "Cauchy, scale 1": CauchyNoise(1.0),
 }

@@ -25,12 +25,9 @@ from scipy import special
 from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
-    HyperbolicSecantNoise,
     LaplaceNoise,
-    LogisticNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.noise import samplers
 
 FAMILIES = {
@@ -38,9 +35,6 @@ FAMILIES = {
     "Student-t 9": StudentTNoise(1.0, 9.0),
     "Laplace": LaplaceNoise(1.0),
     "Cauchy": CauchyNoise(1.0),
-    "logistic": LogisticNoise(1.0),
-    "sech": HyperbolicSecantNoise(1.0),
-    "variance-gamma 2": VarianceGammaNoise(1.0, 2),
 }
 
 

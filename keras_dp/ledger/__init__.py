@@ -7,9 +7,7 @@ from keras_dp.ledger.events.noise_distribution import NoiseDistribution
 from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
-    HyperbolicSecantNoise,
     LaplaceNoise,
-    LogisticNoise,
     StudentTNoise,
 )
 from keras_dp.ledger.events.rounds import (
@@ -49,7 +47,6 @@ from keras_dp.ledger.events.trial_laws import (
     TruncatedNegativeBinomial,
 )
 from keras_dp.ledger.events.trial_laws import TrialLaw as TrialLaw
-from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.ledger.privacy_ledger import PrivacyLedger
 from keras_dp.ledger.rows.audits import (
     Commitment,
@@ -83,10 +80,8 @@ __all__ = [
     "FullDataset",
     "GaussianNoise",
     "GaussianSum",
-    "HyperbolicSecantNoise",
     "InverseToeplitz",
     "LaplaceNoise",
-    "LogisticNoise",
     "LowerTriangular",
     "NoiseDistribution",
     "NonPrivateSum",
@@ -107,6 +102,5 @@ __all__ = [
     "TruncatedNegativeBinomial",
     "TruncatedPoissonSampling",
     "UnverifiedSampling",
-    "VarianceGammaNoise",
     "Verdict",
 ]

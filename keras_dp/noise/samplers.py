@@ -19,9 +19,6 @@ sign and an angle.
 | Student's t | `sqrt(df (v^(-2/df) - 1)) sin(pi w/2)` | `sqrt(df) 2^(64/df)` |
 | Laplace | `-log v` | 44.4 |
 | Cauchy | `1 / tan(pi v / 2)` | 1.2e19 |
-| logistic | `log((2 - v) / v)` | 45.1 |
-| hyperbolic secant | `-log(tan(pi v / 4))` | 44.6 |
-| variance-gamma | a sum of Laplace variables | 44.4 `shape` |
 | TensorFlow Probability | from a table, by `-log v` | `quantile(2^-65)` |
 
 Larger noise has a probability of at most `2^-64`, 5.4e-20, and is never drawn.
@@ -41,14 +38,11 @@ from keras_dp import ledger
 from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
-    HyperbolicSecantNoise,
     LaplaceNoise,
-    LogisticNoise,
     StudentTNoise,
 )
 from keras_dp.ledger.events.tabulated_law import Curve
 from keras_dp.ledger.events.tfp_noise import TFPNoise
-from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.noise import grid, seeds
 
 # In floats, Student's t with more degrees of freedom is the normal one. Twice
@@ -58,8 +52,6 @@ _MOST_DF = 1e30
 _NORMAL_DF = 3e7
 # The square of a larger number is no float64.
 _FARTHEST = 1e150
-# `exp(-z)` times a polynomial of degree 99 is 0 for larger `z`.
-_NO_TAIL = 2000.0
 
 
 @functools.singledispatch
@@ -150,29 +142,6 @@ def _(noise: CauchyNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 @sample.register
-def _(noise: LogisticNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return _scaled(logistic(seeds.signed_uniform(like, seed)), noise)
-
-
-@sample.register
-def _(
-    noise: HyperbolicSecantNoise, like: tf.Tensor, seed: tf.Tensor
-) -> tf.Tensor:
-    return _scaled(hyperbolic_secant(seeds.signed_uniform(like, seed)), noise)
-
-
-@sample.register
-def _(noise: VarianceGammaNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    # A loop, because XLA would compile each term anew.
-    total = tf.foldl(
-        lambda total, own: total + laplace(seeds.signed_uniform(like, own)),
-        tf.stack(seeds.split(seed, noise.shape)),
-        tf.zeros_like(like),
-    )
-    return _scaled(total, noise)
-
-
-@sample.register
 def _(noise: TFPNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     # In float64: a step of the table is small beside the rounding of float32.
     u = seeds.signed_uniform(tf.zeros(tf.shape(like), tf.float64), seed)
@@ -212,17 +181,6 @@ def cauchy(u: tf.Tensor) -> tf.Tensor:
     return 1 / tf.tan(0.5 * math.pi * u)
 
 
-def logistic(u: tf.Tensor) -> tf.Tensor:
-    """Returns standard logistic variables from signed uniform ones."""
-    v = tf.abs(u)
-    return tf.sign(u) * tf.math.log((2 - v) / v)
-
-
-def hyperbolic_secant(u: tf.Tensor) -> tf.Tensor:
-    """Returns hyperbolic secant variables from signed uniform ones."""
-    return -tf.sign(u) * tf.math.log(tf.tan(0.25 * math.pi * tf.abs(u)))
-
-
 def _standardized(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float64) / tf.constant(noise.scale, tf.float64)
 
@@ -259,27 +217,6 @@ def _(noise: LaplaceNoise, x: tf.Tensor) -> tf.Tensor:
 def _(noise: CauchyNoise, x: tf.Tensor) -> tf.Tensor:
     z = _standardized(noise, x)
     return tf.atan2(tf.ones_like(z), -z) / math.pi
-
-
-@cdf.register
-def _(noise: LogisticNoise, x: tf.Tensor) -> tf.Tensor:
-    return tf.sigmoid(_standardized(noise, x))
-
-
-@cdf.register
-def _(noise: HyperbolicSecantNoise, x: tf.Tensor) -> tf.Tensor:
-    z = _standardized(noise, x)
-    return _two_sided(z, tf.atan(tf.exp(-tf.abs(z))) * (2 / math.pi))
-
-
-@cdf.register
-def _(noise: VarianceGammaNoise, x: tf.Tensor) -> tf.Tensor:
-    z = _standardized(noise, x)
-    size = tf.minimum(tf.abs(z), _NO_TAIL)
-    tail = tf.zeros_like(size)
-    for coefficient in reversed(noise.tail_polynomial.tolist()):
-        tail = tail * size + coefficient
-    return _two_sided(z, 0.5 * tail * tf.exp(-size))
 
 
 @cdf.register

@@ -20,11 +20,8 @@ from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import CoordinateBounds, GaussianNoise
 from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
-    HyperbolicSecantNoise,
     LaplaceNoise,
-    LogisticNoise,
     StudentTNoise,
-    VarianceGammaNoise,
 )
 
 ORDERS = shifted_noise.ORDERS
@@ -42,12 +39,6 @@ LAWS = [
     (StudentTNoise(1.0, 3.0), student(3)),
     (StudentTNoise(1.0, 9.0), student(9)),
     (CauchyNoise(1.0), lambda x: 1 / (mp.pi * (1 + x * x))),
-    (LogisticNoise(1.0), lambda x: mp.sech(x / 2) ** 2 / 4),
-    (HyperbolicSecantNoise(1.0), lambda x: mp.sech(x) / mp.pi),
-    (
-        VarianceGammaNoise(1.0, shape=2),
-        lambda x: (1 + abs(x)) * mp.exp(-abs(x)) / 4,
-    ),
 ]
 NAMES = [type(law).__name__ for law, _ in LAWS]
 
@@ -137,9 +128,6 @@ TABLE = [
     (StudentTNoise(1.0, 9.0), ".8942 1.071421 1.071428", "1.766 17.096 17.142"),
     (StudentTNoise(1.0, 5.0), ".9611 1.249987 1.2500", "1.627 19.92 19.999"),
     (StudentTNoise(1.0, 3.0), "1.2879 1.99996 2.0000", "1.854 31.77 31.998"),
-    (LogisticNoise(1.0), ".8888 1.09661 1.09662", "1.686 17.49 17.545"),
-    (HyperbolicSecantNoise(1.0), ".9200 1.23369 1.2337", "1.498 19.65 19.738"),
-    (VarianceGammaNoise(1.0), ".8967 1.19268 1.19270", "1.629 19.00 19.082"),
     (LaplaceNoise(1.0), "1.0159 1.9952 1.9995", "1.392 31.62 31.989"),
 ]
 
@@ -238,7 +226,7 @@ SHARP = LaplaceNoise(0.6)
 
 
 @pytest.mark.parametrize("probability", [0.02, 0.3])
-@pytest.mark.parametrize("law", [HEAVY, SHARP, LogisticNoise(0.4)])
+@pytest.mark.parametrize("law", [HEAVY, SHARP])
 @pytest.mark.parametrize("shifts", [(0.8,), (0.8, 0.3), (0.5, 0.3, 0.1)])
 class TestSampledDivergence:
     @pytest.mark.full

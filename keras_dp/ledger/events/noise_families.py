@@ -10,7 +10,6 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger.events.noise_distribution import Array, NoiseDistribution
 from keras_dp.ledger.events.tfp_noise import TFPNoise
-from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 
 # From here on the series of `_log_gamma_half_step` is exact to rounding.
 _ASYMPTOTIC = 100.0
@@ -179,68 +178,6 @@ class CauchyNoise(NoiseDistribution):
         return 0.5
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LogisticNoise(NoiseDistribution):
-    """The logistic distribution, whose cdf is `1 / (1 + exp(-x / scale))`.
-
-    >>> LogisticNoise(1.0).variance
-    3.2898...
-    """
-
-    @override
-    def standard_log_density(self, z: Array) -> Array:
-        return np.asarray(-z - 2 * np.log1p(np.exp(-z)))
-
-    @override
-    def standard_tail(self, z: Array) -> Array:
-        return np.asarray(special.expit(-z))
-
-    @override
-    def standard_size(self, tail: Array) -> Array:
-        return np.asarray(-special.logit(tail))
-
-    @property
-    @override
-    def standard_variance(self) -> float:
-        return math.pi**2 / 3
-
-    @property
-    @override
-    def standard_fisher_information(self) -> float:
-        return 1 / 3
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HyperbolicSecantNoise(NoiseDistribution):
-    """The distribution with density `sech(x / scale) / (pi scale)`.
-
-    >>> HyperbolicSecantNoise(1.0).fisher_information
-    0.5
-    """
-
-    @override
-    def standard_log_density(self, z: Array) -> Array:
-        return -z - np.log1p(np.exp(-2 * z)) - math.log(math.pi / 2)
-
-    @override
-    def standard_tail(self, z: Array) -> Array:
-        return np.arctan(np.exp(-z)) * (2 / math.pi)
-
-    @override
-    def standard_size(self, tail: Array) -> Array:
-        return np.arcsinh(_cauchy_size(tail))
-
-    @property
-    @override
-    def standard_variance(self) -> float:
-        return math.pi**2 / 4
-
-    @property
-    @override
-    def standard_fisher_information(self) -> float:
-        return 0.5
-
-
 def _log_one_plus_square(z: Array) -> Array:
     """Returns `log(1 + z^2)`, however large `z` is."""
     with np.errstate(divide="ignore"):
@@ -266,8 +203,5 @@ ALL: dict[str, type[NoiseDistribution]] = {
     "student_t": StudentTNoise,
     "laplace": LaplaceNoise,
     "cauchy": CauchyNoise,
-    "logistic": LogisticNoise,
-    "hyperbolic_secant": HyperbolicSecantNoise,
-    "variance_gamma": VarianceGammaNoise,
     "tensorflow_probability": TFPNoise,
 }

@@ -19,7 +19,6 @@ from keras_dp.ledger.events.noise_families import (
     GaussianNoise,
     LaplaceNoise,
     StudentTNoise,
-    VarianceGammaNoise,
 )
 
 FALSE_ALARM = 1e-6
@@ -28,7 +27,6 @@ FAMILIES = [
     StudentTNoise(0.5, 3.0),
     LaplaceNoise(2.0),
     CauchyNoise(1.0),
-    VarianceGammaNoise(1.0, 2),
 ]
 
 
@@ -235,7 +233,6 @@ class TestConfiguration:
     def test_of_noise_survives_json(self, family):
         noise = {
             "student_t": lambda: StudentTNoise(0.5, 9.0),
-            "variance_gamma": lambda: VarianceGammaNoise(0.5, 2),
         }.get(family, lambda: noise_families.ALL[family](0.5))()
 
         config = json.loads(json.dumps(noise_config(noise)))

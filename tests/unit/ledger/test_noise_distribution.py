@@ -20,7 +20,6 @@ from keras_dp.ledger.events.noise_families import (
     LaplaceNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.ledger.rows.codec import round_from_text, text_from_round
 from tests.noise_table import REFUSED, STANDARD, Untested, name_of
 
@@ -57,22 +56,11 @@ class TestParameters:
         with pytest.raises(TypeError, match=r"`df` must be a number"):
             StudentTNoise(1.0, df)
 
-    @pytest.mark.parametrize("shape", [0, -1, 101])
-    def test_a_shape_is_from_1_to_100(self, shape):
-        with pytest.raises(ValueError, match=r"`shape` must be an integer"):
-            VarianceGammaNoise(1.0, shape)
-
-    @pytest.mark.parametrize("shape", [2.0, "2", None, True])
-    def test_a_shape_is_an_integer(self, shape):
-        with pytest.raises(TypeError, match=r"`shape` must be an integer"):
-            VarianceGammaNoise(1.0, shape)
-
     def test_numbers_of_numpy_become_those_of_python(self):
         noise = StudentTNoise(np.float32(2), np.int64(9))
 
         assert noise == StudentTNoise(2.0, 9.0)
         assert [type(noise.scale), type(noise.df)] == [float, float]
-        assert type(VarianceGammaNoise(1, np.int64(3)).shape) is int
 
     @each_noise
     def test_scaled_multiplies_the_scale_and_keeps_the_rest(self, noise):
@@ -215,9 +203,6 @@ class TestInALedger:
             "student_t": "StudentTNoise",
             "laplace": "LaplaceNoise",
             "cauchy": "CauchyNoise",
-            "logistic": "LogisticNoise",
-            "hyperbolic_secant": "HyperbolicSecantNoise",
-            "variance_gamma": "VarianceGammaNoise",
             "tensorflow_probability": "TFPNoise",
         }
         assert isinstance(GaussianNoise(1), ALL["gaussian"])

@@ -14,7 +14,6 @@ from keras_dp.ledger import (
     CoordinateBounds,
     EncodedSum,
     LaplaceNoise,
-    LogisticNoise,
     PoissonSampling,
     PrivacyLedger,
     Round,
@@ -41,7 +40,6 @@ def made(name, *parameters):
 PAIRS = [
     (made("StudentT", 5.0, 0.0, 2.0), StudentTNoise(2.0, 5.0)),
     (made("Laplace", 0.0, 0.5), LaplaceNoise(0.5)),
-    (made("Logistic", 0.0, 1.0), LogisticNoise(1.0)),
 ]
 OTHERS = [
     made("GeneralizedNormal", 0.0, 1.0, 0.9),

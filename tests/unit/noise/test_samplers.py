@@ -8,9 +8,7 @@ import tensorflow as tf
 
 from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
-    HyperbolicSecantNoise,
     LaplaceNoise,
-    LogisticNoise,
     StudentTNoise,
 )
 from keras_dp.noise import samplers
@@ -126,8 +124,6 @@ class TestTransforms:
         [
             (samplers.laplace, LaplaceNoise(1.0)),
             (samplers.cauchy, CauchyNoise(1.0)),
-            (samplers.logistic, LogisticNoise(1.0)),
-            (samplers.hyperbolic_secant, HyperbolicSecantNoise(1.0)),
         ],
     )
     def test_are_inverse_distribution_functions(
@@ -153,8 +149,6 @@ class TestTransforms:
         [
             samplers.laplace,
             samplers.cauchy,
-            samplers.logistic,
-            samplers.hyperbolic_secant,
         ],
     )
     def test_of_the_largest_words_are_nearly_0(self, transform, dtype):
