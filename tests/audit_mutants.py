@@ -266,25 +266,44 @@ def _(patch):
     )
 
 
-def in_some_batches(patch, applies, change):
-    """Applies a change while the step of some physical batches is made.
+def around_batches(patch, changed):
+    """Replaces what is computed on samples and on parts by `changed(it)`."""
+    for name in ("of_sample", "of_part"):
+        around(patch, batch_computation.BatchComputation, name, changed)
+
+
+def in_later_batches(patch, change):
+    """Applies a change to what later physical batches add to their sample.
 
     Args:
         patch: Undoes it.
-        applies: Takes the `BatchKind`, and returns whether they are those.
         change: Takes a patch that ends with the batch.
     """
 
-    def changed(of_batch):
-        def of(self, data, mask, kind, planned):
-            with pytest.MonkeyPatch.context() as own:
-                if applies(kind):
-                    change(own)
-                return of_batch(self, data, mask, kind, planned)
+    def changed(of_part):
+        def of(self, data, mask, grouping, is_first):
+            def adding(grouping):
+                def add(*given):
+                    def faulty():
+                        with pytest.MonkeyPatch.context() as own:
+                            change(own)
+                            return sums(*given)
+
+                    def sums(*given):
+                        return self._add(grouping, *given)[1]
+
+                    sample = tf.cond(is_first, lambda: sums(*given), faulty)
+                    return self._add(grouping, *given)[0], sample
+
+                return add
+
+            with pytest.MonkeyPatch.context() as whole:
+                whole.setattr(self, "_adding", adding)
+                return of_part(self, data, mask, grouping, is_first)
 
         return of
 
-    around(patch, batch_computation.BatchComputation, "of_batch", changed)
+    around(patch, batch_computation.BatchComputation, "of_part", changed)
 
 
 @mutant("clip", "sums of earlier physical batches count twice")
@@ -292,31 +311,14 @@ def _(patch):
     MUTANTS["records of earlier physical batches count twice"].plant(patch)
 
 
-@mutant("clip", "the last physical batch of several is not clipped")
+@mutant("clip", "later physical batches are not clipped")
 def _(patch):
-    in_some_batches(
-        patch,
-        lambda kind: kind.last and not kind.first,
-        MUTANTS["records are not clipped"].plant,
-    )
-
-
-@mutant("clip", "physical batches in the middle are not clipped")
-def _(patch):
-    in_some_batches(
-        patch,
-        lambda kind: not kind.last and not kind.first,
-        MUTANTS["records are not clipped"].plant,
-    )
+    in_later_batches(patch, MUTANTS["records are not clipped"].plant)
 
 
 @mutant("clip", "padding of later physical batches counts as records")
 def _(patch):
-    in_some_batches(
-        patch,
-        lambda kind: not kind.first,
-        MUTANTS["padding counts as records"].plant,
-    )
+    in_later_batches(patch, MUTANTS["padding counts as records"].plant)
 
 
 # Gradients.
@@ -747,18 +749,17 @@ def _(patch):
 
 @mutant("noise", "a sample of several physical batches gets half of the noise")
 def _(patch):
-    def halved(own):
-        scaled_noise(0.5)(own)
-        # All batches share one trace of the release. These make their own.
-        own.setattr(
-            batch_computation.BatchComputation,
-            "_answer",
-            lambda self, sample, state, planned: self._round.release(
-                sample, state, self.engine.variables, planned
-            ),
-        )
+    def halved(of_sums):
+        def of(self, planned):
+            with pytest.MonkeyPatch.context() as own:
+                scaled_noise(0.5)(own)
+                # Both share one trace of the release. This makes its own.
+                own.setattr(self, "_release", None)
+                return of_sums(self, planned)
 
-    in_some_batches(patch, lambda kind: not kind.first, halved)
+        return of
+
+    around(patch, batch_computation.BatchComputation, "of_sums", halved)
 
 
 @mutant("noise", "a seed is used in every round")
@@ -1034,46 +1035,44 @@ def _(patch):
 
 @mutant("flow", "the number of iterations counts records")
 def _(patch):
-    def leaking(of_batch):
-        def of(self, data, mask, kind, planned):
-            found = of_batch(self, data, mask, kind, planned)
+    def leaking(computes):
+        def of(self, data, mask, *more):
+            found = computes(self, data, mask, *more)
             count = tf.reduce_sum(tf.cast(mask, tf.int64))
             self._parts.optimizer.inner.iterations.assign_add(count)
             return found
 
         return of
 
-    around(patch, batch_computation.BatchComputation, "of_batch", leaking)
+    around_batches(patch, leaking)
 
 
 @mutant("flow", "weights move by the sum of a later physical batch")
 def _(patch):
-    def leaking(of_batch):
-        def of(self, data, mask, kind, planned):
-            found = of_batch(self, data, mask, kind, planned)
-            if kind.last and not kind.first:
-                self.engine.variables[-1].assign_add(
-                    [1e-3 * tf.reduce_sum(found.losses.total)]
-                )
+    def leaking(of_part):
+        def of(self, data, mask, grouping, is_first):
+            found = of_part(self, data, mask, grouping, is_first)
+            total = tf.reduce_sum(found.losses.total)
+            self.engine.variables[-1].assign_add(
+                [tf.where(is_first, 0.0, 1e-3 * total)]
+            )
             return found
 
         return of
 
-    around(patch, batch_computation.BatchComputation, "of_batch", leaking)
+    around(patch, batch_computation.BatchComputation, "of_part", leaking)
 
 
 @mutant("flow", "the number of iterations counts physical batches")
 def _(patch):
-    def leaking(of_batch):
-        def of(self, data, mask, kind, planned):
-            found = of_batch(self, data, mask, kind, planned)
-            if not kind.last:
-                self._parts.optimizer.inner.iterations.assign_add(1)
-            return found
+    def leaking(of_part):
+        def of(self, *given):
+            self._parts.optimizer.inner.iterations.assign_add(1)
+            return of_part(self, *given)
 
         return of
 
-    around(patch, batch_computation.BatchComputation, "of_batch", leaking)
+    around(patch, batch_computation.BatchComputation, "of_part", leaking)
 
 
 @mutant("flow", "a metric is shown without noise")
@@ -1129,9 +1128,9 @@ def _(patch):
 @mutant("flow", "the seed of the noise follows the data")
 def _(patch):
     # The state after a round takes in a sum over the batch.
-    def leaking_batch(of_batch):
-        def of(self, data, mask, kind, planned):
-            found = of_batch(self, data, mask, kind, planned)
+    def leaking_batch(computes):
+        def of(self, data, mask, *more):
+            found = computes(self, data, mask, *more)
             bits = tf.cast(
                 tf.reduce_sum(tf.cast(data[1], tf.float32)), tf.int64
             )
@@ -1143,7 +1142,7 @@ def _(patch):
 
         return of
 
-    around(patch, batch_computation.BatchComputation, "of_batch", leaking_batch)
+    around_batches(patch, leaking_batch)
 
 
 @mutant("flow", "a private metric is of all rows, padding included")
@@ -1159,13 +1158,11 @@ def _(patch):
 
 @mutant("flow", "the batch loses its mask")
 def _(patch):
-    around(
+    around_batches(
         patch,
-        batch_computation.BatchComputation,
-        "of_batch",
         lambda f: (
-            lambda self, data, mask, kind, planned: f(
-                self, data, tf.ones_like(mask), kind, planned
+            lambda self, data, mask, *more: f(
+                self, data, tf.ones_like(mask), *more
             )
         ),
     )
@@ -1173,9 +1170,9 @@ def _(patch):
 
 @mutant("flow", "logs hold the largest loss")
 def _(patch):
-    def step_with_largest(of_batch):
-        def of(self, data, mask, kind, planned):
-            found = of_batch(self, data, mask, kind, planned)
+    def step_with_largest(computes):
+        def of(self, data, mask, *more):
+            found = computes(self, data, mask, *more)
             self._parts.optimizer.largest.assign(
                 tf.reduce_max(found.losses.total)
             )
@@ -1189,9 +1186,7 @@ def _(patch):
 
         return of
 
-    around(
-        patch, batch_computation.BatchComputation, "of_batch", step_with_largest
-    )
+    around_batches(patch, step_with_largest)
     around(patch, dp_optimizer.DPOptimizer, "public_metrics", public)
     patch.setattr(
         dp_optimizer.DPOptimizer,

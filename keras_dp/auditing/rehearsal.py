@@ -292,10 +292,15 @@ class _WatchedStep(TrainingStep):
 
     @override
     def run(
-        self, step: PhysicalStep, kind: BatchKind, planned: Event
+        self,
+        step: PhysicalStep,
+        kind: BatchKind,
+        planned: Event,
+        *,
+        is_first: bool = True,
     ) -> tuple[Mapping[str, Any], Event | None]:
         self._rehearsal.was_covered = self._rehearsal.covers
-        return super().run(step, kind, planned)
+        return super().run(step, kind, planned, is_first=is_first)
 
 
 def _variables(model: PrivateModel) -> list[Any]:

@@ -222,13 +222,14 @@ class TrainingLoop:
             self._planned = None
         self.recorder.cover()
         planned = self._plan()
-        kind = self._kind(step, batch, first=True)
-        logs, event = step.run(batch, kind, planned)
+        grouping = self._adapter.grouping
+        is_whole = batch.ends_sample and not step.releases_apart
+        logs, event = step.run(batch, BatchKind(is_whole, grouping), planned)
         while not batch.ends_sample:
             batch = self._next_batch(iterator)
-            kind = self._kind(step, batch, first=False)
-            logs, event = step.run(batch, kind, planned)
-        if step.releases_apart:
+            part = BatchKind(is_whole=False, grouping=grouping)
+            step.run(batch, part, planned, is_first=False)
+        if not is_whole:
             # The release waits for the chief, which has covered the round.
             logs, event = step.release(planned)
         if event is None:
@@ -243,12 +244,6 @@ class TrainingLoop:
         if sampling != self._sampling:
             self.recorder.settle()
             self._sampling = sampling
-
-    def _kind(
-        self, step: TrainingStep, batch: PhysicalStep, *, first: bool
-    ) -> BatchKind:
-        last = batch.ends_sample and not step.releases_apart
-        return BatchKind(first, last, self._adapter.grouping)
 
     def _next_batch(self, iterator: Iterator[Any]) -> PhysicalStep:
         data = next(iterator)

@@ -8,7 +8,7 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training.step.batch_computation import BatchComputation, BatchKind
+from keras_dp.training.step.batch_computation import BatchComputation
 
 RECORDS, FEATURES = 200, 5
 
@@ -59,8 +59,8 @@ def batches(physical_batch_size, rounds=20):
     ("physical_batch_size", "kinds"),
     [
         pytest.param(200, 1, id="a sample is one batch"),
-        # Of 20 records on average: a first batch, middle ones and a last.
-        pytest.param(4, 3, id="a sample is several"),
+        # Of 20 records on average: a step for its batches, and a release.
+        pytest.param(4, 2, id="a sample is several"),
     ],
 )
 def test_samples_of_any_size_are_traced_once_a_kind(
@@ -115,13 +115,6 @@ def test_xla_compiles_the_step_that_says_so() -> None:
     assert any(each.attr["_XlaMustCompile"].b for each in functions)
 
 
-KINDS = pytest.mark.parametrize(
-    ("first", "last"),
-    [(True, True), (True, False), (False, False), (False, True)],
-    ids=["whole", "first", "middle", "last"],
-)
-
-
 def _undefined_shapes(function, *arguments) -> list[str]:
     graph = function.get_concrete_function(*arguments).graph
     return [
@@ -134,19 +127,21 @@ def _undefined_shapes(function, *arguments) -> list[str]:
 
 
 @pytest.mark.full
-@KINDS
-def test_what_xla_compiles_has_static_shapes(first, last) -> None:
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_what_xla_compiles_has_static_shapes(is_whole) -> None:
     """As accelerators that compile everything need it."""
     private = private_model()
     private.fit(batches(4, rounds=2), epochs=1, verbose=0)
     computation = BatchComputation(private.step_parts())
     computation.make_sums()
-    kind = BatchKind(first, last, grouping=None)
 
     @tf.function(autograph=False)
     def core(x, y, mask):
-        planned = private.optimizer.plan()
-        result = computation.of_batch((x, y, None), mask, kind, planned)
+        given = (x, y, None), mask, None
+        if is_whole:
+            result = computation.of_sample(*given, private.optimizer.plan())
+        else:
+            result = computation.of_part(*given, tf.constant(True))
         return result.losses.total, result.outputs, result.released
 
     x, y = (tf.constant(part[:4]) for part in data())
@@ -170,10 +165,7 @@ def test_every_kind_of_batch_compiles() -> None:
     private.fit(batches(200, rounds=2), epochs=1, verbose=0)
     private.fit(batches(4, rounds=2), epochs=1, verbose=0)
 
-    kinds = {(kind.first, kind.last) for kind, *_ in private._step._traces}
-    assert kinds == {
-        (True, True),
-        (True, False),
-        (False, False),
-        (False, True),
+    assert {kind.is_whole for kind, *_ in private._step._traces} == {
+        True,
+        False,
     }

@@ -6,6 +6,8 @@ the optimizer, the trained weights and, if they are released, the statistics of
 batch normalization.
 """
 
+import functools
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -42,16 +44,14 @@ from keras_dp.training.step.step_parts import StepParts
 
 
 class BatchKind(NamedTuple):
-    """The place of a batch in its sample. Each kind has a compiled step.
+    """Which step a batch takes. Each kind has a compiled one.
 
     Attributes:
-        first: Whether the batch is the first of its sample.
-        last: Whether the computation on the batch also releases the sample.
+        is_whole: Whether the batch is a whole sample, which its step releases.
         grouping: The rows that make one record; `None` if each row is one.
     """
 
-    first: bool
-    last: bool
+    is_whole: bool
     grouping: Grouping | None
 
 
@@ -63,8 +63,8 @@ class BatchResult(NamedTuple):
             weights from before the release.
         outputs: The outputs of the model.
         masks: The Keras mask of each output.
-        released: The event and the private metrics; `None` if the batch does
-            not release its sample.
+        released: The event and the private metrics; `None` for a part of a
+            sample.
     """
 
     losses: ExampleLosses
@@ -109,6 +109,9 @@ class BatchComputation:
         # A trace holds variables, and each replica has its own.
         many = parts.options.replicas.are_many
         self._loss_maps = None if many else TracedMaps()
+        self._traced: dict[Grouping | None, Callable[..., Any]] | None = {}
+        if many or parts.options.run_eagerly:
+            self._traced = None
         statistics = parts.side_queries.statistics
         self.engine = GradientEngine(
             parts.model,
@@ -160,35 +163,84 @@ class BatchComputation:
                 self._parts.options.replicas.strategy,
             )
 
-    def of_batch(
+    def of_sample(
         self,
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
-        kind: BatchKind,
+        grouping: Grouping | None,
         planned: Event,
     ) -> BatchResult:
-        """Adds a physical batch to its sample, and may release the sample.
+        """Releases a sample that is one physical batch.
 
         Args:
             data: Inputs, targets and sample weights.
             mask: Shape `[batch]`. False is for padding, which can be in any
                 row. `None` if there is no padding.
-            kind: The place of the batch in its sample.
+            grouping: The rows that make one record.
             planned: The event that the ledger covers. A release with any other
                 event is withheld.
         """
+        empty = self._round.initial_sample(self.templates)
+        result, sample = self._adding(grouping)(data, mask, empty)
+        return result._replace(released=self._released(sample, planned))
+
+    def of_part(
+        self,
+        data: tuple[Any, Any, Any],
+        mask: tf.Tensor | None,
+        grouping: Grouping | None,
+        is_first: tf.Tensor,
+    ) -> BatchResult:
+        """Adds a physical batch to its sample, which `of_sums` releases.
+
+        Args:
+            data: See `of_sample`.
+            mask: See `of_sample`.
+            grouping: See `of_sample`.
+            is_first: Whether the batch begins the sample, scalar.
+        """
+        before = tf.cond(
+            is_first,
+            lambda: self._round.initial_sample(self.templates),
+            self._made_sums.read,
+        )
+        result, sample = self._adding(grouping)(data, mask, before)
+        self._made_sums.assign(sample)
+        return result
+
+    def _adding(self, grouping: Grouping | None) -> Callable[..., Any]:
+        """Returns `_add` for a grouping, traced once for samples and parts."""
+        if self._traced is None:
+            return functools.partial(self._add, grouping)
+        if grouping not in self._traced:
+            self._traced[grouping] = tf.function(
+                functools.partial(self._add, grouping), autograph=False
+            )
+        return self._traced[grouping]
+
+    def _add(
+        self,
+        grouping: Grouping | None,
+        data: tuple[Any, Any, Any],
+        mask: tf.Tensor | None,
+        sample: Sample,
+    ) -> tuple[BatchResult, Sample]:
+        """Returns the result of a batch, and the sample with its records."""
         of = self._of_examples if self._updates is None else self._of_users
-        computed = of(data, mask, kind)
-        sample = self._added(computed.batches, kind)
+        computed = of(data, mask, grouping)
+        state = self._parts.optimizer.read_state()
+        with self.engine.computing():
+            sample = self._round.accumulate(
+                state, sample, self.engine.variables, computed.batches
+            )
         # Both the losses and the penalties are by the old weights.
         losses = with_penalties(self._parts.model, computed.losses)
-        released = self._end(sample, kind, planned)
         masks = masks_of(computed.outputs)
-        return BatchResult(losses, computed.outputs, masks, released)
+        return BatchResult(losses, computed.outputs, masks, None), sample
 
     def _of_examples(
-        self, data: Any, mask: tf.Tensor | None, kind: BatchKind
-    ) -> "_Computed":
+        self, data: Any, mask: tf.Tensor | None, grouping: Grouping | None
+    ) -> _Computed:
         """Returns the records of examples, for all queries."""
         x, y, weight = data
         batch = keras.tree.flatten(x)[0].shape[0]
@@ -201,8 +253,8 @@ class BatchComputation:
         result = self.engine.gradients(
             x, losses_of, batch, loss_scale=self._parts.options.loss_scale
         )
-        gradients = record_batch(result.records, mask, batch, kind.grouping)
-        views = 1 if kind.grouping is None else kind.grouping.views
+        gradients = record_batch(result.records, mask, batch, grouping)
+        views = 1 if grouping is None else grouping.views
         with without_variable_writes(self.engine.model):
             batches = self._parts.side_queries.batches(
                 y,
@@ -217,16 +269,16 @@ class BatchComputation:
         return _Computed(held[0], result.outputs, batches)
 
     def _of_users(
-        self, data: Any, mask: tf.Tensor | None, kind: BatchKind
-    ) -> "_Computed":
+        self, data: Any, mask: tf.Tensor | None, grouping: Grouping | None
+    ) -> _Computed:
         """Returns the change that the training of each user makes."""
-        if self._updates is None or mask is None or kind.grouping is None:
+        if self._updates is None or mask is None or grouping is None:
             raise RuntimeError(
                 "The samples of users must be drawn by UserBatches. Pass such "
                 "a sampler to fit."
             )
         x, y, weight = data
-        rows = kind.grouping.rows
+        rows = grouping.rows
         with without_variable_writes(self.engine.model):
             outputs = self.engine.call(x)
             losses = self.losses(y, outputs, weight, mask.shape[0])
@@ -234,29 +286,6 @@ class BatchComputation:
         present = tf.reduce_any(tf.reshape(mask, [-1, rows]), axis=1)
         batches = {GRADIENTS: RecordBatch(records, present)}
         return _Computed(losses, outputs, batches)
-
-    def _added(
-        self, batches: dict[str, RecordBatch], kind: BatchKind
-    ) -> Sample:
-        """Returns the sample with the records of a batch."""
-        if kind.first:
-            sample = self._round.initial_sample(self.templates)
-        else:
-            sample = self._made_sums.read()
-        state = self._parts.optimizer.read_state()
-        with self.engine.computing():
-            return self._round.accumulate(
-                state, sample, self.engine.variables, batches
-            )
-
-    def _end(
-        self, sample: Sample, kind: BatchKind, planned: Event
-    ) -> tuple[Event, dict[str, tf.Tensor]] | None:
-        """Releases the sample, or keeps it for the next batch."""
-        if kind.last:
-            return self._released(sample, planned)
-        self._made_sums.assign(sample)
-        return None
 
     def of_sums(self, planned: Event) -> tuple[Event, dict[str, tf.Tensor]]:
         """Releases the sums of all replicas, and returns as `_released`."""

@@ -118,32 +118,41 @@ class TrainingStep:
         self._check.run(step)
 
     def run(
-        self, step: PhysicalStep, kind: BatchKind, planned: Event
+        self,
+        step: PhysicalStep,
+        kind: BatchKind,
+        planned: Event,
+        *,
+        is_first: bool = True,
     ) -> tuple[Mapping[str, Any], Event | None]:
         """Runs one physical batch.
 
         Args:
             step: The batch.
-            kind: The place of the batch in its sample.
+            kind: Which step it takes.
             planned: The event that the ledger covers.
+            is_first: Whether the batch begins its sample.
 
         Returns:
-            The metrics so far, and the event of the release. The event is
-            `None` if the batch does not release its sample. With several
-            workers there are then no metrics either.
+            The metrics so far, and the event of the release. A part of a sample
+            has neither: `release` follows the last one.
         """
-        if kind.first:
+        if is_first:
             self._parts.round.prepare()
-        if not kind.last:
+        if not kind.is_whole:
             self._computation.make_sums()
         parts: tuple[Any, ...] = (*step.data, step.mask)
         replicas = self._parts.options.replicas
         if replicas.are_many:
             parts = replicas.parts(step)
-        return self._traced(kind, parts, planned)(*parts, planned)
+        arguments = (
+            *parts,
+            planned if kind.is_whole else tf.constant(is_first),
+        )
+        return self._traced(kind, parts, arguments)(*arguments)
 
     def release(self, planned: Event) -> tuple[Mapping[str, Any], Event | None]:
-        """Releases the sample of all workers. Returns metrics and the event."""
+        """Releases a sample of several batches. Returns metrics and event."""
         key = "release"
         if key not in self._functions:
             self._functions[key] = self._compiled(self._release_step)
@@ -166,7 +175,7 @@ class TrainingStep:
 
     @property
     def releases_apart(self) -> bool:
-        """Whether `release` must be called at the end of each sample.
+        """Whether every sample is released apart, and none with its batch.
 
         Each worker draws its own samples, and one may need more batches than
         another. So steps that workers take together are not part of a batch.
@@ -182,7 +191,10 @@ class TrainingStep:
         return sum(f.experimental_get_tracing_count() for f in functions)
 
     def _traced(
-        self, kind: BatchKind, parts: tuple[Any, ...], planned: Event
+        self,
+        kind: BatchKind,
+        parts: tuple[Any, ...],
+        arguments: tuple[Any, ...],
     ) -> Callable[..., Any]:
         """Returns the step for batches of the shapes of this one."""
         function = self._function(kind)
@@ -198,32 +210,34 @@ class TrainingStep:
         nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
         key = (kind, nest, shapes)
         if key not in self._traces:
-            self._traces[key] = trace_of(function, *parts, planned)
+            self._traces[key] = trace_of(function, *arguments)
         return self._traces[key]
 
     def _function(self, kind: BatchKind) -> Any:
         if kind in self._functions:
             return self._functions[kind]
 
-        def core(x: Any, y: Any, weight: Any, mask: Any, planned: Event) -> Any:
-            data = x, y, weight
-            return self._computation.of_batch(data, mask, kind, planned)
+        computation = self._computation
+        of = computation.of_sample if kind.is_whole else computation.of_part
+
+        def core(x: Any, y: Any, weight: Any, mask: Any, more: Any) -> Any:
+            return of((x, y, weight), mask, kind.grouping, more)
 
         if self._parts.options.jit_compile:
             core = tf.function(core, jit_compile=True, autograph=False)
 
-        def step(x: Any, y: Any, weight: Any, mask: Any, planned: Event) -> Any:
+        def step(x: Any, y: Any, weight: Any, mask: Any, more: Any) -> Any:
             # XLA does not compile the metrics: shapes of batches without
             # their padding depend on the data.
-            result = core(x, y, weight, mask, planned)
+            result = core(x, y, weight, mask, more)
             if self._parts.side_queries.metrics is None:
                 set_masks(result.outputs, result.masks)
                 self._parts.metrics.update(
                     (x, y, weight), mask, result.losses, result.outputs
                 )
-            elif kind.last:
+            elif kind.is_whole:
                 self._parts.side_queries.track(result.released[1])
-            return result.released if kind.last else ()
+            return result.released if kind.is_whole else ()
 
         self._functions[kind] = self._compiled(step)
         return self._functions[kind]
@@ -246,10 +260,9 @@ class TrainingStep:
                 released = replicas.run(step, parts)
             else:
                 released = step(*parts)
-            event = released[0] if released else None
-            if event is None and replicas.workers > 1:
-                return {}, None  # Summing metrics up takes all workers.
-            return self._logs(), event
+            if not released:
+                return {}, None
+            return self._logs(), released[0]
 
         if self._parts.options.run_eagerly:
             return whole
