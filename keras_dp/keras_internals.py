@@ -16,6 +16,10 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.models import functional
+from keras.src.trainers.data_adapters.array_data_adapter import (
+    ArrayDataAdapter,
+    can_convert_arrays,
+)
 from keras.src.utils import io_utils
 
 from keras_dp._override import override
@@ -543,6 +547,34 @@ def penalties_of(model: keras.Model) -> list[Any]:
 
 
 # TensorFlow.
+
+
+def untuned_arrays(
+    x: Any, y: Any, options: Mapping[str, Any]
+) -> tf.data.Dataset | None:
+    """Returns the data set that Keras makes of arrays, without its tuning.
+
+    `ArrayDataAdapter`, Keras 3.15. TensorFlow 2.21 has a thread that tunes the
+    data set, and may wake it too early when the iterator ends. `fit` then waits
+    until it wakes by itself, for up to as long as the training took.
+
+    Args:
+        x: Inputs.
+        y: Targets, or `None`.
+        options: `batch_size`, `steps`, `shuffle`, `sample_weight` and
+            `class_weight`, as the adapter takes them.
+
+    Returns:
+        A data set; `None` if these are not arrays.
+    """
+    if not can_convert_arrays((x, y, options["sample_weight"])):
+        return None
+    adapter = ArrayDataAdapter(x, y, **options)
+    untuned = tf.data.Options()
+    untuned.autotune.enabled = False
+    dataset = adapter.get_tf_dataset().with_options(untuned)
+    count = tf.data.experimental.assert_cardinality(adapter.num_batches)
+    return dataset.apply(count)
 
 
 def dataset_stages(dataset: Any) -> list[str]:

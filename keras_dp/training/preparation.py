@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_dp._schedules import in_step
+from keras_dp.keras_internals import untuned_arrays
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
@@ -67,13 +68,44 @@ class Preparation(NamedTuple):
         """The ledger that records the rounds."""
         return self.optimizer.required_ledger()
 
-    def keras_data(self) -> Any:
-        """Returns the argument `x` for Keras's own `fit`."""
-        if not self.adapter.is_sampler:
-            return self.adapter.source
-        if self.replicas.are_many:
-            return self.replicas.nothing()  # The loop reads the batches itself.
-        return self.adapter.dataset()
+    def keras_data(
+        self, y: Any, batch_size: int | None, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Returns the data, and its options, for Keras's own `fit`.
+
+        Args:
+            y: The argument of the private `fit`.
+            batch_size: The same.
+            options: Other arguments, from `keras_options`.
+        """
+        given = {"x": self.adapter.source, "y": y, "batch_size": batch_size}
+        given |= options
+        if self.adapter.is_sampler:
+            # With replicas the loop reads the batches itself.
+            nothing = self.replicas.are_many
+            data = (
+                self.replicas.nothing() if nothing else self.adapter.dataset()
+            )
+            return {**given, "x": data}
+        if self.replicas.are_many or options.get("validation_split"):
+            return given
+        data = untuned_arrays(
+            self.adapter.source,
+            y,
+            {
+                "batch_size": batch_size,
+                "steps": options.get("steps_per_epoch"),
+                "shuffle": options.get("shuffle", True),
+                "sample_weight": options.get("sample_weight"),
+                "class_weight": options.get("class_weight"),
+            },
+        )
+        if data is None:
+            return given
+        of_arrays = dict.fromkeys(
+            ("y", "batch_size", "sample_weight", "class_weight")
+        )
+        return {**given, **of_arrays, "x": data, "shuffle": False}
 
     def keras_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the options for Keras's own `fit`.

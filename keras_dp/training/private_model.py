@@ -411,9 +411,7 @@ class PrivateModel(HeldModel):
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
             history = super().fit(
-                ready.keras_data(),
-                y,
-                batch_size=batch_size,
+                **ready.keras_data(y, batch_size, options),
                 epochs=epochs,
                 verbose=verbose,
                 callbacks=fit_callbacks(
@@ -426,7 +424,6 @@ class PrivateModel(HeldModel):
                     self.optimizer.inner,
                     self._answer_sizes,
                 ),
-                **options,
             )
         warn_of_tuner(callbacks, ready.ledger, self.last_run, ready.delta)
         return history

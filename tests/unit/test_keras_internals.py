@@ -7,6 +7,7 @@ import inspect
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -32,6 +33,21 @@ class _Adds(keras.layers.Layer):
     def call(self, x):
         self.add_loss(keras.ops.mean(x))
         return x
+
+
+def _makes_data_sets_of_arrays(untuned_arrays):
+    """The batches are those of Keras's own data set."""
+    options = {"batch_size": 4, "steps": None, "shuffle": False}
+    options |= {"sample_weight": None, "class_weight": {0: 1.0, 1: 3.0}}
+    x, y = np.arange(6.0), np.array([0, 1, 1, 0, 1, 0])
+    assert untuned_arrays(iter([x]), None, options) is None
+
+    dataset = untuned_arrays(x, y, options)
+
+    batches = [[part.numpy().tolist() for part in each] for each in dataset]
+    expected = [(x[:4], y[:4], [1, 3, 3, 1]), (x[4:], y[4:], [3, 1])]
+    assert batches == [list(map(list, each)) for each in expected]
+    return not dataset.options().autotune.enabled and len(dataset) == 2
 
 
 def _private_names():
@@ -409,6 +425,7 @@ WORKS = {
     "eager_operations": lambda f: "Mul" in _seen_by(f),
     "function_nodes": lambda f: "Mul" in _nodes_of_double(f),
     "penalties_of": lambda f: f(_model()) == [] and len(f(_penalized())) == 1,
+    "untuned_arrays": lambda f: _makes_data_sets_of_arrays(f),
     "dataset_stages": lambda f: (
         f(tf.data.Dataset.range(3).repeat().batch(2))
         == ["RangeDataset", "RepeatDataset", "BatchDataset"]
