@@ -1,11 +1,20 @@
 """Tables of runs, accounts, seals, audits and rounds, for text and pages."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.auditing.verdicts import Judgement
-from keras_dp.ledger import CountedRound, RunRecord, Stated
+from keras_dp.ledger import (
+    CountedRound,
+    CyclicPoissonSampling,
+    DisjointBatches,
+    RandomAllocation,
+    Round,
+    RunRecord,
+    Stated,
+)
 from keras_dp.ledger.rows.statements import Seal
 from keras_dp.reporting.account_state import AccountState
 from keras_dp.reporting.run_costs import RunCost, states_in_words
@@ -21,6 +30,8 @@ from keras_dp.reporting.wording import (
 
 # With adaptive clipping, every round of a run is of another kind.
 _MOST_ROUNDS = 10
+_IN_PASSES = CyclicPoissonSampling | DisjointBatches | RandomAllocation
+_ANY_PASS = "any-0"
 _BAR = 20
 _NAME = 30
 
@@ -172,22 +183,37 @@ def audit_table(audits: Sequence[Judgement]) -> Table:
 def round_table(rounds: Sequence[CountedRound]) -> Table:
     """Returns the kinds of rounds, with their releases.
 
-    If there are many kinds, it has the first ones and the last one.
+    Rounds that differ in their pass alone are of one kind. If there are many
+    kinds, it has the first ones and the last one.
     """
+    kinds = _by_kind(rounds)
     rows = [
         (
-            f"{count:,} x {sampled(round_.sampling)}",
+            f"{sum(counts):,} x {sampled(round_.sampling)}"
+            + f", and {counted(len(counts) - 1, 'other')}" * (len(counts) > 1),
             "\n".join(described(query) for query in round_.queries),
         )
-        for round_, count in (
-            (*rounds[: _MOST_ROUNDS - 1], rounds[-1])
-            if len(rounds) > _MOST_ROUNDS
-            else rounds
+        for round_, counts in (
+            (*kinds[: _MOST_ROUNDS - 1], kinds[-1])
+            if len(kinds) > _MOST_ROUNDS
+            else kinds
         )
     ]
-    left_out = rounds[_MOST_ROUNDS - 1 : -1]
-    if len(rounds) > _MOST_ROUNDS:
-        rest = counted(sum(count for _, count in left_out), "round")
-        kinds = counted(len(left_out), "other kind")
-        rows.insert(-1, (f"{rest} of {kinds}, which --json shows", ""))
+    left_out = kinds[_MOST_ROUNDS - 1 : -1]
+    if len(kinds) > _MOST_ROUNDS:
+        rest = counted(sum(sum(counts) for _, counts in left_out), "round")
+        others = counted(len(left_out), "other kind")
+        rows.insert(-1, (f"{rest} of {others}, which --json shows", ""))
     return Table(("sample", "released over it"), tuple(rows))
+
+
+def _by_kind(rounds: Sequence[CountedRound]) -> list[tuple[Round, list[int]]]:
+    """Returns the first round of each kind, and the counts of its passes."""
+    found: dict[Round, tuple[Round, list[int]]] = {}
+    for round_, count in rounds:
+        kind, sampling = round_, round_.sampling
+        if isinstance(sampling, _IN_PASSES):
+            one = dataclasses.replace(sampling, epoch_id=_ANY_PASS)
+            kind = Round(one, round_.queries)
+        found.setdefault(kind, (round_, []))[1].append(count)
+    return list(found.values())

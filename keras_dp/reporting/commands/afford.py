@@ -79,7 +79,9 @@ def _last_of(held: Replay) -> Round:
         raise UnsupportedEventError(
             "`file` must end with a round that can be repeated by itself. "
             f"Received: {last.sampling!r} and {last.queries!r}, which belong "
-            "to a pass, a tree or a mechanism. Use "
-            "`keras_dp.planning.rounds_left` with `rounds_per_pass`."
+            "to a pass, a tree or a mechanism, which cost as a whole. For "
+            "passes use `keras_dp.planning.rounds_left` with "
+            "`rounds_per_pass`. For a mechanism plan another one, with "
+            "`make_private` on this ledger or `calibrate_correlated_noise`."
         )
     return last

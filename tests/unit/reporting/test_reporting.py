@@ -142,6 +142,23 @@ class TestEveryKindOfSum:
         assert "noise stddev 50" in text
         assert len(json.loads(report.as_json())["rounds"]) == 50
 
+    def test_rounds_of_other_passes_alone_are_one_line(self) -> None:
+        ledger = in_memory(
+            *((DisjointBatches(f"pass {i}"), STEP, 5) for i in range(30)),
+            (PoissonSampling(0.1), STEP, 2),
+        )
+        report = make_report(ledger, delta=DELTA)
+
+        text = report.as_text(**ALL)
+
+        batches = (
+            "150 x disjoint batch of epoch pass 0, as declared, and 29 others"
+        )
+        assert batches in text
+        assert "2 x Poisson sample, probability 0.1" in text
+        assert text.count("gradients: Gaussian sum") == 2
+        assert len(json.loads(report.as_json())["rounds"]) == 31
+
 
 class TestTheText:
     def test_of_the_ledger_of_a_paper(self) -> None:
