@@ -1,5 +1,6 @@
 """Validators of arguments, so that every message has one form."""
 
+import contextlib
 import difflib
 import inspect
 import math
@@ -7,7 +8,7 @@ import numbers
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 # A scheme and a slash, or a user with a password, or a password by its name.
@@ -86,15 +87,20 @@ def _is_data(value: object) -> bool:
     return shape is not None and str(shape) != "()"
 
 
+def _error(
+    kind: type[Exception], name: str, value: object, rule: str, remedy: str = ""
+) -> Exception:
+    """Returns the error for an argument that breaks a rule."""
+    received = f"Received: {name}={shown(value)}."
+    return kind(f"`{name}` must {rule}. {received}{remedy}")
+
+
 def finite_non_negative(**named: float) -> None:
     """Raises unless every value is a number in `[0, inf)`."""
     for name, value in named.items():
         _number(name, value)
         if not 0 <= value < math.inf:  # Also false for NaN.
-            raise ValueError(
-                f"`{name}` must be finite and >= 0. "
-                f"Received: {name}={shown(value)}."
-            )
+            raise _error(ValueError, name, value, "be finite and >= 0")
 
 
 def finite_positive(**named: float) -> None:
@@ -102,33 +108,41 @@ def finite_positive(**named: float) -> None:
     for name, value in named.items():
         _number(name, value)
         if not 0 < value < math.inf:  # Also false for NaN.
-            raise ValueError(
-                f"`{name}` must be finite and > 0. "
-                f"Received: {name}={shown(value)}."
-            )
+            raise _error(ValueError, name, value, "be finite and > 0")
 
 
 def probability(**named: float) -> None:
     """Raises unless every value is a number in `(0, 1]`."""
+    share("(0, 1]", "", **named)
+
+
+def share(interval: str, remedy: str = "", **named: float) -> None:
+    """Raises unless every value is a number in an interval from 0 to 1.
+
+    >>> share("(0, 1)", " Choose one below 1e-4.", delta=1)
+    Traceback (most recent call last):
+    ValueError: `delta` must be in (0, 1). Received: delta=1. Choose ...
+    """
     for name, value in named.items():
         _number(name, value)
-        if not 0 < value <= 1:  # Also false for NaN.
-            raise ValueError(
-                f"`{name}` must be in (0, 1]. Received: {name}={shown(value)}."
-            )
+        is_end = value in (0, 1) and (
+            interval.startswith("(") if value == 0 else interval.endswith(")")
+        )
+        if not 0 <= value <= 1 or is_end:  # Also refuses NaN.
+            raise _error(ValueError, name, value, f"be in {interval}", remedy)
 
 
 def integer_at_least(minimum: int, **named: int) -> None:
     """Raises unless every value is an integer >= `minimum` that fits int64."""
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-            raise TypeError(
-                f"`{name}` must be an integer. Received: {name}={shown(value)}."
-            )
+            raise _error(TypeError, name, value, "be an integer")
         if not minimum <= value < 2**63:
-            raise ValueError(
-                f"`{name}` must be an integer >= {minimum} that fits 64 bits. "
-                f"Received: {name}={shown(value)}."
+            raise _error(
+                ValueError,
+                name,
+                value,
+                f"be an integer >= {minimum} that fits 64 bits",
             )
 
 
@@ -136,22 +150,17 @@ def non_empty_text(**named: str) -> None:
     """Raises unless every value is a string with a visible character."""
     for name, value in named.items():
         if not isinstance(value, str):
-            raise TypeError(
-                f"`{name}` must be a string. Received: {name}={shown(value)}."
-            )
+            raise _error(TypeError, name, value, "be a string")
         if not value.strip():
-            raise ValueError(
-                f"`{name}` must not be empty. Received: {name}={shown(value)}."
-            )
+            raise _error(ValueError, name, value, "not be empty")
 
 
 def one_of(allowed: Collection[str], **named: str) -> None:
     """Refuses a text that is not one of those allowed."""
     for name, value in named.items():
         if not isinstance(value, str) or value not in allowed:
-            raise ValueError(
-                f"`{name}` must be one of {sorted(allowed)!r}. "
-                f"Received: {name}={shown(value)}."
+            raise _error(
+                ValueError, name, value, f"be one of {sorted(allowed)!r}"
             )
 
 
@@ -159,20 +168,14 @@ def boolean(**named: bool) -> None:
     """Raises unless every value is `True` or `False`."""
     for name, value in named.items():
         if not isinstance(value, bool):
-            raise TypeError(
-                f"`{name}` must be True or False. "
-                f"Received: {name}={shown(value)}."
-            )
+            raise _error(TypeError, name, value, "be True or False")
 
 
 def kind(expected: type[Any], **named: Any) -> None:
     """Raises unless every value is an instance of `expected`."""
     for name, value in named.items():
         if not isinstance(value, expected):
-            raise TypeError(
-                f"`{name}` must be a {expected.__name__}. "
-                f"Received: {name}={shown(value)}."
-            )
+            raise _error(TypeError, name, value, f"be a {expected.__name__}")
 
 
 def no_subclass(made: type[Any], remedy: str) -> None:
@@ -193,10 +196,31 @@ def arguments_of(
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             remedy = f" Did you mean `{close[0]}`?" if close else ""
-            raise TypeError(
-                f"`{name}` must be an argument of {function.__name__}. "
-                f"Received: {name}={shown(value)}.{remedy}"
+            raise _error(
+                TypeError,
+                name,
+                value,
+                f"be an argument of {function.__name__}",
+                remedy,
             )
+
+
+@contextlib.contextmanager
+def needing(package: str, purpose: str, extra: str = "") -> Iterator[None]:
+    """Names the extra of a package that is imported inside, and is not there.
+
+    >>> with needing("a_package", "for signatures", "signing"):
+    ...     import a_package
+    Traceback (most recent call last):
+    ImportError: a_package must be installed for signatures: pip install ...
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"{package} must be installed {purpose}: "
+            f'pip install "keras_dp[{extra or package}]"'
+        ) from error
 
 
 def number(**named: float) -> None:
@@ -209,11 +233,6 @@ def _number(name: str, value: float) -> None:
     if type(value) is float:  # Sparing the question of an abstract class.
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(
-            f"`{name}` must be a number. Received: {name}={shown(value)}."
-        )
+        raise _error(TypeError, name, value, "be a number")
     if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise ValueError(
-            f"`{name}` must be in the range of floats. "
-            f"Received: {name}={shown(value)}."
-        )
+        raise _error(ValueError, name, value, "be in the range of floats")

@@ -21,6 +21,7 @@ from keras_dp.errors import UnsupportedEventError
 
 # A bound that is below every float is rounded up, not to 0.
 _LEAST_DELTA = 5e-324
+CHOOSE_DELTA = " Choose a value well below 1 over the number of records."
 
 
 class Accountant(abc.ABC):
@@ -266,9 +267,4 @@ def has_bare_sum(rounds: tuple[CountedMechanism, ...]) -> bool:
 
 def check_delta(delta: float) -> None:
     """Raises unless `delta` is a probability."""
-    _check.finite_non_negative(delta=delta)
-    if delta > 1:
-        raise ValueError(
-            f"`delta` must be in [0, 1]. Received: delta={delta!r}. Choose a "
-            "value well below 1 over the number of records."
-        )
+    _check.share("[0, 1]", CHOOSE_DELTA, delta=delta)

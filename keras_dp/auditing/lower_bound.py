@@ -58,18 +58,9 @@ class Estimator(Protocol):
 
 def check_question(delta: float, confidence: float) -> None:
     """Raises unless `delta` is in [0, 1) and `confidence` in (0, 1)."""
-    _check.finite_non_negative(delta=delta)
-    if delta >= 1:
-        raise ValueError(
-            f"`delta` must be in [0, 1). Received: delta={delta!r}. Choose the "
-            "delta of the ledger's claim."
-        )
-    _check.finite_positive(confidence=confidence)
-    if confidence >= 1:
-        raise ValueError(
-            "`confidence` must be in (0, 1). Received: "
-            f"confidence={confidence!r}. Choose, for example, 0.95."
-        )
+    remedy = " Choose the delta of the ledger's claim."
+    _check.share("[0, 1)", remedy, delta=delta)
+    _check.share("(0, 1)", " Choose, for example, 0.95.", confidence=confidence)
 
 
 def largest_refuted(refutes: Callable[[float], bool]) -> float:

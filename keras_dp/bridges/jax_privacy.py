@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _check
-from keras_dp.bridges.other_rounds import OtherRounds, needing
+from keras_dp.bridges.other_rounds import OtherRounds
 from keras_dp.ledger import (
     BandedToeplitz,
     CorrelatedSum,
@@ -109,7 +109,7 @@ def recorded_batches(
     Source: JAX Privacy 2.0.0, `DPExecutionPlan`; Choquette-Choo et al. (2023),
     arXiv:2306.08153.
     """
-    with needing("jax_privacy"):
+    with _check.needing("jax_privacy", "to record its trainings"):
         import jax_privacy
 
     _check.integer_at_least(1, num_examples=num_examples)

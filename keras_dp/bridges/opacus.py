@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_dp import _check
-from keras_dp.bridges.other_rounds import OtherRounds, needing
+from keras_dp.bridges.other_rounds import OtherRounds
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import (
     GaussianSum,
@@ -99,7 +99,7 @@ def recorded_steps(
 
     Source: Opacus 1.6.0, `DPOptimizer.pre_step`.
     """
-    with needing("opacus"):
+    with _check.needing("opacus", "to record its trainings"):
         import opacus
 
     if not opacus.__version__.startswith(_VERSION):

@@ -19,22 +19,6 @@ from keras_dp.spending.run import RunDetails, TrainingRun
 _LOG = logging.getLogger(__name__)
 
 
-@contextlib.contextmanager
-def needing(library: str) -> Iterator[None]:
-    """Names the extra of a library that is imported inside, and is not there.
-
-    Raises:
-        ImportError: It is not installed.
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise ImportError(
-            f"{library} must be installed to record its trainings: "
-            f'pip install "keras_dp[{library}]"'
-        ) from error
-
-
 class OtherRounds:
     """Covers the rounds of one run, each before another library releases it.
 

@@ -143,22 +143,15 @@ class AdaptiveScaleQuery(WrappingQuery):
         specs = specs_lib.normalized(self.record_specs)
         object.__setattr__(self, "record_specs", specs)
         _check.integer_at_least(1, first_rounds=self.first_rounds)
-        _check.finite_positive(power=self.power, scale_range=self.scale_range)
-        _check.finite_non_negative(floor=self.floor, decay=self.decay)
-        for name, rule, holds in (
-            ("power", "in (0, 1]", self.power <= 1),
-            ("decay", "in [0, 1)", self.decay < 1),
-            (
-                "scale_range",
-                f"in [1, {_LARGEST_RANGE}]",
-                1 <= self.scale_range <= _LARGEST_RANGE,
-            ),
-        ):
-            if not holds:
-                raise ValueError(
-                    f"`{name}` must be {rule}. "
-                    f"Received: {name}={getattr(self, name)!r}."
-                )
+        _check.share("(0, 1]", power=self.power)
+        _check.share("[0, 1)", decay=self.decay)
+        _check.finite_non_negative(floor=self.floor)
+        _check.number(scale_range=self.scale_range)
+        if not 1 <= self.scale_range <= _LARGEST_RANGE:
+            raise ValueError(
+                f"`scale_range` must be in [1, {_LARGEST_RANGE}]. "
+                f"Received: scale_range={self.scale_range!r}."
+            )
         as_floats(self, "power", "decay", "floor", "scale_range")
 
     @override

@@ -112,15 +112,8 @@ class QuantileEstimatorQuery(WrappingQuery):
 
     def __post_init__(self) -> None:
         _check.boolean(geometric_update=self.geometric_update)
-        _check.finite_non_negative(
-            target_quantile=self.target_quantile,
-            learning_rate=self.learning_rate,
-        )
-        if self.target_quantile > 1:
-            raise ValueError(
-                "`target_quantile` must be in [0, 1]. Received: "
-                f"target_quantile={self.target_quantile!r}."
-            )
+        _check.share("[0, 1]", target_quantile=self.target_quantile)
+        _check.finite_non_negative(learning_rate=self.learning_rate)
         initial = self.initial_estimate
         if self.geometric_update:
             _check.finite_positive(initial_estimate=initial)

@@ -195,13 +195,8 @@ def _of_group(
 
 
 def _dp_accounting() -> Any:
-    try:
+    with _check.needing("dp_accounting", "for its events"):
         import dp_accounting
-    except ImportError as error:
-        raise ImportError(
-            "dp_accounting must be installed for its events: "
-            'pip install "keras_dp[dp_accounting]"'
-        ) from error
     return dp_accounting
 
 
@@ -296,10 +291,12 @@ def _(mechanism: DiscreteGaussian, sampling: SamplingEvent) -> Any:
 @_event.register
 def _(mechanism: AdditiveNoise, sampling: SamplingEvent) -> Any:
     dp = _dp_accounting()
-    others = [each for each in mechanism.encodings if not _is_laplace(each)]
+    are_laplace = all(
+        type(each.noise) is LaplaceNoise for each in mechanism.encodings
+    )
     z, q = mechanism.noise_multiplier, mechanism.sampling_probability
     is_alone = z == math.inf and len(mechanism.encodings) == 1
-    if others or (q < 1 and not is_alone):
+    if not are_laplace or (q < 1 and not is_alone):
         return _event.dispatch(object)(mechanism, sampling)
     parts = [_laplace(each) for each in mechanism.encodings]
     if q < 1:
@@ -321,10 +318,6 @@ def _discrete(noise_multiplier: float) -> Any:
     if noise_multiplier < 1e150:
         rho = 0.5 / noise_multiplier**2 * _ROUND_UP
     return dp.ZCDpEvent(rho)
-
-
-def _is_laplace(encoding: Encoding) -> bool:
-    return type(encoding.noise) is LaplaceNoise
 
 
 def _laplace(encoding: Encoding) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
 from keras_dp import _check
-from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.accountant import CHOOSE_DELTA, Accountant
 from keras_dp.accountants.fourier import Fourier
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike
@@ -215,12 +215,7 @@ def check_target(target_epsilon: float, delta: float) -> None:
 
 def check_target_delta(delta: float) -> None:
     """Raises unless delta is in (0, 1)."""
-    _check.finite_positive(delta=delta)
-    if delta >= 1:
-        raise ValueError(
-            f"`delta` must be in (0, 1). Received: delta={delta!r}. Choose a "
-            "value well below 1 over the number of records."
-        )
+    _check.share("(0, 1)", CHOOSE_DELTA, delta=delta)
 
 
 def _scale(log_scale: float) -> float:

@@ -17,7 +17,6 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Iterator
 from typing import Any, Self
 
 from keras_dp import _check
@@ -34,6 +33,7 @@ from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import Header, PrivacyLedger
 from keras_dp.ledger.rows.canonical import canonical, decoded
 from keras_dp.ledger.rows.row import LARGEST_COUNT
+from keras_dp.planning.calibration import check_target_delta
 from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.wording import (
     counted,
@@ -173,7 +173,7 @@ class Certificate:
             LedgerIntegrityError: The certificate is not signed, was signed with
                 another key, or was changed since.
         """
-        with _naming_the_extra():
+        with _check.needing("cryptography", "for signatures", "signing"):
             from cryptography.exceptions import InvalidSignature
             from cryptography.hazmat.primitives.asymmetric import ed25519
 
@@ -327,7 +327,7 @@ def signing_key(pem: bytes) -> Any:
         ImportError: cryptography is not installed.
         ValueError: The key is of another kind, or has a password.
     """
-    with _naming_the_extra():
+    with _check.needing("cryptography", "for signatures", "signing"):
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
 
@@ -375,12 +375,7 @@ def certify(
     (1, 2)
     """
     # A seal stays for ever: the arguments are checked before it is written.
-    _check.finite_positive(delta=delta)
-    if delta >= 1:
-        raise ValueError(
-            f"`delta` must be in (0, 1). Received: delta={delta!r}. Choose a "
-            "value well below 1 over the number of records."
-        )
+    check_target_delta(delta)
     check_neighbours(neighbours)
     seal = ledger.seal(note)
     return _certificate(ledger, seal.number, delta, neighbours)
@@ -435,15 +430,3 @@ def _fits(kind: Any, value: Any) -> bool:
         most = LARGEST_COUNT if kind is int else sys.float_info.max
         return 0 <= value <= most or value == math.inf
     return value is None or value in RELATIONS
-
-
-@contextlib.contextmanager
-def _naming_the_extra() -> Iterator[None]:
-    """Names the package that is missing, and how to install it."""
-    try:
-        yield
-    except ImportError as error:
-        raise ImportError(
-            "cryptography must be installed for signatures: "
-            'pip install "keras_dp[signing]"'
-        ) from error

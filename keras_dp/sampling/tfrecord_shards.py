@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from keras_dp import _check
 from keras_dp.errors import DamagedRecordsError
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.record_files import (
@@ -184,13 +185,8 @@ def _length(file: RecordFile, start: int, head: bytes) -> int:
 
 def _crc32c(data: bytes) -> int:
     """Returns the checksum of data, by C code."""
-    try:
+    with _check.needing("google-crc32c", "for TFRecord files", "cpu"):
         import google_crc32c
-    except ImportError as error:
-        raise ImportError(
-            "google-crc32c must be installed for TFRecord files: it comes with "
-            'the extras for training, such as pip install "keras_dp[cpu]"'
-        ) from error
     return int(google_crc32c.value(data))
 
 

@@ -245,13 +245,8 @@ class PrivateTuner:
 
 
 def _keras_tuner() -> Any:
-    try:
+    with _check.needing("KerasTuner", "for PrivateTuner", "tuner"):
         import keras_tuner
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "PrivateTuner must have KerasTuner. "
-            f'Received: {error}. Install it: pip install "keras_dp[tuner]".'
-        ) from error
     return keras_tuner
 
 

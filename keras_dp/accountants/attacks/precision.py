@@ -47,11 +47,7 @@ def precision_at_recall(
     0.02
     """
     _check.probability(recall=recall)
-    _check.finite_positive(prior=prior)
-    if prior >= 1:
-        raise ValueError(
-            f"`prior` must be in (0, 1). Received: prior={prior!r}."
-        )
+    _check.share("(0, 1)", prior=prior)
     growth = min(
         (
             epsilon - math.log1p(-delta / recall)

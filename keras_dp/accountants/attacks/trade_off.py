@@ -60,11 +60,8 @@ class TradeOff:
                 f"Received: lengths={pairs!r}."
             )
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
-            _check.finite_non_negative(epsilons=epsilon, deltas=delta)
-            if delta > 1:
-                raise ValueError(
-                    f"`deltas` must be in [0, 1]. Received: {delta!r} in it."
-                )
+            _check.finite_non_negative(epsilons=epsilon)
+            _check.share("[0, 1]", deltas=delta)
 
     def largest_true_positive_rate(
         self, false_positive_rate: npt.ArrayLike
@@ -225,11 +222,7 @@ def bayes_risk(
     >>> round(risk, 4)
     0.3085
     """
-    _check.finite_non_negative(prior=prior)
-    if prior > 1:
-        raise ValueError(
-            f"`prior` must be in [0, 1]. Received: prior={prior!r}."
-        )
+    _check.share("[0, 1]", prior=prior)
     group = group_of(ledger, accountant, neighbours, units)
     less = min(prior, 1 - prior)
     if less == 0:

@@ -70,11 +70,7 @@ class TrialLaw(abc.ABC):
         >>> PoissonTrials(mean=10).trials(0.5)
         10
         """
-        _check.finite_non_negative(uniform=uniform)
-        if uniform >= 1:
-            raise ValueError(
-                f"`uniform` must be in [0, 1). Received: uniform={uniform!r}."
-            )
+        _check.share("[0, 1)", uniform=uniform)
         total, count = 0.0, 0
         for mass in self.masses():
             total += mass
@@ -112,6 +108,8 @@ class TruncatedNegativeBinomial(TrialLaw):
     >>> round(law.gamma, 12)
     0.05
     """
+
+    no_trial = 0.0
 
     kind: ClassVar[str] = "truncated_negative_binomial"
 
@@ -157,11 +155,6 @@ class TruncatedNegativeBinomial(TrialLaw):
     def largest_mean(self) -> float:
         found = _mean(self.shape, -math.log(self.gamma))
         return max(self.mean, found) * _ROUND_UP
-
-    @override
-    @property
-    def no_trial(self) -> float:
-        return 0.0
 
     @override
     def masses(self) -> Iterator[float]:

@@ -114,11 +114,8 @@ class Plan:
     delta: float | None = None
 
     def __post_init__(self) -> None:
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise ValueError(
-                "`delta` must be in (0, 1). Received: "
-                f"delta={_check.shown(self.delta)}."
-            )
+        if self.delta is not None:
+            _check.share("(0, 1)", delta=self.delta)
         for each in self.rounds:
             _check.integer_at_least(1, count=each.count)
 
