@@ -7,8 +7,14 @@ from typing import Any, Self
 import keras
 
 from keras_dp import ledger
-from keras_dp.ledger.events import noise_families
 from keras_dp.ledger.rows import codec
+
+# Values that are saved as the ledger stores them.
+_OF_THE_LEDGER = (
+    ledger.CoordinateBounds,
+    ledger.NoiseDistribution,
+    ledger.Strategy,
+)
 
 
 class Configured:
@@ -50,47 +56,11 @@ def as_floats(value: Configured, *fields: str) -> None:
         object.__setattr__(value, field, float(getattr(value, field)))
 
 
-def noise_config(noise: ledger.NoiseDistribution) -> dict[str, Any]:
-    """Returns the name of a noise family and its parameters.
-
-    Raises:
-        TypeError: The noise is of a family that is not in this library. A
-            ledger could not store it.
-
-    >>> from keras_dp.ledger import GaussianNoise
-    >>> noise_config(GaussianNoise(2.0))
-    {'family': 'gaussian', 'scale': 2.0}
-    """
-    for name, family in noise_families.ALL.items():
-        if type(noise) is family:
-            return {"family": name, **dataclasses.asdict(noise)}
-    raise TypeError(
-        f"`noise` must be of one of {sorted(noise_families.ALL)!r} to be "
-        f"saved. Received: noise={noise!r}."
-    )
-
-
-def noise_from_config(config: Mapping[str, Any]) -> ledger.NoiseDistribution:
-    """Inverts `noise_config`."""
-    parameters = dict(config)
-    family = parameters.pop("family")
-    if family not in noise_families.ALL:
-        raise ValueError(
-            f"`family` must be one of {sorted(noise_families.ALL)!r}. "
-            f"Received: family={family!r}."
-        )
-    return noise_families.ALL[family](**parameters)
-
-
 def _saved(value: Any) -> Any:
     if isinstance(value, Configured):
         return keras.saving.serialize_keras_object(value)
-    if isinstance(value, ledger.NoiseDistribution):
-        return noise_config(value)
-    if isinstance(value, ledger.Strategy):
+    if isinstance(value, _OF_THE_LEDGER):
         return codec.content_from_value(value)
-    if isinstance(value, ledger.CoordinateBounds):
-        return dataclasses.asdict(value)
     if isinstance(value, tuple):
         return [_saved(each) for each in value]
     return value
@@ -104,6 +74,4 @@ def _loaded(config: Any) -> Any:
         return config
     if "class_name" in config:
         return keras.saving.deserialize_keras_object(config)
-    if "family" in config:
-        return noise_from_config(config)
-    return ledger.CoordinateBounds(**config) if "levels" in config else config
+    return codec.value_from_content(config) if "kind" in config else config

@@ -27,6 +27,9 @@ class GaussianNoise(NoiseDistribution):
     4.0
     """
 
+    standard_variance = 1.0
+    standard_fisher_information = 1.0
+
     @override
     def standard_log_density(self, z: Array) -> Array:
         return -0.5 * z * z - 0.5 * math.log(2 * math.pi)
@@ -38,16 +41,6 @@ class GaussianNoise(NoiseDistribution):
     @override
     def standard_size(self, tail: Array) -> Array:
         return np.asarray(-special.ndtri(tail))
-
-    @property
-    @override
-    def standard_variance(self) -> float:
-        return 1.0
-
-    @property
-    @override
-    def standard_fisher_information(self) -> float:
-        return 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +115,9 @@ class LaplaceNoise(NoiseDistribution):
     8.0
     """
 
+    standard_variance = 2.0
+    standard_fisher_information = 1.0
+
     @override
     def standard_log_density(self, z: Array) -> Array:
         return -z - math.log(2)
@@ -134,16 +130,6 @@ class LaplaceNoise(NoiseDistribution):
     def standard_size(self, tail: Array) -> Array:
         return -np.log(2 * tail)
 
-    @property
-    @override
-    def standard_variance(self) -> float:
-        return 2.0
-
-    @property
-    @override
-    def standard_fisher_information(self) -> float:
-        return 1.0
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CauchyNoise(NoiseDistribution):
@@ -154,6 +140,9 @@ class CauchyNoise(NoiseDistribution):
     >>> CauchyNoise(1.0).variance
     inf
     """
+
+    standard_variance = math.inf
+    standard_fisher_information = 0.5
 
     @override
     def standard_log_density(self, z: Array) -> Array:
@@ -166,16 +155,6 @@ class CauchyNoise(NoiseDistribution):
     @override
     def standard_size(self, tail: Array) -> Array:
         return _cauchy_size(tail)
-
-    @property
-    @override
-    def standard_variance(self) -> float:
-        return math.inf
-
-    @property
-    @override
-    def standard_fisher_information(self) -> float:
-        return 0.5
 
 
 def _log_one_plus_square(z: Array) -> Array:
@@ -199,9 +178,9 @@ def _cauchy_size(tail: Array) -> Array:
 
 # The name of each family in a ledger.
 ALL: dict[str, type[NoiseDistribution]] = {
-    "gaussian": GaussianNoise,
-    "student_t": StudentTNoise,
-    "laplace": LaplaceNoise,
-    "cauchy": CauchyNoise,
-    "tensorflow_probability": TFPNoise,
+    "gaussian_noise": GaussianNoise,
+    "student_t_noise": StudentTNoise,
+    "laplace_noise": LaplaceNoise,
+    "cauchy_noise": CauchyNoise,
+    "tensorflow_probability_noise": TFPNoise,
 }

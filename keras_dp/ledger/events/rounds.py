@@ -58,7 +58,6 @@ class PoissonSampling(SamplingEvent):
 
     Attributes:
         probability: Chance of a record to take part in the round, in (0, 1].
-        drawn_by_library: Whether a sampler of this library made the draw.
 
     >>> PoissonSampling(probability=0.01)
     PoissonSampling(probability=0.01, drawn_by_library=False)
@@ -111,7 +110,6 @@ class TruncatedPoissonSampling(SamplingEvent):
         batch_size: The largest number of records that a sample keeps, >= 1.
         population_size: Number of records in the data set, >= 1. Whoever sees
             the ledger learns it.
-        drawn_by_library: Whether a sampler of this library made the draw.
 
     >>> TruncatedPoissonSampling(0.01, batch_size=200, population_size=10_000)
     TruncatedPoissonSampling(probability=0.01, batch_size=200, ...)
@@ -140,7 +138,6 @@ class FixedSizeWithoutReplacement(SamplingEvent):
     Attributes:
         sample_size: Number of records in the sample, >= 1.
         population_size: Number of records in the data set, >= `sample_size`.
-        drawn_by_library: Whether a sampler of this library made the draw.
 
     >>> FixedSizeWithoutReplacement(100, population_size=10_000)
     FixedSizeWithoutReplacement(sample_size=100, population_size=10000, ...)
@@ -178,7 +175,6 @@ class FixedSizeWithReplacement(SamplingEvent):
     Attributes:
         sample_size: Number of draws, >= 1.
         population_size: Number of records in the data set, >= 1.
-        drawn_by_library: Whether a sampler of this library made the draw.
 
     >>> FixedSizeWithReplacement(100, population_size=10_000)
     FixedSizeWithReplacement(sample_size=100, population_size=10000, ...)
@@ -206,7 +202,6 @@ class DisjointBatches(SamplingEvent):
     Attributes:
         epoch_id: The name of the pass: the same for all its batches, and
             different for every other pass of any run on the data set.
-        drawn_by_library: Whether a sampler of this library made the draw.
 
     >>> DisjointBatches(epoch_id="first pass")
     DisjointBatches(epoch_id='first pass', drawn_by_library=False)
@@ -238,7 +233,6 @@ class RandomAllocation(SamplingEvent):
             >= 1.
         batches_per_record: The number of batches that each record picked, in
             [1, `batches`].
-        drawn_by_library: Whether a sampler of this library made the draw.
 
     Source: Chua et al. (2024), arXiv:2412.16802 ("balls and bins"); Feldman
     and Shenfeld (2025), arXiv:2502.08202 ("random allocation").
@@ -287,7 +281,6 @@ class CyclicPoissonSampling(SamplingEvent):
         classes: The number of classes, >= 1: the rounds of a cycle.
         probability: Chance of a record to take part in the round of its class,
             in (0, 1].
-        drawn_by_library: Whether a sampler of this library made the draw.
 
     Source: Choquette-Choo et al. (2023), arXiv:2306.08153, section 4.
 
@@ -339,21 +332,14 @@ class CyclicPoissonSampling(SamplingEvent):
 class FullDataset(SamplingEvent):
     """Every record of the data set took part.
 
-    Attributes:
-        drawn_by_library: Whether a sampler of this library made the draw.
-
     >>> FullDataset()
     FullDataset(drawn_by_library=False)
     """
 
     kind: ClassVar[str] = "full_dataset"
+    words = "all records"
 
     drawn_by_library: bool = False
-
-    @override
-    @property
-    def words(self) -> str:
-        return "all records"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -370,11 +356,7 @@ class UnverifiedSampling(SamplingEvent):
 
     kind: ClassVar[str] = "unverified"
     is_verified: ClassVar[bool] = False
-
-    @override
-    @property
-    def words(self) -> str:
-        return "batch whose sampling was not verified"
+    words = "batch whose sampling was not verified"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -391,11 +373,7 @@ class SamplingByContents(UnverifiedSampling):
     """
 
     kind: ClassVar[str] = "by_contents"
-
-    @override
-    @property
-    def words(self) -> str:
-        return "batch in which contents may decide where records stand"
+    words = "batch in which contents may decide where records stand"
 
 
 class SumQueryEvent:
@@ -438,29 +416,35 @@ class SumQueryEvent:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GaussianSum(SumQueryEvent):
+class NoisedSum(SumQueryEvent):
+    """A sum with Gaussian noise; the base class of all of these.
+
+    Attributes:
+        l2_norm_bound: Upper bound on the L2 norm of what one record adds to the
+            sum of one round, in the unit of the records, >= 0.
+        noise_stddev: Standard deviation of the noise, in the unit of the
+            records, >= 0: of the noise on the *sum*, where a class says nothing
+            else. At 0 the sum is released without noise.
+    """
+
+    name: str
+    l2_norm_bound: float
+    noise_stddev: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GaussianSum(NoisedSum):
     """One release of `sum_i v_i + N(0, noise_stddev^2 I)`.
 
     The event holds the bound and the noise, and not only their ratio: an
     accountant chooses the adjacency relation later, and this changes the
     sensitivity.
 
-    Attributes:
-        name: The leaf query that made the release, unique in its round.
-        l2_norm_bound: Upper bound on the L2 norm of one record `v_i`, in the
-            unit of the records, >= 0.
-        noise_stddev: Standard deviation of the noise on the *sum*, in the unit
-            of the records, >= 0. At 0 the sum is released without noise.
-
     >>> GaussianSum(name="gradients", l2_norm_bound=1, noise_stddev=4)
     GaussianSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0)
     """
 
     kind: ClassVar[str] = "gaussian_sum"
-
-    name: str
-    l2_norm_bound: float
-    noise_stddev: float
 
     @override
     @property
@@ -475,11 +459,6 @@ class ProvenGaussianSum(GaussianSum):
     The bound covers the rounding of the norms and sums of records in float32,
     in any order of addition; see `docs/finite_precision.md`. It costs what a
     `GaussianSum` costs.
-
-    Attributes:
-        name: The leaf query that made the release, unique in its round.
-        l2_norm_bound: See `GaussianSum`.
-        noise_stddev: See `GaussianSum`.
 
     >>> ProvenGaussianSum("gradients", l2_norm_bound=1, noise_stddev=4)
     ProvenGaussianSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0)
@@ -496,9 +475,6 @@ class ProvenGaussianSum(GaussianSum):
 @dataclasses.dataclass(frozen=True, slots=True)
 class NonPrivateSum(SumQueryEvent):
     """One release of a sum without bound or noise: epsilon is infinite.
-
-    Attributes:
-        name: The leaf query that made the release, unique in its round.
 
     >>> NonPrivateSum("loss")
     NonPrivateSum(name='loss')
@@ -523,7 +499,6 @@ class DiscreteGaussianSum(SumQueryEvent):
     `exp(-k^2 / (2 noise_scale^2))` on every integer `k`.
 
     Attributes:
-        name: The leaf query that made the release, unique in its round.
         l2_norm_bound: Upper bound on the L2 norm of one record's vector, >= 0.
         noise_scale: The parameter of the noise on the *sum*, >= 0. The standard
             deviation of the noise is at most `noise_scale`. At 0 the sum is
@@ -548,7 +523,7 @@ class DiscreteGaussianSum(SumQueryEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TreeSum(SumQueryEvent):
+class TreeSum(NoisedSum):
     """One round of a tree, which releases the noised sum of all rounds so far.
 
     The rounds with one `tree_id` are the leaves of a binary tree, in order.
@@ -557,9 +532,6 @@ class TreeSum(SumQueryEvent):
     released as a sum of nodes.
 
     Attributes:
-        name: The leaf query that made the release, unique in its round.
-        l2_norm_bound: Upper bound on the L2 norm of the contribution of one
-            record to one round, >= 0.
         noise_stddev: Standard deviation of the noise on each node, >= 0.
         tree_id: The name of the tree: the same for all its rounds, and
             different for every other tree of any run on the data set.
@@ -573,9 +545,6 @@ class TreeSum(SumQueryEvent):
 
     kind: ClassVar[str] = "tree_sum"
 
-    name: str
-    l2_norm_bound: float
-    noise_stddev: float
     tree_id: str
 
     @override
@@ -590,7 +559,7 @@ class TreeSum(SumQueryEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CorrelatedSum(SumQueryEvent):
+class CorrelatedSum(NoisedSum):
     """One round of a mechanism whose noise is correlated over its rounds.
 
     The rounds with one `mechanism_id` are the rows of the strategy C, in
@@ -602,9 +571,6 @@ class CorrelatedSum(SumQueryEvent):
     a whole one.
 
     Attributes:
-        name: The leaf query that made the release, unique in its round.
-        l2_norm_bound: Upper bound on the L2 norm of the contribution of one
-            record to one round, >= 0.
         noise_stddev: Standard deviation of the noise on each entry of C x,
             >= 0.
         strategy: C.
@@ -622,9 +588,6 @@ class CorrelatedSum(SumQueryEvent):
 
     kind: ClassVar[str] = "correlated_sum"
 
-    name: str
-    l2_norm_bound: float
-    noise_stddev: float
     strategy: Strategy
     rounds: int
     mechanism_id: str
@@ -668,7 +631,6 @@ class EncodedSum(SumQueryEvent):
     and is not released.
 
     Attributes:
-        name: The leaf query that made the release, unique in its round.
         bounds: The magnitudes (absolute values) of each preselected vector.
         noise: Distribution of the noise on each coordinate of the *sum*.
 
@@ -697,7 +659,7 @@ class EncodedSum(SumQueryEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ThresholdedSum(SumQueryEvent):
+class ThresholdedSum(NoisedSum):
     """One release of the keys (such as words) whose noised sum is large.
 
     Each record adds a positive weight to at most `max_keys` keys of its own
@@ -706,11 +668,8 @@ class ThresholdedSum(SumQueryEvent):
     noised sum exceeds `threshold` are released, with their noised sums.
 
     Attributes:
-        name: The leaf query that made the release, unique in its round.
-        l2_norm_bound: Upper bound on the L2 norm of one record's weights, in
-            the unit of the sums, > 0.
-        noise_stddev: Standard deviation of the noise on each sum, in the unit
-            of the sums, > 0.
+        l2_norm_bound: Upper bound on the L2 norm of one record's weights, > 0.
+        noise_stddev: Standard deviation of the noise on each sum, > 0.
         max_keys: Upper bound on the number of keys of one record, >= 1.
         threshold: A key is released if its noised sum is larger than this, in
             the unit of the sums, > 0.
@@ -724,9 +683,6 @@ class ThresholdedSum(SumQueryEvent):
 
     kind: ClassVar[str] = "thresholded_sum"
 
-    name: str
-    l2_norm_bound: float
-    noise_stddev: float
     max_keys: int
     threshold: float
 

@@ -30,7 +30,7 @@ _KINDS: dict[str, type[Any]] = {
     **{each.kind: each for each in (PoissonTrials, TruncatedNegativeBinomial)},
     # Values inside events.
     "coordinate_bounds": CoordinateBounds,
-    **{f"{name}_noise": each for name, each in noise_families.ALL.items()},
+    **noise_families.ALL,
     **{
         each.kind: each
         for each in (
