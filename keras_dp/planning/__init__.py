@@ -1,7 +1,4 @@
-"""Calculations of noise, rounds and batch sizes for a privacy target.
-
-`epsilon_curve` shows how epsilon grows with the rounds of a ledger.
-"""
+"""Calculations of noise, rounds and batch sizes for a privacy target."""
 
 from keras_dp.planning.calibration import (
     calibrate_noise,
@@ -14,8 +11,6 @@ from keras_dp.planning.correlated_noise import (
     calibrate_correlated_noise,
     plan_correlated_noise,
 )
-from keras_dp.planning.epsilon_curve import EpsilonCurve as EpsilonCurve
-from keras_dp.planning.epsilon_curve import epsilon_curve
 from keras_dp.planning.plan import plan
 from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.planning.strategies import (
@@ -27,7 +22,6 @@ __all__ = [
     "calibrate_correlated_noise",
     "calibrate_noise",
     "calibrate_scale",
-    "epsilon_curve",
     "optimize_strategy",
     "plan",
     "plan_correlated_noise",

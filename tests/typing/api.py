@@ -88,8 +88,6 @@ def replay_a_ledger() -> dict[str, float]:
         costs["width"] = upper - lower
         attacks = accountants.trade_off(ledger)
         assert_type(attacks, TradeOff)
-        curve = planning.epsilon_curve(ledger, delta=1e-6, points=10)
-        assert_type(curve, planning.EpsilonCurve)
         report = make_report(ledger, delta=1e-6, neighbours="zero_out")
         assert_type(report, Report)
         assert_type(report.as_json(), str)

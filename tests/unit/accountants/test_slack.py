@@ -48,7 +48,7 @@ from keras_dp.ledger import (
     Round,
     ThresholdedSum,
 )
-from keras_dp.planning import calibrate_noise, epsilon_curve, rounds_left
+from keras_dp.planning import calibrate_noise, rounds_left
 
 MESSAGE = re.compile(r".* must .* Received: .*", re.DOTALL)
 THRESHOLD = least_threshold(1.0, 4.0, 20, 1e-6)
@@ -267,33 +267,6 @@ class TestPlanning:
         left = rounds_left([], WORDS, target_epsilon=100.0, delta=9.9e-6)
 
         assert left == 9
-
-    def test_the_curve_ends_at_the_whole_ledger(self) -> None:
-        ledger = [(WORDS, 2), (STEP, 100)]
-
-        curve = epsilon_curve(ledger, delta=1e-5, points=5)
-
-        whole = Fourier().epsilon(ledger, delta=1e-5)
-        assert curve.epsilons[-1] == whole
-        assert curve.epsilons[0] < whole
-
-    def test_the_curve_of_many_noises_keeps_slack(self) -> None:
-        rounds = [
-            (
-                Round(
-                    FullDataset(),
-                    (ThresholdedSum("w", 1.0, 50.0 + i / 100, 1, 300.0),),
-                ),
-                1,
-            )
-            for i in range(1100)
-        ]
-
-        curve = epsilon_curve(rounds, delta=1e-2, points=2)
-
-        assert curve.epsilons[-1] == AnalyticGaussian().epsilon(
-            rounds, delta=1e-2
-        )
 
 
 class TestBudgets:

@@ -36,7 +36,6 @@ from keras_dp.ledger.rows.statements import (
 from keras_dp.planning import (
     calibrate_noise,
     calibrate_scale,
-    epsilon_curve,
     plan,
     rounds_left,
 )
@@ -86,9 +85,6 @@ QUESTIONS = {
     "claim": lambda of, **units: Replay(of).claim(delta=DELTA, **units).epsilon,
     "bayes_risk": lambda of, **units: 1 - bayes_risk(of, prior=0.5, **units),
     "trade_off": lambda of, **units: trade_off(of, lines=2, **units).advantage,
-    "epsilon_curve": lambda of, **units: epsilon_curve(
-        of, delta=DELTA, points=2, **units
-    ).epsilons[-1],
     "rounds_left": lambda of, **units: (
         -rounds_left(of, STEP, target_epsilon=0.5, delta=DELTA, **units)
     ),

@@ -177,7 +177,7 @@ FLOORS = {
         "answer_sizes keras_optimizers",
     ],
     "planning": [
-        "epsilon_curve solve strategies",
+        "solve strategies",
         "calibration",
         "correlated_noise plan rounds_left",
     ],
