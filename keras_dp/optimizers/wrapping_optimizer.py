@@ -26,6 +26,14 @@ def _of_inner(name: str) -> Any:
     return property(read, write, doc="The option of the inner optimizer.")
 
 
+def _refuse_gradients(*arguments: Any, **options: Any) -> NoReturn:
+    raise PrivateTrainingError(
+        "DPOptimizer was handed ordinary gradients, which are not private. "
+        "Wrap the model: private = keras_dp.PrivateModel(model); "
+        "private.compile(optimizer=..., loss=...); private.fit(...)."
+    )
+
+
 class WrappingOptimizer(keras.optimizers.Optimizer):
     """Holds an inner Keras optimizer, and refuses ordinary gradients.
 
@@ -40,6 +48,8 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     use_ema = _of_inner("use_ema")
     ema_momentum = _of_inner("ema_momentum")
     ema_overwrite_frequency = _of_inner("ema_overwrite_frequency")
+    learning_rate = _of_inner("learning_rate")
+    apply = apply_gradients = scale_loss = stateless_apply = _refuse_gradients
 
     def _wrap(self, inner: keras.optimizers.Optimizer, name: str) -> None:
         """Sets the attributes, for the constructor and for loading."""
@@ -69,22 +79,6 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
         self, var_list: Any = None, var_names: Any = None
     ) -> None:
         self.inner.exclude_from_weight_decay(var_list, var_names)
-
-    @override
-    def apply(self, grads: Any, trainable_variables: Any = None) -> NoReturn:
-        _refuse_gradients()
-
-    @override
-    def apply_gradients(self, grads_and_vars: Any) -> NoReturn:
-        _refuse_gradients()
-
-    @override
-    def scale_loss(self, loss: Any) -> NoReturn:
-        _refuse_gradients()
-
-    @override
-    def stateless_apply(self, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse_gradients()
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -116,15 +110,6 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
             variable.assign(value)
 
     @property
-    def learning_rate(self) -> Any:
-        """The learning rate of the inner optimizer."""
-        return self.inner.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate: Any) -> None:
-        self.inner.learning_rate = learning_rate
-
-    @property
     def iterations(self) -> Any:
         """The number of rounds that were released, as a variable."""
         return self.inner.iterations
@@ -137,11 +122,3 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     @override
     def finalize_variable_values(self, var_list: Any) -> None:
         self.inner.finalize_variable_values(var_list)
-
-
-def _refuse_gradients() -> NoReturn:
-    raise PrivateTrainingError(
-        "DPOptimizer was handed ordinary gradients, which are not private. "
-        "Wrap the model: private = keras_dp.PrivateModel(model); "
-        "private.compile(optimizer=..., loss=...); private.fit(...)."
-    )
