@@ -602,7 +602,8 @@ def _composed(question: _Question, rounds: _Rounds) -> Bounds:
             upper, method = value, _said(found.method, direction)
         certain = max(certain, question.below(direction, found, certain))
     lower = question.lowered(certain, _margin(rounds))
-    if _is_wide(lower, upper) and _MOMENTS.supports(rounds):
+    is_wide = upper == math.inf or upper - lower > _WIDE * upper
+    if is_wide and _MOMENTS.supports(rounds):
         by_moments = question.by(_MOMENTS, rounds)
         if by_moments < upper:
             upper, method = by_moments, RENYI
@@ -734,10 +735,6 @@ def _is_in_reach(rounds: tuple[CountedMechanism, ...]) -> bool:
         for mechanism, _ in rounds
         if not isinstance(mechanism, Gaussian)
     )
-
-
-def _is_wide(lower: float, upper: float) -> bool:
-    return upper == math.inf or upper - lower > _WIDE * upper
 
 
 def _margin(rounds: tuple[CountedMechanism, ...]) -> float:

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp import _check
+from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import CountedRound, Round
+from keras_dp.planning.calibration import check_target
 
 # Units of a capacity that is not a number of rounds. With so many, rounding
 # each of 1e7 prices up takes 1e-11 of the capacity.
@@ -35,6 +37,21 @@ class Budget(abc.ABC):
     epsilon: float
     delta: float
     neighbours: Neighbours
+
+    def _set(
+        self, epsilon: float, delta: float, neighbours: Any, **others: Any
+    ) -> None:
+        """Checks and sets the promise, and sets other fields."""
+        check_target(epsilon, delta)
+        _check.one_of(RELATIONS, neighbours=neighbours)
+        fields = {
+            "epsilon": float(epsilon),
+            "delta": float(delta),
+            "neighbours": neighbours,
+            **others,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
     @property
     @abc.abstractmethod
@@ -135,9 +152,9 @@ class Budget(abc.ABC):
             BudgetExceededError: The budget has no room for the earlier rounds.
         """
 
-    @abc.abstractmethod
     def terms(self) -> dict[str, Any]:
         """Returns the kind and the fields of the budget, for JSON."""
+        return {"kind": self.kind, **dataclasses.asdict(self)}
 
 
 def units(part: float, whole: float) -> int:

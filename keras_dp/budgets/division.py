@@ -5,13 +5,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
-from keras_dp import _check
 from keras_dp._override import override
-from keras_dp.accountants.normalize.adjacency import RELATIONS
 from keras_dp.budgets.budget import UNITS, Budget, units
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import CountedRound, Round
-from keras_dp.planning.calibration import check_target
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class Division(Budget):
     True
     """
 
+    capacities = (UNITS, UNITS)
+
     kind: ClassVar[str] = "division"
     theorem: ClassVar[str] = (
         "shares whose epsilons and deltas add up (arXiv:1605.08294, "
@@ -53,19 +52,7 @@ class Division(Budget):
         delta: float,
         neighbours: Any = "add_or_remove_one",
     ) -> None:
-        check_target(epsilon, delta)
-        _check.one_of(RELATIONS, neighbours=neighbours)
-        for name, value in (
-            ("epsilon", float(epsilon)),
-            ("delta", float(delta)),
-            ("neighbours", neighbours),
-        ):
-            object.__setattr__(self, name, value)
-
-    @property
-    @override
-    def capacities(self) -> tuple[int, ...]:
-        return (UNITS, UNITS)
+        self._set(epsilon, delta, neighbours)
 
     @override
     def promise(self, delta: float) -> float:
@@ -100,7 +87,3 @@ class Division(Budget):
                 "Open a FixedPlan or a filter, or divide a new ledger."
             )
         return self
-
-    @override
-    def terms(self) -> dict[str, Any]:
-        return {"kind": self.kind, **dataclasses.asdict(self)}

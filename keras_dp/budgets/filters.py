@@ -25,7 +25,7 @@ from keras_dp._override import override
 from keras_dp.accountants import AnalyticGaussian
 from keras_dp.accountants.coverage import squared_sensitivity
 from keras_dp.accountants.loss.log_moments import conversion
-from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
     CountedMechanism,
@@ -115,11 +115,6 @@ class Filter(Budget):
             for _, price in self.prices(round_)
         )
 
-    @override
-    def terms(self) -> dict[str, Any]:
-        # The dataclass fields, in words that JSON has.
-        return {"kind": self.kind, **dataclasses.asdict(self)}
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RenyiFilter(Filter):
@@ -179,8 +174,8 @@ class RenyiFilter(Filter):
         check_target(epsilon, delta)
         if order is None:
             order = _best_order(epsilon, delta, lambda order: order)
-        _set(self, epsilon, delta, neighbours, held)
-        object.__setattr__(self, "order", float(order))
+        _check.integer_at_least(0, held=held)
+        self._set(epsilon, delta, neighbours, held=held, order=float(order))
         if not 1 < self.order < math.inf or not self.size > 0:
             raise CalibrationError(
                 "`order` must be > 1, and large enough that a round fits the "
@@ -266,8 +261,8 @@ class GaussianFilter(Filter):
         neighbours: Any = "add_or_remove_one",
         held: int = 0,
     ) -> None:
-        check_target(epsilon, delta)
-        _set(self, epsilon, delta, neighbours, held)
+        _check.integer_at_least(0, held=held)
+        self._set(epsilon, delta, neighbours, held=held)
 
     @property
     @override
@@ -295,20 +290,6 @@ class GaussianFilter(Filter):
             for mechanism, count in mechanisms
             if isinstance(mechanism, Gaussian)
         )
-
-
-def _set(
-    budget: Filter, epsilon: float, delta: float, neighbours: Any, held: int
-) -> None:
-    _check.integer_at_least(0, held=held)
-    _check.one_of(RELATIONS, neighbours=neighbours)
-    for name, value in (
-        ("epsilon", float(epsilon)),
-        ("delta", float(delta)),
-        ("neighbours", neighbours),
-        ("held", held),
-    ):
-        object.__setattr__(budget, name, value)
 
 
 @functools.lru_cache(maxsize=4096)

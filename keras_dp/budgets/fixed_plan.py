@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
-from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.accountants.coverage import covers, spans_of
-from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.replay import Replay
@@ -23,7 +22,6 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.ledger.rows.codec import content_from_round, round_from_content
-from keras_dp.planning.calibration import check_target
 
 # Ledgers hold the terms of a plan with this name for `rows_per_unit`.
 _STORED_ROWS = "group_size"
@@ -88,17 +86,12 @@ class FixedPlan(Budget):
         rows_per_unit: int = 1,
         held: Iterable[tuple[Round, int]] = (),
     ) -> None:
-        check_target(epsilon, delta)
-        _check.one_of(RELATIONS, neighbours=neighbours)
-        for name, value in (
-            ("epsilon", float(epsilon)),
-            ("delta", float(delta)),
-            ("neighbours", neighbours),
-            ("rounds", _merged(rounds)),
-            ("rows_per_unit", rows_per_unit),
-            ("held", _merged(held)),
-        ):
-            object.__setattr__(self, name, value)
+        self._set(
+            *(epsilon, delta, neighbours),
+            rounds=_merged(rounds),
+            rows_per_unit=rows_per_unit,
+            held=_merged(held),
+        )
         if self.cost > self.epsilon:
             raise BudgetExceededError(
                 "`rounds` must cost at most `epsilon`, together with those "

@@ -150,7 +150,11 @@ def guarantee(
 def _basis(
     runs: tuple[RunRecord, ...], kept: tuple[bool, ...]
 ) -> tuple[Basis, str]:
-    found = [pair for pair in zip(runs, kept, strict=True) if _counts(pair[0])]
+    found = [
+        (run, is_kept)
+        for run, is_kept in zip(runs, kept, strict=True)
+        if len(run) or run.plan
+    ]
     runs = tuple(run for run, _ in found)
     if not all(is_kept for _, is_kept in found):
         return "as if fixed", AS_IF_FIXED
@@ -160,10 +164,6 @@ def _basis(
     if first and any(run.plan_row > first for run in runs):
         return "as if fixed", AS_IF_FIXED
     return "plans", _PLANS
-
-
-def _counts(run: RunRecord) -> bool:
-    return bool(len(run) or run.plan)
 
 
 def _cost_more(replay: Replay, ran: Claim, promised: Claim) -> bool:

@@ -25,7 +25,6 @@ from keras_dp.dp_queries.gaussian_sum_query import (
 from keras_dp.dp_queries.proven_sum import checked_precision
 from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.summing_query import on_grid
-from keras_dp.noise import seeds
 
 # The largest factor between the initial clip and a later one.
 _CLIP_RANGE = 1e3
@@ -98,6 +97,7 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
     """
 
     side_name: ClassVar[str] = "norms"
+    state: ClassVar[type] = AdaptiveClipState
     initial_l2_norm_clip: float
     noise_multiplier: float
     norm_noise_multiplier: float
@@ -142,16 +142,6 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         self, global_state: AdaptiveClipState
     ) -> GaussianGlobalState:
         return global_state.norm_state
-
-    @override
-    def initial_global_state(
-        self, seed: int | None = None
-    ) -> AdaptiveClipState:
-        one, two = seeds.children(seed, 2)
-        return AdaptiveClipState(
-            self.sum_query.initial_global_state(one),
-            self.side_query.initial_global_state(two),
-        )
 
     @override
     def bounded_sum(

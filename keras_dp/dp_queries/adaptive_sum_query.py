@@ -24,6 +24,7 @@ from keras_dp.dp_queries.summing_query import (
     SumParams,
     on_grid,
 )
+from keras_dp.noise import seeds
 
 # Clips, and the noise made of them, stay far inside the range of float32.
 SMALLEST_CLIP, LARGEST_CLIP = 1e-20, 1e20
@@ -79,8 +80,10 @@ class AdaptiveSumQuery(SummingQuery):
     """
 
     __slots__ = ()
+    adapts = True
 
     side_name: ClassVar[str]
+    state: ClassVar[type]
     initial_l2_norm_clip: float
     noise_multiplier: float
     precision: str
@@ -113,6 +116,14 @@ class AdaptiveSumQuery(SummingQuery):
             sum_state: The state that the sum left, with the old clip.
             side: The `QueryResult` of the query that moves the clip.
         """
+
+    @override
+    def initial_global_state(self, seed: int | None = None) -> Any:
+        one, two = seeds.children(seed, 2)
+        return self.state(
+            self.sum_query.initial_global_state(one),
+            self.side_query.initial_global_state(two),
+        )
 
     @override
     def derive_sample_params(self, global_state: Any) -> AdaptiveParams:
@@ -178,11 +189,6 @@ class AdaptiveSumQuery(SummingQuery):
 
     @property
     @override
-    def adapts(self) -> bool:
-        return True
-
-    @property
-    @override
     def is_proven(self) -> bool:
         return self.precision == "proven"
 
@@ -222,8 +228,8 @@ class AdaptiveSumQuery(SummingQuery):
 
 def check_clip(**named: float) -> None:
     """Raises unless every value is a clip in [1e-20, 1e20]."""
+    _check.finite_positive(**named)
     for name, value in named.items():
-        _check.finite_positive(**{name: value})
         if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
             raise ValueError(
                 f"`{name}` must be in [{SMALLEST_CLIP}, {LARGEST_CLIP}]. "

@@ -25,7 +25,6 @@ from keras_dp.dp_queries.quantile_estimator_query import (
     QuantileEstimatorState,
 )
 from keras_dp.dp_queries.saving import as_floats, register
-from keras_dp.noise import seeds
 
 
 class QuantileAdaptiveClipState(NamedTuple):
@@ -97,6 +96,7 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
     """
 
     side_name: ClassVar[str] = "clipped_count"
+    state: ClassVar[type] = QuantileAdaptiveClipState
     initial_l2_norm_clip: float
     noise_multiplier: float
     target_unclipped_quantile: float
@@ -115,17 +115,13 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
             self.precision,
             min(self.noise_multiplier, self.clipped_count_stddev),
         )
+        _check.share(
+            "[0, 1]", target_unclipped_quantile=self.target_unclipped_quantile
+        )
         _check.finite_non_negative(
-            target_unclipped_quantile=self.target_unclipped_quantile,
             learning_rate=self.learning_rate,
             clipped_count_stddev=self.clipped_count_stddev,
         )
-        if self.target_unclipped_quantile > 1:
-            raise ValueError(
-                "`target_unclipped_quantile` must be in [0, 1]. Received: "
-                "target_unclipped_quantile="
-                f"{self.target_unclipped_quantile!r}."
-            )
         _check.finite_positive(expected_num_records=self.expected_num_records)
         numbers = dataclasses.fields(self)[:-2]
         as_floats(self, *(field.name for field in numbers))
@@ -149,16 +145,6 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
         self, global_state: QuantileAdaptiveClipState
     ) -> QuantileEstimatorState:
         return global_state.quantile_estimator_state
-
-    @override
-    def initial_global_state(
-        self, seed: int | None = None
-    ) -> QuantileAdaptiveClipState:
-        one, two = seeds.children(seed, 2)
-        return QuantileAdaptiveClipState(
-            self.sum_query.initial_global_state(one),
-            self.side_query.initial_global_state(two),
-        )
 
     @override
     def bounded_sum(

@@ -88,6 +88,7 @@ class ScheduledQuery(WrappingQuery):
     GaussianSum(name='records', l2_norm_bound=1.0, noise_stddev=1.99) 1
     """
 
+    adapts = True
     query: GaussianQuery
     rounds: int
     noise: tuple[float, ...] | None
@@ -143,11 +144,6 @@ class ScheduledQuery(WrappingQuery):
     @override
     def inner_state(self, global_state: ScheduleState) -> GaussianGlobalState:
         return global_state.query_state
-
-    @property
-    @override
-    def adapts(self) -> bool:
-        return True
 
     @override
     def __repr__(self) -> str:

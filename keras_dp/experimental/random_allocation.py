@@ -42,11 +42,13 @@ class AllocatedBatches(Sampler):
     the same noise. `batches_per_record=k` costs about as much as k passes of
     `batches / k` samples in which each record picks one. Microbatches, and
     shards for the workers of a cluster, are not available. A chosen `seed` has
-    no effect outside of `reproducible()`.
+    no effect outside of `reproducible()`. Other arguments are those of
+    `PoissonBatches`.
 
     Attributes: those of `Sampler`, and
-        batches: Number of samples in a pass.
-        batches_per_record: Number of samples of a pass in which each record is.
+        batches: Number of samples in a pass, >= 1.
+        batches_per_record: Number of samples of a pass in which each record is,
+            in [1, `batches`].
 
     >>> batches = AllocatedBatches(np.arange(1000), batches=20)
     >>> batches.expected_sample_size, batches.physical_batch_size
@@ -70,22 +72,6 @@ class AllocatedBatches(Sampler):
         views: int = 1,
         seed: int | None = None,
     ) -> None:
-        """Looks at the shapes of the data, and draws nothing.
-
-        Args:
-            data: See `PoissonBatches`.
-            batches: Number of samples in a pass, at least 1.
-            batches_per_record: Number of samples of a pass in which each record
-                is, at least 1 and at most `batches`.
-            physical_batch_size: See `PoissonBatches`.
-            map: See `PoissonBatches`.
-            views: See `PoissonBatches`.
-            seed: See `PoissonBatches`.
-
-        Raises:
-            TypeError: See `PoissonBatches`.
-            ValueError: See `PoissonBatches`.
-        """
         super().__init__(data, map=map, views=views, seed=seed)
         _check.integer_at_least(
             1, batches=batches, batches_per_record=batches_per_record

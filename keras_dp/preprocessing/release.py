@@ -77,7 +77,7 @@ def released(
             most=1,
         ),
         plan=lambda: planned,
-        events_of=_as_it_is,
+        events_of=lambda events: events,
     )
     recorder.cover()
     try:
@@ -226,9 +226,3 @@ class Adapter(abc.ABC):
         return released(
             ledger, self.planned_round(), lambda: self.noised_layer(data), run
         )
-
-
-def _as_it_is(
-    events: tuple[SumQueryEvent, ...],
-) -> tuple[SumQueryEvent, ...]:
-    return events

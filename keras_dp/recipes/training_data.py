@@ -90,10 +90,6 @@ class TrainingData(NamedTuple):
 
         The samples are taken to be Poisson samples of the size that somebody
         chose, or else of the largest that leaves enough rounds.
-
-        Args:
-            target: For all rounds of the ledger.
-            held: Rounds that are spent already.
         """
         size = self.batch_size
         if isinstance(self.records, Sampler):
@@ -298,7 +294,7 @@ def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
             "near the number that most units have costs little."
         )
     datasets.check_order(data, unit_ids=unit_ids)
-    if _is_in_files(data):
+    if is_source(data) and not datasets.is_dataset(data):
         raise TypeError(
             "`unit_ids` must be None for records that are read when drawn, of "
             f"which none can be left out. Received: {type(data).__name__}. "
@@ -306,10 +302,6 @@ def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
             f"unit_ids, {rows_per_unit!r}), and pass these with "
             f"rows_per_unit={rows_per_unit!r} alone."
         )
-
-
-def _is_in_files(data: Any) -> bool:
-    return is_source(data) and not datasets.is_dataset(data)
 
 
 def _capped(

@@ -39,13 +39,14 @@ class CyclicPoissonBatches(Sampler):
     cycles are numbered.
 
     Microbatches, and shards for the workers of a cluster, are not available. A
-    chosen `seed` has no effect outside of `reproducible()`. The arguments
-    `physical_batch_size`, `map` and `views` are those of `PoissonBatches`.
+    chosen `seed` has no effect outside of `reproducible()`. Other arguments are
+    those of `PoissonBatches`; by default, a record takes part once in an epoch,
+    on average.
 
     Attributes: those of `Sampler`, and
-        classes: The number of classes.
+        classes: The number of classes, >= 1.
         sampling_probability: Chance of a record to take part in the round of
-            its class.
+            its class, in [2^-60, 1].
 
     Source: Choquette-Choo et al. (2023), arXiv:2306.08153, section 4.
 
@@ -72,24 +73,6 @@ class CyclicPoissonBatches(Sampler):
         views: int = 1,
         seed: int | None = None,
     ) -> None:
-        """Looks at the shapes of the data, and draws nothing.
-
-        Args:
-            data: See `PoissonBatches`.
-            classes: The number of classes, >= 1.
-            sampling_probability: Chance of a record to take part in the round
-                of its class, in [2^-60, 1].
-            rounds_per_epoch: Number of rounds that `fit` calls an epoch; by
-                default those in which a record takes part once on average.
-            physical_batch_size: See `PoissonBatches`.
-            map: See `PoissonBatches`.
-            views: See `PoissonBatches`.
-            seed: See `PoissonBatches`.
-
-        Raises:
-            TypeError: See `PoissonBatches`.
-            ValueError: See `PoissonBatches`; `classes` is below 1.
-        """
         super().__init__(data, map=map, views=views, seed=seed)
         _check.integer_at_least(1, classes=classes)
         self.classes = self.rounds_per_pass = int(classes)

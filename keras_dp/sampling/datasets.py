@@ -112,7 +112,7 @@ def stored(
                 "every array of a batch one entry for each record."
             )
         records += lengths.pop()
-        size += _bytes_of(part)
+        size += sum(int(leaf.nbytes) for leaf in _nests.leaves(part))
         if verbose and time.monotonic() - spoken > _PROGRESS_SECONDS:
             sys.stdout.write(f"\rRead {records:,} records, {_shown(size)}")
             spoken = time.monotonic()
@@ -162,9 +162,6 @@ def batches_of(dataset: Any, batched: bool | None) -> Iterator[Nest]:
 
 def record_specs(dataset: Any) -> Nest:
     """Returns the `tf.TensorSpec`s of one record, and reads none.
-
-    Args:
-        dataset: A data set.
 
     Returns:
         A nest of them; `None` for a `PyDataset`, which declares none.
@@ -267,9 +264,6 @@ def changes_at_random(dataset: Any) -> bool:
 
     Nothing is known of functions that call Python. A `PyDataset` draws some if
     its first batch differs when it is read twice.
-
-    Args:
-        dataset: A data set.
     """
     if _is_keras(dataset):
         if not dataset.num_batches:
@@ -322,10 +316,6 @@ def _check_alike(
             f"{other.shape[1:]} and {other.dtype}, at {path}. Resize or pad "
             "them in a map, or with padded_batch(..., padded_shapes=...)."
         )
-
-
-def _bytes_of(part: Nest) -> int:
-    return sum(int(leaf.nbytes) for leaf in _nests.leaves(part))
 
 
 def _shown(size: int) -> str:

@@ -31,10 +31,11 @@ class FixedSizeBatches(Sampler):
     a cluster, are not available. Several replicas of one worker share a sample.
 
     A chosen `seed` has no effect outside of `reproducible()`. The number of
-    records is public: the event holds it.
+    records is public: the event holds it. Other arguments are those of
+    `PoissonBatches`; `physical_batch_size` is `sample_size` by default.
 
     Attributes: those of `Sampler`, and
-        sample_size: Number of records in a sample.
+        sample_size: Number of records in a sample, in [1, N].
 
     >>> import numpy as np
     >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)
@@ -57,22 +58,6 @@ class FixedSizeBatches(Sampler):
         views: int = 1,
         seed: int | None = None,
     ) -> None:
-        """Looks at the shapes of the data, and draws nothing.
-
-        Args:
-            data: See `PoissonBatches`.
-            sample_size: Number of records in a sample, in [1, N].
-            physical_batch_size: At least 1; by default `sample_size`. A smaller
-                one needs less memory, and more steps for a round.
-            rounds_per_epoch: At least 1, by default N / `sample_size`.
-            map: See `PoissonBatches`.
-            views: See `PoissonBatches`.
-            seed: See `PoissonBatches`.
-
-        Raises:
-            TypeError: See `PoissonBatches`.
-            ValueError: See `PoissonBatches`.
-        """
         super().__init__(data, map=map, views=views, seed=seed)
         self.sample_size = self._checked_size(sample_size=sample_size)
         rounds = max(1, round(self.population_size / self.sample_size))

@@ -36,10 +36,12 @@ class ShuffledBatches(Sampler):
     Microbatches, and shards for the workers of a cluster, are not available.
     Several replicas of one worker share a batch. A chosen `seed` has no effect
     outside of `reproducible()`. The number of records is public: the number of
-    rounds reveals it.
+    rounds reveals it. Other arguments are those of `PoissonBatches`;
+    `physical_batch_size` is `batch_size` by default.
 
     Attributes: those of `Sampler`, and
-        batch_size: Number of records in a batch, except the last of a pass.
+        batch_size: Number of records in a batch, except the last of a pass, in
+            [1, N].
 
     >>> batches = ShuffledBatches(np.arange(10), batch_size=4)
     >>> samples = iter(batches)
@@ -62,21 +64,6 @@ class ShuffledBatches(Sampler):
         views: int = 1,
         seed: int | None = None,
     ) -> None:
-        """Looks at the shapes of the data, and draws nothing.
-
-        Args:
-            data: See `PoissonBatches`.
-            batch_size: Number of records in a batch, in [1, N].
-            physical_batch_size: At least 1; by default `batch_size`. A smaller
-                one needs less memory, and more steps for a round.
-            map: See `PoissonBatches`.
-            views: See `PoissonBatches`.
-            seed: See `PoissonBatches`.
-
-        Raises:
-            TypeError: See `PoissonBatches`.
-            ValueError: See `PoissonBatches`.
-        """
         super().__init__(data, map=map, views=views, seed=seed)
         self.batch_size = self._checked_size(batch_size=batch_size)
         self.rounds_per_pass = -(-self.population_size // self.batch_size)

@@ -71,10 +71,6 @@ from keras_dp.training.step.training_step import TrainingStep
 def check_kind(model: Any, *, releases_statistics: bool) -> None:
     """Raises for a model that cannot train privately, whatever its loss is.
 
-    Args:
-        model: The user's model.
-        releases_statistics: Whether batch normalization has a query.
-
     Raises:
         TypeError: It is no Keras model, or private already.
         PrivateTrainingError: See `check_wrapped`.
@@ -225,11 +221,7 @@ class PrivateModel(HeldModel):
         model = keras.saving.deserialize_keras_object(
             config["model"], custom_objects=custom_objects
         )
-        return cls(
-            model,
-            self_check_examples=config["self_check_examples"],
-            name=config["name"],
-        )
+        return cls(model, **{k: v for k, v in config.items() if k != "model"})
 
     # Training.
 

@@ -75,13 +75,10 @@ class FixedSizeLoss(LossDistribution):
         weights: Weight of each, sum 1. Which one was drawn is known.
     """
 
+    largest = math.inf
+
     parts: tuple[MixtureLoss, ...]
     weights: tuple[float, ...]
-
-    @property
-    @override
-    def largest(self) -> float:
-        return math.inf
 
     @override
     def nodes(self, tilt: float) -> Nodes:

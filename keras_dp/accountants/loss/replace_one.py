@@ -29,18 +29,12 @@ class ReplaceOneLoss(OutputLoss):
         sampling_probability: `q`, in (0, 1).
     """
 
+    rises = True
+
+    largest = math.inf
+
     noise_multiplier: float
     sampling_probability: float
-
-    @property
-    @override
-    def largest(self) -> float:
-        return math.inf
-
-    @property
-    @override
-    def rises(self) -> bool:
-        return True
 
     @property
     @override

@@ -353,7 +353,8 @@ def _compare_flow(
             )
     if not shows_raw_metrics:
         for name, value in base.logs.items():
-            if not _equal(other.logs.get(name, np.inf), value):
+            shown = other.logs.get(name, np.inf)
+            if not np.array_equal(shown, value, equal_nan=True):
                 found.add(
                     "flow",
                     f"logs[{name!r}]",
@@ -367,10 +368,6 @@ def _compare_flow(
             "the compiled step",
             f"{where} has it traced again: control follows the data.",
         )
-
-
-def _equal(one: float, two: float) -> bool:
-    return one == two or (np.isnan(one) and np.isnan(two))
 
 
 def _look_at_independence(

@@ -82,10 +82,8 @@ class FederatedModel(PrivateModel):
     def from_config(
         cls, config: Mapping[str, Any], custom_objects: Any = None
     ) -> Self:
-        model = keras.saving.deserialize_keras_object(
-            config["model"], custom_objects=custom_objects
-        )
-        return cls(model, LocalTraining(**config["local"]), name=config["name"])
+        local = LocalTraining(**config["local"])
+        return super().from_config({**config, "local": local}, custom_objects)
 
     @override
     def step_parts(self) -> StepParts:

@@ -15,11 +15,10 @@ from keras_dp.layers.standardized_conv2d import (
 )
 
 
-def _has_one_group(layer: StandardizedConv2D) -> bool:
-    return has_known_options(layer) and layer.groups == 1
-
-
-@registry.register(StandardizedConv2D, _has_one_group)
+@registry.register(
+    StandardizedConv2D,
+    lambda layer: has_known_options(layer) and layer.groups == 1,
+)
 def standardized_conv(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the kernel and the bias."""
     layer = call.layer
