@@ -135,19 +135,11 @@ class Replay:
         return Replay(tuple(rounds), header=self.header)
 
     def plus(self, rounds: Iterable[tuple[Round, int]]) -> "Replay":
-        """Returns the replay of these rounds, followed by others.
-
-        Args:
-            rounds: Pairs of a Round and its count.
-        """
+        """Returns the replay of these rounds, followed by others."""
         return self.of((*self.rounds, *rounds))
 
     def until(self, number: int) -> "Replay":
-        """Returns the replay of the runs before a run.
-
-        Args:
-            number: The number of this run.
-        """
+        """Returns the replay of the runs before a run."""
         runs = tuple(each for each in self.runs if each.number < number)
         part = self.of(pair for run in runs for pair in run.rounds)
         part.runs = runs

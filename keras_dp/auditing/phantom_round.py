@@ -225,9 +225,6 @@ class _Coordinates(GradientRecords):
 def check_query(optimizer: DPOptimizer) -> DPQuery:
     """Returns the query of an optimizer, if phantoms can be its records.
 
-    Args:
-        optimizer: The optimizer of a private model.
-
     Raises:
         PrivateTrainingError: The query is no Gaussian sum or average, or the
             variables are in groups.

@@ -172,10 +172,6 @@ def chosen_account(
 def charge_of(account: AccountRecord, round_: Round) -> Charge:
     """Returns the charge of one round to an account.
 
-    Args:
-        account: The account that pays.
-        round_: The sample and the releases of the round.
-
     Raises:
         BudgetExceededError: The plan of the account does not have this round,
             the price is infinite, or only shares of the account can pay.
@@ -224,9 +220,6 @@ def verify_prices(ledger: PrivacyLedger) -> None:
 
     `PrivacyLedger.verify` checks something else: that the payments fit the
     capacities.
-
-    Args:
-        ledger: The ledger to check.
 
     Raises:
         LedgerIntegrityError: A capacity or a price differs from the budget, or

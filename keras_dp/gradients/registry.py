@@ -90,13 +90,6 @@ def called_without_activation(
 ) -> Observed:
     """Calls a layer, and watches its outputs before the activation.
 
-    Args:
-        layer: The layer.
-        original: The call of the layer.
-        args: The positional arguments.
-        kwargs: The keyword arguments.
-        watch: Makes the tape watch tensors.
-
     Returns:
         The outputs after the activation, and the float outputs before it.
     """

@@ -59,13 +59,7 @@ class AnswerSizes:
         variables: list[Any],
         strategy: tf.distribute.Strategy,
     ) -> None:
-        """Starts with no rounds.
-
-        Args:
-            round_: The queries, of which one answers the gradients.
-            variables: The variables that are trained.
-            strategy: The strategy of the model.
-        """
+        """Starts with no rounds."""
         self._round, self._variables = round_, variables
         self._coordinates = np.array([np.prod(v.shape) for v in variables])
         with strategy.scope():
@@ -90,13 +84,7 @@ class AnswerSizes:
         variables: list[Any],
         strategy: tf.distribute.Strategy,
     ) -> "AnswerSizes | None":
-        """Returns sums for a training, `None` if its noise is not Gaussian.
-
-        Args:
-            optimizer: The optimizer, built.
-            variables: The variables that are trained.
-            strategy: The strategy of the model.
-        """
+        """Returns sums for a training, `None` if its noise is not Gaussian."""
         query = optimizer.query
         template = optimizer.round.templates(variables, {})[GRADIENTS]
         try:

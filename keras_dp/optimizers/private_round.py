@@ -75,13 +75,7 @@ class PrivateRound:
         side_queries: Mapping[str, DPQuery] | None = None,
         groups: VariableGroups | None = None,
     ) -> "PrivateRound":
-        """Returns a round.
-
-        Args:
-            gradients: The query of the gradients.
-            side_queries: Other queries by name, on the same sample.
-            groups: The groups of the variables.
-        """
+        """Returns a round."""
         return cls({GRADIENTS: gradients, **(side_queries or {})}, groups)
 
     @property

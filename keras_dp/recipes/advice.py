@@ -69,10 +69,6 @@ def _about_records(signal: float, records: int) -> Iterator[str]:
     """Yields a line where noise hides all that the records say.
 
     At one epsilon, the signal grows in proportion to the number of records.
-
-    Args:
-        signal: The signal of all rounds over their noise.
-        records: From which samples are drawn.
     """
     if signal < _LEAST_SIGNAL:
         needed = float(f"{records * _LEAST_SIGNAL / signal:.1e}")

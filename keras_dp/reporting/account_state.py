@@ -75,9 +75,6 @@ class AccountState(NamedTuple):
 def account_states(ledger: PrivacyLedger) -> tuple[AccountState, ...]:
     """Returns the accounts of a ledger in the order of their opening.
 
-    Args:
-        ledger: The ledger, with its accounts and runs.
-
     >>> from keras_dp.budgets import RenyiFilter, charge_of, open_account
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")

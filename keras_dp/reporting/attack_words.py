@@ -16,11 +16,7 @@ _HITS, _GUESSES = (1e-6, 1e-3), (0.5, 0.9)
 
 
 def membership_sentences(curve: TradeOff) -> tuple[str, ...]:
-    """Returns how well an attack can know which data set was used.
-
-    Args:
-        curve: A bound on every attack.
-    """
+    """Returns how well an attack can know which data set was used."""
     right = 0.5 + 0.5 * curve.advantage
     cases = round(1 / _EXCEPT)
     ends = ", and one of ".join(

@@ -35,12 +35,6 @@ def cautions(
 ) -> tuple[str, ...]:
     """Returns sentences that say what the numbers assume or leave open.
 
-    Args:
-        header: The header of the ledger.
-        runs: All runs of the ledger.
-        rounds: All rounds of the ledger.
-        guarantee: The claim to publish, with its theorem.
-
     >>> from keras_dp.budgets import guarantee
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic")

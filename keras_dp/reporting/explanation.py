@@ -280,11 +280,7 @@ class _Subject(NamedTuple):
         )
 
     def limits(self, rounds: tuple[CountedRound, ...]) -> tuple[str, ...]:
-        """Returns sentences on what the numbers do not cover.
-
-        Args:
-            rounds: The rounds that count.
-        """
+        """Returns sentences on what the numbers do not cover."""
         header, declared = self.replay.header, declared_rounds(rounds)
         seeded = sum(count for each, count in rounds if each.seeded)
         sentences = [INFERENCE, OTHER_RELEASES]

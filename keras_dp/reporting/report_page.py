@@ -48,9 +48,6 @@ def report_page(report: Report) -> str:
 def certificate_page(certificate: Certificate) -> str:
     """Returns a certificate as a page to print and to sign by hand.
 
-    Args:
-        certificate: A certificate, signed or not.
-
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> from keras_dp.reporting.certificate import certify
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")

@@ -160,11 +160,7 @@ def declared_of_units(
 
 
 def with_a_chosen_seed(count: int) -> str:
-    """Returns what does not protect rounds whose seed the caller chose.
-
-    Args:
-        count: The number of these rounds in the ledger.
-    """
+    """Returns what does not protect rounds whose seed the caller chose."""
     return (
         f"{counted(count, 'round')} had a seed that the caller chose. If that "
         "was inside of reproducible(), or in another library, the guarantee "

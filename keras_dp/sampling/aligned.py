@@ -16,10 +16,6 @@ def aligned_empty(
 ) -> npt.NDArray[Any]:
     """Returns a new array, not initialized.
 
-    Args:
-        shape: The shape of the array.
-        dtype: Without objects.
-
     >>> aligned_empty((3, 2), np.dtype("f4")).ctypes.data % 64
     0
     """

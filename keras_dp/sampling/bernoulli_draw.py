@@ -89,11 +89,7 @@ class BernoulliDraw:
             )
 
     def indices(self, words: Words) -> Integers:
-        """Returns one sample: the indices that take part, in order.
-
-        Args:
-            words: The source of randomness.
-        """
+        """Returns one sample: the indices that take part, in order."""
         size, q = self.population_size, self.sampling_probability
         if q == 1:
             return np.arange(size)
@@ -109,12 +105,7 @@ class BernoulliDraw:
         return np.concatenate(passes)
 
     def gaps(self, count: int, words: Words) -> Integers:
-        """Returns independent gaps; those that pass the end are inexact.
-
-        Args:
-            count: How many.
-            words: The source of randomness.
-        """
+        """Returns independent gaps; those that pass the end are inexact."""
         _, exponent = math.frexp(
             self.sampling_probability
         )  # 2^e > q >= 2^(e-1).

@@ -112,13 +112,7 @@ class Truncated(Groups):
     """
 
     def __init__(self, population: int, probability: float, most: int) -> None:
-        """Draws nothing.
-
-        Args:
-            population: Number of records.
-            probability: Chance of a record to take part.
-            most: The most records that a sample keeps.
-        """
+        """Draws nothing."""
         super().__init__(population, probability, 1)
         self.most_rows = most
 
@@ -142,13 +136,7 @@ class Slots(Layout):
     bound_factor = 2
 
     def __init__(self, population: int, probability: float, size: int) -> None:
-        """Draws nothing.
-
-        Args:
-            population: Number of records.
-            probability: Chance of a record to take part.
-            size: Records that a slot should hold on average.
-        """
+        """Draws nothing."""
         super().__init__(BernoulliDraw(population, probability))
         expected = population * probability
         self._slots = max(1, round(expected / size))

@@ -147,11 +147,7 @@ class Shards:
     """The places of records that are numbered through several files."""
 
     def __init__(self, counts: Sequence[int]) -> None:
-        """Lays the shards one behind the other.
-
-        Args:
-            counts: Records of each shard.
-        """
+        """Lays the shards one behind the other."""
         self._starts = np.cumsum([0, *counts], dtype=np.int64)
 
     def __len__(self) -> int:

@@ -285,11 +285,7 @@ class TrainingLoop:
         return step
 
     def _begin(self, batch: PhysicalStep) -> None:
-        """Acts once the model is built, before the first round.
-
-        Args:
-            batch: The first physical batch.
-        """
+        """Acts once the model is built, before the first round."""
         said, query = self.ready.said, self._optimizer.query
         warn_of_missing_rounds(self._optimizer, said)
         for text in advice(self._planned_round(), query, self._adapter, batch):

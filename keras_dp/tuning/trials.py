@@ -141,10 +141,6 @@ class Trials:
         Guarantee: no round runs that is not in the plan. All rounds are charged
         to an account with this plan in a new ledger in memory, which nobody
         else sees.
-
-        Args:
-            settings: The settings of this trial.
-            noise_multiplier: The noise multiplier of its plan.
         """
         chosen = self._of_training(settings)
         size, epochs = self.kind_of(settings)

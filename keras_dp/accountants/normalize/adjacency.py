@@ -119,11 +119,6 @@ def check_supported(
 ) -> None:
     """Raises unless there is a bound for a round under a relation.
 
-    Args:
-        sampling: How the sample of the round was drawn.
-        release: The release over the sample.
-        neighbours: The relation.
-
     Raises:
         UnsupportedEventError: There is none; the message says why, and which
             relations have one.

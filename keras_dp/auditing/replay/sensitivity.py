@@ -51,11 +51,6 @@ def share_of_bound(
 ) -> float | None:
     """Returns the distance between two sums, relative to the event's bound.
 
-    Args:
-        event: The event in the ledger.
-        one: The sum over one sample.
-        two: The sum over its neighbour.
-
     Returns:
         A number that is at most 1, up to rounding, if the bound holds. `None`
         if the event has no bound.

@@ -33,11 +33,7 @@ class DirectUses:
     """
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        """Starts without any finding.
-
-        Args:
-            variables: The trained variables of the model.
-        """
+        """Starts without any finding."""
         self._variables = {id(each.value): each for each in variables}
         self._open: list[tuple[keras.Layer, tf.GradientTape]] = []
         self._in_hook = False

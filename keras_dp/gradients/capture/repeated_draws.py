@@ -88,9 +88,6 @@ class RepeatedDraws:
     def rows(self, batch: int) -> dict[int, tf.Tensor]:
         """Returns the numbers of each example, by the place of the draw.
 
-        Args:
-            batch: The number of examples.
-
         Returns:
             Tensors `[batch, rows, ...]`, for draws of `batch * rows` rows. The
             rows of an example are taken to be consecutive.

@@ -49,11 +49,6 @@ def check_axes(
 ) -> list[int]:
     """Returns the axes over which a layer normalizes, each at least 1.
 
-    Args:
-        layer: The layer, for the message.
-        axes: The axes, which may be negative.
-        rank: The rank of the input.
-
     Raises:
         UnsupportedLayerError: The batch axis is among them.
     """

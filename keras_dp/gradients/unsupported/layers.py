@@ -171,9 +171,6 @@ def _has_own_call(layer: keras.Layer) -> bool:
 def check_added_losses(model: keras.Model) -> None:
     """Raises if layers called `add_loss` in the last call of the model.
 
-    Args:
-        model: A model that was called.
-
     Raises:
         UnsupportedLayerError: The message names the layers.
     """

@@ -20,10 +20,6 @@ def create(path: Path, header: str) -> None:
 
     Another process may create it first; this is no error.
 
-    Args:
-        path: The name of the file.
-        header: The text of the header.
-
     Raises:
         LedgerWriteError: The file cannot be created.
     """

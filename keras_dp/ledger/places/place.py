@@ -35,9 +35,6 @@ class Place(Protocol):
     def create(self, header: str) -> None:
         """Creates a complete ledger, unless there is something at this place.
 
-        Args:
-            header: The text of the ledger's header.
-
         Raises:
             LedgerWriteError: The ledger cannot be created.
         """

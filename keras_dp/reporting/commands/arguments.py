@@ -162,11 +162,6 @@ def existing(path: str) -> PrivacyLedger:
 def write(path: str, text: str, *, is_new: bool = False) -> None:
     """Writes a file.
 
-    Args:
-        path: The name of the file.
-        text: Its content.
-        is_new: Whether the file must not be there yet.
-
     Raises:
         OutputError: It cannot be written, or a ledger has this name.
     """

@@ -45,11 +45,7 @@ _OF_PLAIN_METHODS = {
 
 
 def warn_of_adapted_layers(model: keras.Model) -> None:
-    """Warns of each layer whose values `adapt` may have computed on data.
-
-    Args:
-        model: The user's model.
-    """
+    """Warns of each layer whose values `adapt` may have computed on data."""
     for layer in adapted_layers(model):
         logging.warning(
             "Layer %r of class %s holds %s. If its method `adapt` computed "
@@ -141,9 +137,6 @@ def warn_of_plain_training(model: keras.Model) -> None:
     Attributes of the instance hide its `fit`, `train_on_batch` and `compile`.
     Each logs one warning and goes on. A model that is loaded from a file does
     not have them.
-
-    Args:
-        model: The user's model, which a private model holds.
     """
 
     def warning(method: Callable[..., Any], text: str) -> Callable[..., Any]:

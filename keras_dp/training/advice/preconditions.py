@@ -228,11 +228,6 @@ def check_strategies(
 ) -> None:
     """Raises unless everything was made under the model's strategy.
 
-    Args:
-        model: The user's model.
-        optimizer: The optimizer of the private model.
-        strategy: The strategy of the private model.
-
     Raises:
         PrivateTrainingError: The strategy is not supported, or a part was made
             under another one.
@@ -283,10 +278,6 @@ def check_one_worker(
     """Returns the ledger of a training with a target.
 
     A target would stop the chief alone.
-
-    Args:
-        ledger: The ledger of the optimizer.
-        workers: The number of processes that train together.
 
     Raises:
         ValueError: There is more than one.

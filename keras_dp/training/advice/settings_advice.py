@@ -32,14 +32,7 @@ _ABOUT = 0.05
 def advice(
     planned: Round, query: DPQuery, adapter: DataAdapter, batch: PhysicalStep
 ) -> Iterator[str]:
-    """Yields a warning for each setting of a training that is seldom meant.
-
-    Args:
-        planned: The first round.
-        query: The query of the gradients.
-        adapter: How samples are drawn.
-        batch: The first physical batch.
-    """
+    """Yields a warning for each setting of a training that is seldom meant."""
     yield from _about_noise(planned)
     yield from _about_samples(query, adapter)
     yield from _about_batches(adapter, batch)

@@ -25,12 +25,7 @@ _COMPARED = 4
 
 
 def record_map(sampler: Sampler, views: int = 1) -> "RecordMap | None":
-    """Returns the compiled map of a sampler, `None` if it has none.
-
-    Args:
-        sampler: The sampler.
-        views: How often each record is mapped.
-    """
+    """Returns the compiled map of a sampler, `None` if it has none."""
     if sampler.map is None:
         return None
     return RecordMap(sampler.map, sampler.record_structure, views)
