@@ -1,13 +1,16 @@
 """What the first private `fit`, and a step after it, cost beside Keras's own.
 
     python benchmarks/first_fit.py [--model unet ...] [--turns 3] [--wall]
+        [--parts 4]
 
 Each side is a process of its own: `fit` of Keras, `fit` of a private model, on
 the same arrays and batches. Both are started `--turns` times, in turn. The
 first `fit` takes two steps, with all that is traced, checked and compiled
 before them. A second `fit` takes as many steps as a second holds, and its
 median step is counted. Seconds are of the CPU, over all threads of a process;
-with `--wall` they are of the clock. Numbers are medians over the turns.
+with `--wall` they are of the clock. Numbers are medians over the turns. With
+`--parts` the private side draws Poisson samples, of so many physical batches
+each on average.
 """
 
 import argparse
@@ -264,7 +267,19 @@ def _model(work: Work, side: str, ledger: Path) -> Any:
     return model
 
 
-def measure(name: str, side: str) -> Cost:
+def _sampled(x: Any, y: Any, work: Work, parts: int) -> Any:
+    """Returns samples of a batch on average, in so many physical batches."""
+    import keras_dp
+
+    return keras_dp.PoissonBatches(
+        (x, y),
+        sampling_probability=1 / FIRST_STEPS,
+        physical_batch_size=-(-work.batch // parts),
+        seed=0,
+    )
+
+
+def measure(name: str, side: str, parts: int) -> Cost:
     """Returns what one side costs in this process."""
     import keras
 
@@ -273,6 +288,9 @@ def measure(name: str, side: str) -> Cost:
     rows = FIRST_STEPS * work.batch
     x = work.inputs(rows, generator)
     y = generator.integers(0, work.classes, (rows, *work.labels))
+    data: dict[str, Any] = {"x": x, "y": y, "batch_size": work.batch}
+    if parts and side == "private":
+        data = {"x": _sampled(x, y, work, parts)}
     times: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         model = _model(work, side, Path(folder) / "privacy.ledger")
@@ -284,9 +302,7 @@ def measure(name: str, side: str) -> Cost:
 
             times.clear()
             model.fit(
-                x,
-                y,
-                batch_size=work.batch,
+                **data,
                 epochs=steps // FIRST_STEPS,
                 verbose=0,
                 callbacks=[Clock()],
@@ -309,21 +325,22 @@ def measure(name: str, side: str) -> Cost:
     return Cost(first, (step[0], step[1]))
 
 
-def apart(name: str, side: str) -> Cost:
+def apart(name: str, side: str, parts: int) -> Cost:
     """Measures one side in a process of its own."""
     command = [sys.executable, __file__, "--alone", name, side]
+    command += ["--parts", str(parts)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         sys.exit(ran.stderr)
     return Cost(*json.loads(ran.stdout.splitlines()[-1]))
 
 
-def row(name: str, turns: int, *, clock: bool) -> str:
+def row(name: str, turns: int, parts: int, *, clock: bool) -> str:
     """Returns the row of the table for a model."""
     found: dict[str, list[Cost]] = {side: [] for side in SIDES}
     for _ in range(turns):
         for side in SIDES:
-            found[side].append(apart(name, side))
+            found[side].append(apart(name, side, parts))
     firsts, steps = (
         [
             statistics.median(cost[which][clock] for cost in found[side])
@@ -347,14 +364,16 @@ def main() -> None:
     parser.add_argument("--model", nargs="+", default=list(MODELS))
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--wall", action="store_true")
+    parser.add_argument("--parts", type=int, default=0)
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
-        print(json.dumps(measure(*options.alone)))
+        print(json.dumps(measure(*options.alone, options.parts)))
         return
     print(HEAD)
     for name in options.model:
-        print(row(name, options.turns, clock=options.wall), flush=True)
+        line = row(name, options.turns, options.parts, clock=options.wall)
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
