@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from absl import logging
 
-from keras_dp._override import override
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
@@ -14,29 +13,11 @@ from keras_dp.training.advice.averaged_weights import AveragedWeights
 from keras_dp.training.advice.epsilon_progress import EpsilonProgress
 from keras_dp.training.advice.signal_progress import SignalProgress
 
-Act = Callable[[], None]
-
-
-class _AtEpochs(keras.callbacks.Callback):
-    """Acts at each epoch, before the user's callbacks look or save."""
-
-    def __init__(self, begin: Callable[[int], None], end: Act) -> None:
-        super().__init__()
-        self._begin, self._end = begin, end
-
-    @override
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._begin(epoch)
-
-    @override
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._end()
-
 
 def fit_callbacks(
     given: Any,
     begin: Callable[[int], None],
-    end: Act,
+    end: Callable[[], None],
     ledger: PrivacyLedger | LedgerOfChief | None,
     delta: float,
     rounds_left: Callable[[], int | None],
@@ -67,7 +48,10 @@ def fit_callbacks(
         TypeError: `given` is a `CallbackList`.
     """
     own: list[keras.callbacks.Callback] = [
-        _AtEpochs(begin, end),
+        keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: begin(epoch),
+            on_epoch_end=lambda epoch, logs: end(),
+        ),
         SignalProgress(sizes),
     ]
     if isinstance(ledger, PrivacyLedger):
