@@ -135,6 +135,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _graphs_that_stay_are_searched_once() -> Iterator[None]:
+    """TensorFlow keeps gigabytes of them: a search takes many seconds."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _quick_tests_do_without_tensorflow(
     pytestconfig: pytest.Config,
