@@ -32,7 +32,6 @@ NOISES = [
     LaplaceNoise(SCALE),
     CauchyNoise(SCALE),
 ]
-WAYS = [("eager", "float32"), ("xla", "float32"), ("xla", "float64")]
 each_noise = pytest.mark.parametrize("noise", NOISES, ids=name_of)
 each_family = pytest.mark.parametrize(
     "noise",
@@ -55,7 +54,7 @@ def sampler(noise, way):
     return tf.function(sample, jit_compile=True) if way == "xla" else sample
 
 
-def draws(noise, way="xla", dtype="float32", number=3):
+def draws(noise, way="eager", dtype="float32", number=3):
     """Returns `SIZE` draws, which are drawn once."""
     return _drawn(noise, way, dtype, number)
 
@@ -77,18 +76,16 @@ def p_value(values, cdf):
     return stats.kstest(values, cdf).pvalue
 
 
-@pytest.mark.parametrize(
-    ("way", "dtype"),
-    [WAYS[1], pytest.param(*WAYS[0], marks=pytest.mark.full)],
-)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @each_noise
-def test_draws_are_of_the_family(noise, way, dtype):
-    assert p_value(draws(noise, way, dtype), noise.cdf) > FALSE_ALARM
+def test_draws_are_of_the_family(noise, dtype):
+    """In float64 XLA draws the same numbers; see `tests/unit/noise`."""
+    assert p_value(draws(noise, dtype=dtype), noise.cdf) > FALSE_ALARM
 
 
 @each_family
-def test_draws_of_twice_the_bits_are_of_the_family(noise):
-    assert p_value(draws(noise, *WAYS[2]), noise.cdf) > FALSE_ALARM
+def test_draws_of_xla_are_of_the_family(noise):
+    assert p_value(draws(noise, "xla"), noise.cdf) > FALSE_ALARM
 
 
 PEERS = [
@@ -107,7 +104,6 @@ def test_draws_are_of_scipys_law(noise, cdf):
     assert p_value(draws(noise), cdf) > FALSE_ALARM
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 @each_noise
 def test_a_scale_wrong_by_five_percent_would_be_seen(noise, factor):

@@ -109,7 +109,8 @@ CASES = [
     *[(kind, "eager") for kind in KINDS],
     ("sum", "tf"),
     ("sum", "xla"),
-    ("nested", "xla"),
+    # It draws for each part as for a sum, and XLA takes long for it.
+    pytest.param("nested", "xla", marks=pytest.mark.nightly),
 ]
 
 
