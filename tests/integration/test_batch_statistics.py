@@ -141,7 +141,8 @@ class TestGradients:
         ("make", "mode"),
         [
             *((make, "eager") for make in MODELS),
-            *((make, "jit") for make in (convolutional, called_twice)),
+            # Below XLA compiles a training of the first.
+            (called_twice, "jit"),
         ],
     )
     def test_are_those_of_each_example_alone(self, make, mode) -> None:
@@ -195,7 +196,7 @@ class TestStatistics:
         )
 
     @pytest.mark.full
-    @pytest.mark.parametrize("make", [dense, other_axis, called_twice])
+    @pytest.mark.parametrize("make", [other_axis, called_twice])
     def test_converge_to_those_of_the_data(self, make) -> None:
         x, y = images()
         model = make()

@@ -95,7 +95,9 @@ def _clipped_average(model, x, y, clip, denominator):
 
 
 class TestTheUpdate:
-    @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+    @pytest.mark.parametrize(
+        "mode", ["eager", "graph", pytest.param("jit", marks=pytest.mark.full)]
+    )
     def test_is_that_of_clipped_examples(self, mode) -> None:
         keras.utils.set_random_seed(1)
         x, y = _data()

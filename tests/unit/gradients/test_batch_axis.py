@@ -216,7 +216,10 @@ class PoolsSelected(layers.Layer):
 
 
 class TestSelectedInsideOfALayer:
-    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize(
+        "mode",
+        ["eager", "graph", pytest.param("jit", marks=pytest.mark.nightly)],
+    )
     def test_are_trained_one_example_at_a_time(self, mode) -> None:
         """An adversary then chooses batches; no record has a second clip."""
         x = keras.Input((STEPS, 4))
