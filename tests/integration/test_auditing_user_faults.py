@@ -18,7 +18,7 @@ pytestmark = pytest.mark.full
 def behind(layer, **options):
     """Returns a training of a model with a layer in front."""
     stack = [keras.Input((3,)), layer, keras.layers.Dense(1)]
-    return training(keras.Sequential(stack), **options)
+    return training(keras.Sequential(stack), private_metrics={}, **options)
 
 
 class CentredInTraining(keras.layers.Layer):
@@ -134,7 +134,10 @@ class ClippedSumQuery(dp_queries.GaussianAverageQuery):
 
 def asking(query):
     """Returns a training that asks a query of the user's own."""
-    return training(query=query(1.0, noise_multiplier=1.0, denominator=20))
+    return training(
+        query=query(1.0, noise_multiplier=1.0, denominator=20),
+        private_metrics={},
+    )
 
 
 def favouring(draws):
