@@ -57,6 +57,11 @@ def test_the_steps_of_the_real_library(peer) -> None:
     assert "skipped" not in ran.stdout
 
 
+@pytest.mark.parametrize(
+    "peer",
+    ["opacus", pytest.param("jax_privacy", marks=pytest.mark.nightly)],
+    indirect=True,
+)
 def test_the_code_of_its_guide_runs(peer, migration) -> None:
     """It prints the numbers that its comments state, too."""
     name, python = peer

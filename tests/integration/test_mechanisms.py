@@ -1,5 +1,6 @@
 """Every mechanism trains a Keras model, and ends in a ledger that replays."""
 
+import functools
 import itertools
 import math
 
@@ -122,9 +123,9 @@ SAVED |= {"correlated"}
 TRAINED = [
     *((name, False) for name in QUERIES),
     ("encoded-laplace-denoised", True),
-    pytest.param(("scaled", True), marks=pytest.mark.nightly),
-    pytest.param(("correlated", True), marks=pytest.mark.nightly),
-    pytest.param(("five-levels", True), marks=pytest.mark.full),
+    pytest.param("scaled", True, marks=pytest.mark.nightly),
+    pytest.param("correlated", True, marks=pytest.mark.nightly),
+    pytest.param("five-levels", True, marks=pytest.mark.full),
 ]
 
 
@@ -157,26 +158,22 @@ def batches(**options):
     return PoissonBatches(data(), sampling_probability=0.25, **options)
 
 
-@pytest.fixture(
-    scope="module",
-    params=TRAINED,
-    ids=lambda each: each[0] + "-jit" * each[1],
-)
-def trained(request):
-    """The name of a query, and a model that was trained with it."""
-    name, jit_compile = request.param
+@functools.cache
+def trained(name, jit_compile=False):
+    """Returns a model that was trained with a query, once."""
     private = private_model(
         QUERIES[name], new_ledger(), jit_compile=jit_compile
     )
     private.fit(batches(), epochs=2, verbose=0)
-    return name, private
+    return private
 
 
 class TestTraining:
     @pytest.mark.full
-    def test_ends_in_a_ledger_that_replays(self, trained) -> None:
+    @pytest.mark.parametrize(("name", "jit_compile"), TRAINED)
+    def test_ends_in_a_ledger_that_replays(self, name, jit_compile) -> None:
         """Adaptive queries release something else in every round."""
-        name, private = trained
+        private = trained(name, jit_compile)
         ledger = private.optimizer.ledger
 
         assert len(ledger) == 8
@@ -192,16 +189,15 @@ class TestTraining:
         assert any(differ) == (name in ADAPTIVE)
 
     @pytest.mark.parametrize(
-        "trained",
+        "name",
         [
-            pytest.param((name, False), id=name, marks=getattr(pytest.mark, t))
+            pytest.param(name, marks=getattr(pytest.mark, t))
             for name in QUERIES
             for t in ["full" if name in SAVED else "nightly"]
         ],
-        indirect=True,
     )
-    def test_survives_saving(self, trained, tmp_path) -> None:
-        name, private = trained
+    def test_survives_saving(self, name, tmp_path) -> None:
+        private = trained(name)
         private.save(tmp_path / "private.keras")
 
         loaded = keras.saving.load_model(tmp_path / "private.keras")

@@ -173,21 +173,21 @@ def test_each_layer_has_its_own_clip():
     assert query.adapts
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_no_noise_moves_the_clip_out_of_its_range(seed):
+def test_no_noise_moves_the_clip_out_of_its_range():
     query = AdaptiveClipSumQuery(2.0, 1.0, 1e9, 1)
-    state, clips = query.initial_global_state(seed), []
-    for _ in range(40):
-        result = one_round(query, state)
-        state = result.global_state
-        clips.append(float(state.sum_state.l2_norm_clip))
-        assert np.isfinite(result.value).all()
+    a_round = tf.function(lambda state: one_round(query, state)[:2])
+    for seed in range(6):
+        state, clips = query.initial_global_state(seed), []
+        for _ in range(40):
+            value, state = a_round(state)
+            clips.append(float(state.sum_state.l2_norm_clip))
+            assert np.isfinite(value).all()
 
-    assert min(clips) >= 2.0 / 1000
-    assert max(clips) <= 2.0 * 1000
-    grown = np.divide(clips[1:], clips[:-1])
-    assert grown.max() <= 2.0 * (1 + 1e-12)
-    assert len(set(clips)) > 2  # Noise does move it.
+        assert min(clips) >= 2.0 / 1000
+        assert max(clips) <= 2.0 * 1000
+        grown = np.divide(clips[1:], clips[:-1])
+        assert grown.max() <= 2.0 * (1 + 1e-12)
+        assert len(set(clips)) > 2  # Noise does move it.
 
 
 def test_clips_reach_both_limits():

@@ -132,7 +132,9 @@ class TestTheNoise:
 
 
 @pytest.mark.standard
-@pytest.mark.parametrize("output_mode", ["int", "one_hot"])
+@pytest.mark.parametrize(
+    "output_mode", ["one_hot", pytest.param("int", marks=pytest.mark.nightly)]
+)
 def test_the_layer_is_served_by_keras_alone(output_mode, tmp_path) -> None:
     x = np.random.default_rng(1).uniform(0, 9, (100, 1)).astype(np.float32)
     layer = adapted(Discretization((0, 9), 5, 1.0, output_mode=output_mode), x)

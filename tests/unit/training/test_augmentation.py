@@ -109,13 +109,12 @@ class TestALayerThatIsCalledOnMany:
             assert (batch[0] != batch[1:]).any(axis=(1, 2)).sum() > 4
         assert (found[0] != found[1]).any()
 
-    @pytest.mark.parametrize("value", [0.0, 1e30, np.nan])
-    def test_keeps_them_apart(self, kind, value) -> None:
-        """A record's row stays the same, bit by bit, when another changes."""
+    def test_keeps_them_apart(self, kind) -> None:
+        """A record's row stays the same, bit by bit, when others change."""
         make, _ = LAYERS[kind]
         layer = make()
         changed = IMAGES.copy()
-        changed[5] = value
+        changed[5], changed[18], changed[40] = 0.0, 1e30, np.nan
 
         before, after = (
             rows_of(sampler([layer], data, views=2))
@@ -123,7 +122,7 @@ class TestALayerThatIsCalledOnMany:
         )
 
         differ = (before[0] != after[0]).reshape(len(before[0]), -1).any(axis=1)
-        assert differ.sum() == 2
+        assert differ.sum() == 3 * 2
 
     def test_does_what_it_does_to_one(self, kind) -> None:
         """In distribution: the means over many draws agree."""
