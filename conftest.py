@@ -48,7 +48,6 @@ LONGEST = (
     "tests/oracle/test_gradients.py",
     "tests/oracle/test_keras_hub.py",
     "tests/oracle/test_rules_convolutions.py",
-    "tests/statistical/test_discrete_gaussian.py",
     "tests/statistical/test_noise_samplers.py",
 )
 

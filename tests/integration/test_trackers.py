@@ -13,7 +13,9 @@ from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.certificate_files import read_certificate
 from tests import documents, own_environment
 
-pytestmark = pytest.mark.full
+# An environment with three trackers is made for it. That logs have epsilon is
+# asked in `test_epsilon_progress.py`.
+pytestmark = pytest.mark.nightly
 
 PAGE = documents.ROOT / "docs/guides/trackers.md"
 # Prints what TensorBoard reads from its files.
