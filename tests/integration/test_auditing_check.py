@@ -114,11 +114,19 @@ MORE = {
 }
 
 
+# A check takes so long for these that they wait for it, too.
+LONG = {
+    "adaptive clip and a sum, nested in groups",
+    "discretized and corrected",
+}
+
+
 def _pairs():
     """A query is that of the sampler beside it: each is checked once."""
     early = [name for name in SAMPLERS if name not in MORE]
     for place, pair in enumerate(zip(early, QUERIES, strict=True)):
-        yield pytest.param(*pair, marks=[pytest.mark.full][: place > 0])
+        later = pytest.mark.nightly if pair[1] in LONG else pytest.mark.full
+        yield pytest.param(*pair, marks=[later][: place > 0])
     for name in SAMPLERS:
         if name in MORE:
             yield pytest.param(name, "average", marks=pytest.mark.nightly)

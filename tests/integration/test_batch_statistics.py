@@ -141,7 +141,6 @@ class TestGradients:
         ("make", "mode"),
         [
             *((make, "eager") for make in MODELS),
-            # Below XLA compiles a training of the first.
             (called_twice, "jit"),
         ],
     )
@@ -292,7 +291,7 @@ class TestStatistics:
 class TestTraining:
     @pytest.mark.parametrize(
         "options",
-        [{}, pytest.param({"jit_compile": True}, marks=pytest.mark.full)],
+        [{}, pytest.param({"jit_compile": True}, marks=pytest.mark.nightly)],
         ids=["graph", "jit"],
     )
     def test_records_statistics_in_the_round_of_the_gradients(

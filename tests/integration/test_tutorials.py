@@ -67,10 +67,13 @@ QUICK = {
     "three_tools": "three_tools.py",
     "mcmahan": "papers/mcmahan_general.py",
 }
-# Those without. The others ask the same of mechanisms and models with tests of
-# their own.
-EARLY = ("adult", "mnist", "auditing")
-LATE = ("mechanisms", "gan", "fine_tuning", "private_search")
+# Those without. The others ask the same of mechanisms, models and audits with
+# tests of their own.
+EARLY = ("adult",)
+LATE = (
+    *("auditing", "fine_tuning", "gan", "mechanisms", "mnist"),
+    "private_search",
+)
 
 
 class Finished(NamedTuple):
@@ -222,10 +225,11 @@ def quick(tmp_path_factory):
 
 
 pytestmark = pytest.mark.full
-BOTH = pytest.mark.parametrize("name", ["adult", "mnist"])
+MNIST = pytest.param("mnist", marks=pytest.mark.nightly)
+BOTH = pytest.mark.parametrize("name", ["adult", MNIST])
 WITH_LEDGER = pytest.mark.parametrize(
     "name",
-    ["adult", "mnist", pytest.param("gan", marks=pytest.mark.nightly)],
+    ["adult", MNIST, pytest.param("gan", marks=pytest.mark.nightly)],
 )
 CLAIM = re.compile(r"^epsilon <= (\S+) at delta = (\S+),", re.MULTILINE)
 # ceil(records / expected batch), or as many as asked for.
@@ -273,6 +277,7 @@ def test_the_tutorial_of_fine_tuning_has_a_row_for_each_way(finished) -> None:
     assert 2.9 < float(epsilon) <= 3.0
 
 
+@pytest.mark.nightly
 def test_the_tutorial_of_audits_has_a_verdict(finished) -> None:
     text = finished("auditing").text
     path = Path(re.search(r"^Ledger: +(.+)$", text, re.MULTILINE)[1])

@@ -147,7 +147,7 @@ class TestASample:
             ("dense", 5, {}),
             ("dense", 40, {}),
             pytest.param(
-                "dense", 5, {"jit_compile": True}, marks=pytest.mark.full
+                "dense", 5, {"jit_compile": True}, marks=pytest.mark.nightly
             ),
             pytest.param(
                 "dense", None, {"run_eagerly": True}, marks=pytest.mark.full
