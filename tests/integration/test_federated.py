@@ -87,7 +87,7 @@ class TestTheUpdateOfAUser:
         [
             (1, None, False),
             pytest.param(1, 4, True, marks=pytest.mark.full),
-            pytest.param(3, None, True, marks=pytest.mark.full),
+            pytest.param(3, None, True, marks=pytest.mark.nightly),
             (3, 4, False),
         ],
     )
