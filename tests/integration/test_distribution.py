@@ -199,11 +199,25 @@ class TestRefusals:
         check_no_jit(options)
         assert options["jit_compile"] is False
 
-    def test_a_model_made_outside_the_scope(self) -> None:
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    @pytest.mark.parametrize(
+        ("kind", "outside", "match"),
+        [
+            (tf.distribute.MirroredStrategy, True, "in the scope"),
+            # Its replicas do not wait for each other.
+            (
+                tf.distribute.experimental.CentralStorageStrategy,
+                False,
+                "MirroredStrategy",
+            ),
+        ],
+    )
+    def test_a_model_or_a_strategy(self, kind, outside, match) -> None:
+        def made():
+            return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+        elsewhere, strategy = made(), kind(["CPU:0"])
         with strategy.scope():
-            private = keras_dp.PrivateModel(model)
+            private = keras_dp.PrivateModel(elsewhere if outside else made())
             private.compile(
                 keras_dp.optimizers.DPSGD(
                     0.1,
@@ -213,24 +227,7 @@ class TestRefusals:
                 "mse",
             )
 
-        with pytest.raises(PrivateTrainingError, match="in the scope"):
-            private.train_on_batch(np.zeros([2, 2]), np.zeros([2, 1]))
-
-    def test_a_strategy_whose_replicas_do_not_wait(self) -> None:
-        strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0"])
-        with strategy.scope():
-            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-            private = keras_dp.PrivateModel(model)
-            private.compile(
-                keras_dp.optimizers.DPSGD(
-                    0.1,
-                    query=GaussianAverageQuery(1.0, 1.0, denominator=2.0),
-                    ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-                ),
-                "mse",
-            )
-
-        with pytest.raises(PrivateTrainingError, match="MirroredStrategy"):
+        with pytest.raises(PrivateTrainingError, match=match):
             private.train_on_batch(np.zeros([2, 2]), np.zeros([2, 1]))
 
     def test_a_process_on_its_own_without_a_ledger(self) -> None:

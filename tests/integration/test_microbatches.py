@@ -79,13 +79,7 @@ def flat(model):
 class TestFixedMicrobatches:
     @pytest.mark.full
     @pytest.mark.parametrize(
-        ("physical", "jit_compile"),
-        [
-            (None, False),
-            (8, False),
-            (8, True),
-            pytest.param(None, True, marks=pytest.mark.nightly),
-        ],
+        ("physical", "jit_compile"), [(None, False), (8, False), (8, True)]
     )
     def test_step_by_the_clipped_means_of_neighbours(
         self, physical, jit_compile

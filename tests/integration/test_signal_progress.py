@@ -105,12 +105,7 @@ class TestLogs:
     @pytest.mark.full
     @pytest.mark.parametrize(
         ("physical_batch_size", "jit_compile"),
-        [
-            (None, False),
-            (16, False),
-            (16, True),
-            pytest.param(None, True, marks=pytest.mark.nightly),
-        ],
+        [(None, False), (16, False), (16, True)],
     )
     def test_are_as_computed_from_the_steps_of_sgd(
         self, physical_batch_size, jit_compile

@@ -16,7 +16,6 @@ from keras_dp.dp_queries import (
     QuantileAdaptiveClipSumQuery,
 )
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import GaussianSum
 from keras_dp.noise import reproducible
@@ -189,15 +188,11 @@ class TestASample:
                 lambda *a, **k: ShuffledBatches(*a, batch_size=4, **k),
                 marks=pytest.mark.nightly,
             ),
-            pytest.param(
-                lambda *a, **k: AllocatedBatches(*a, batches=3, **k),
-                marks=pytest.mark.nightly,
-            ),
             lambda *a, **k: PoissonBatches(
                 *a, sampling_probability=0.5, truncate_at=8, **k
             ),
         ],
-        ids=["fixed size", "shuffled", "allocated", "truncated"],
+        ids=["fixed size", "shuffled", "truncated"],
     )
     def test_of_any_sampler_has_views(self, sampler) -> None:
         noise = layers.GaussianNoise(1.0)
