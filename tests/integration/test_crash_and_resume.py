@@ -137,9 +137,9 @@ def noise_of(folder: Path) -> list[float]:
 
 @pytest.mark.full
 def test_make_private_continues_its_one_plan(tmp_path) -> None:
-    """Killed before the first checkpoint, after it, interrupted, and ended."""
-    first, second = random.Random(0).sample(range(8, 60), 2)
-    texts = [recipe(tmp_path, rounds) for rounds in (3, first, -second, 0)]
+    """Killed before the first checkpoint, interrupted after it, and ended."""
+    rounds = random.Random(0).randrange(8, 60)
+    texts = [recipe(tmp_path, each) for each in (3, -rounds, 0)]
 
     shown, ran = noise_of(tmp_path)
     with PrivacyLedger.open(tmp_path / "l.db", mode="r") as ledger:

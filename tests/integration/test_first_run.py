@@ -60,7 +60,9 @@ def accuracies(optimizer, **options):
 
 @pytest.mark.full
 class TestMoreEpsilon:
-    @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+    @pytest.mark.parametrize(
+        "optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.nightly)]
+    )
     def test_is_never_worse(self, optimizer) -> None:
         """The law: accuracy does not fall as epsilon grows."""
         found = accuracies(optimizer)

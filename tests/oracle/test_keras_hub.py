@@ -256,7 +256,7 @@ def _dropping_mixtral() -> keras.Model:
         ),
         pytest.param(
             _Case("swin", _swin, lambda: normal(16, 16, 3)),
-            marks=pytest.mark.full,
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             _Case("mixtral", _dropping_mixtral, _tokens),
