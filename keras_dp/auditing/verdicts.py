@@ -7,7 +7,7 @@ from typing import cast
 
 from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.trees import with_whole_trees
+from keras_dp.accountants.normalize.spans import with_whole_spans
 from keras_dp.accountants.replay import Replay
 from keras_dp.auditing.lower_bound import LowerBound
 from keras_dp.ledger import Opening, PrivacyLedger, Stated, Verdict
@@ -146,7 +146,7 @@ def _judged(ledger: PrivacyLedger, record: Stated[Verdict]) -> Judgement:
     rounds = sealed.rounds
     if verdict.runs:
         audited = [run for run in sealed.runs if run.row in verdict.runs]
-        rounds = with_whole_trees(
+        rounds = with_whole_spans(
             [pair for run in audited for pair in run.rounds], rounds
         )
     # A verdict is about the records of a canary, not about units.

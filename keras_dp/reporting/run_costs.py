@@ -14,7 +14,7 @@ from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
-from keras_dp.accountants.normalize.trees import with_whole_trees
+from keras_dp.accountants.normalize.spans import with_whole_spans
 from keras_dp.accountants.replay import (
     Replay,
     bounded_epsilon,
@@ -231,7 +231,7 @@ def _each_alone(
         for rounds in counted:
             for round_, count in rounds:
                 so_far[round_] += count
-            alone.append(with_whole_trees(rounds, so_far.items()))
+            alone.append(with_whole_spans(rounds, so_far.items()))
     # Many trials have the same rounds, or the same but for names.
     of_rounds: dict[tuple[CountedRound, ...], float] = {}
     known: dict[tuple[CountedMechanism, ...] | None, float] = {}

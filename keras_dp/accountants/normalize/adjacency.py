@@ -199,9 +199,7 @@ def is_amplified(
     A tree or a mechanism gives away who was in the samples of its rounds.
     """
     return (
-        not release.is_free
-        and not release.spans_rounds
-        and sampling.probability < 1
+        not release.is_free and not release.spans and sampling.probability < 1
     )
 
 
@@ -238,12 +236,12 @@ def _objections(
     is_gaussian = not (
         release.is_discrete
         or release.encodings
-        or release.trees
+        or release.has_trees
         or release.thresholds
     )
     if isinstance(sampling, CyclicPoissonSampling):
         return found if is_gaussian else _all(_CYCLIC_GAUSSIAN_ONLY)
-    is_gaussian = is_gaussian and not release.correlated
+    is_gaussian = is_gaussian and not release.spans
     if isinstance(sampling, _FIXED_SIZE) and not is_gaussian:
         return _all(_GAUSSIAN_ONLY)
     if allocated and not is_gaussian:

@@ -1,4 +1,4 @@
-"""Mechanisms with correlated noise, and samples of classes that take turns.
+"""Trees, mechanisms with correlated noise, and samples of classes in turn.
 
 A mechanism costs what its whole strategy costs, whether all of its rounds ran
 or not. What a record takes part in follows from the sampling of its rounds:
@@ -10,7 +10,9 @@ or not. What a record takes part in follows from the sampling of its rounds:
 | any other, or several of them | in every round |
 
 *Without amplification* the mechanism is one Gaussian, whose sensitivity is that
-of `participations` (docs/accounting.md, Theorem 1).
+of `participations` (docs/accounting.md, Theorem 1). So is a tree of ledgers of
+earlier versions, whose nodes are released, each with noise of its own: see
+`tree_sensitivity`. It costs what its rounds so far cost.
 
 *With amplification.* Fix the class of a record: joint convexity takes the
 mixture over classes away. If C has at most as many bands as there are classes,
@@ -37,7 +39,6 @@ from typing import NamedTuple
 
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
-    Gaussian,
     Mechanism,
     SampledGaussian,
 )
@@ -53,6 +54,8 @@ from keras_dp.accountants.normalize.participations import (
     sensitivity_of_epochs,
 )
 from keras_dp.accountants.normalize.release import Release, ratio
+from keras_dp.accountants.normalize.spans import Span, SpanRound, together
+from keras_dp.accountants.normalize.tree_sensitivity import largest_square
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CorrelatedSum,
@@ -61,6 +64,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     SamplingEvent,
     Strategy,
+    TreeSum,
 )
 
 
@@ -103,6 +107,8 @@ class CorrelatedRounds:
     def __init__(self) -> None:
         """Starts with nothing."""
         self._events: defaultdict[str, set[CorrelatedSum]] = defaultdict(set)
+        self._trees: defaultdict[str, set[TreeSum]] = defaultdict(set)
+        self._rounds: set[SpanRound] = set()
         self._places: defaultdict[str, Counter[_Place]]
         self._places = defaultdict(Counter)
         # The releases of the rounds of each cycle, and their counts.
@@ -122,9 +128,18 @@ class CorrelatedRounds:
             cycles.setdefault(sampling.cycle, Counter())[release] += count
         elif isinstance(sampling, DisjointBatches):
             place = sampling.epoch_id
-        for event in release.correlated:
-            self._events[event.mechanism_id].add(event)
-            self._places[event.mechanism_id][place] += count
+        names: set[str] = set()
+        for event in release.spans:
+            name = event.span_id
+            if isinstance(event, TreeSum):
+                name = f"tree {name}"  # No mechanism has a blank in its name.
+                self._trees[name].add(event)
+            else:
+                self._events[name].add(event)
+            self._places[name][place] += count
+            names.add(name)
+        epoch = place if isinstance(place, str) else None
+        self._rounds.add(SpanRound(frozenset(names), epoch))
 
     def mechanisms(
         self, neighbours: Neighbours
@@ -147,7 +162,7 @@ class CorrelatedRounds:
                 each.mechanism_id
                 for cycle in cycles.values()
                 for release in cycle
-                for each in release.correlated
+                for each in _rows(release)
             }
             in_turn = all(
                 self._separation(name, mechanisms[name]) == draw.classes
@@ -178,9 +193,17 @@ class CorrelatedRounds:
             ).items():
                 probability = draw.probability if hides else 1.0
                 yield from _sampled(probability, sensitivity, times, neighbours)
+        spans = {name: self._of_tree(name) for name in self._trees}
         for name, mechanism in mechanisms.items():
-            if name not in amplified and mechanism.sensitivity:
-                yield self._unamplified(name, mechanism, neighbours), 1
+            if name not in amplified:
+                spans[name] = self._unamplified(name, mechanism)
+        rounds = {
+            SpanRound(shared, epoch)
+            for each, epoch in self._rounds
+            if (shared := each.intersection(spans))
+        }
+        for moved in together(rounds, spans):
+            yield gaussian_between(*moved, neighbours), 1
 
     def _of_cycles(
         self, draw: _Draw, own: set[str], mechanisms: dict[str, _Mechanism]
@@ -217,7 +240,7 @@ class CorrelatedRounds:
             release.sensitivity,
             *(
                 mechanisms[each.mechanism_id].of_one_participation
-                for each in release.correlated
+                for each in _rows(release)
                 if each.mechanism_id in own
             ),
         )
@@ -247,13 +270,28 @@ class CorrelatedRounds:
         )
         return draw.classes if fits else None
 
-    def _unamplified(
-        self, name: str, mechanism: _Mechanism, neighbours: Neighbours
-    ) -> Gaussian:
+    def _of_tree(self, name: str) -> Span:
+        """Returns a tree of the largest bound and the least noise."""
+        events, places = self._trees[name], self._places[name]
+        bound = max(each.l2_norm_bound for each in events)
+        moved = ratio(bound, min(each.noise_stddev for each in events))
+        if not moved:
+            return Span(0.0, 0.0, 0.0)
+        leaves = places.total()
+        participations = places[None] + len(places.keys() - {None})
+        once, whole = (
+            moved * math.sqrt(largest_square(leaves, number))
+            for number in (1, participations)
+        )
+        return Span(once, whole, whole)
+
+    def _unamplified(self, name: str, mechanism: _Mechanism) -> Span:
         places = self._places[name]
-        strategy, rounds, _ = mechanism
-        if places.total() > rounds:
-            return Gaussian(0.0)  # Such rounds cannot be of this mechanism.
+        strategy, rounds, moved = mechanism
+        if not moved:
+            return Span(0.0, 0.0, 0.0)
+        if places.total() > rounds:  # Such rounds cannot be of this mechanism.
+            return Span(math.inf, math.inf, math.inf)
         if all(isinstance(place, str) for place in places):
             found = sensitivity_of_epochs(
                 strategy, rounds, tuple(places.values())
@@ -261,11 +299,17 @@ class CorrelatedRounds:
         else:
             separation = self._separation(name, mechanism) or 1
             found = sensitivity_of_classes(strategy, rounds, separation)
-        return gaussian_between(
-            mechanism.sensitivity * found.lower,
-            mechanism.sensitivity * found.upper,
-            neighbours,
+        return Span(
+            mechanism.of_one_participation,
+            moved * found.lower,
+            moved * found.upper,
         )
+
+
+def _rows(release: Release) -> Iterator[CorrelatedSum]:
+    for each in release.spans:
+        if isinstance(each, CorrelatedSum):
+            yield each
 
 
 def _whole(events: Iterable[CorrelatedSum]) -> _Mechanism:

@@ -42,14 +42,12 @@ from keras_dp.accountants.normalize.rounds import (
     rows_per_unit_of,
 )
 from keras_dp.accountants.normalize.thresholds import Threshold
-from keras_dp.accountants.normalize.trees import TreeRound, tree_sensitivities
 from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
     RandomAllocation,
     Round,
     Selection,
-    TreeSum,
 )
 
 
@@ -122,7 +120,7 @@ def normalize(
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, equation 1; trees:
     Kairouz et al. (2021), arXiv:2103.00039v3, Appendix D. We differ in the
-    sensitivity if a record takes part more than once (see `trees`).
+    sensitivity if a record takes part more than once (see `tree_sensitivity`).
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> sums = (GaussianSum("a", 3.0, 10.0), GaussianSum("b", 4.0, 10.0))
@@ -186,7 +184,6 @@ class RoundsTogether:
         self._epochs: defaultdict[str, _Epoch] = defaultdict(_Epoch)
         self._allocated: defaultdict[RandomAllocation, _AllocatedEpoch]
         self._allocated = defaultdict(_AllocatedEpoch)
-        self._trees: Counter[tuple[tuple[TreeSum, ...], str | None]] = Counter()
         self._correlated = CorrelatedRounds()
 
     def add(self, event: Round, count: int) -> None:
@@ -202,15 +199,13 @@ class RoundsTogether:
             if search:
                 self._alone[search] += count
             return
-        epoch = None
         is_cyclic = isinstance(sampling, CyclicPoissonSampling)
-        if is_cyclic or release.correlated:
+        if is_cyclic or release.spans:
             self._correlated.add(sampling, release, count)
         if is_cyclic:
             return
         if isinstance(sampling, DisjointBatches):
-            epoch = sampling.epoch_id
-            self._epochs[epoch].add(release)
+            self._epochs[sampling.epoch_id].add(release)
         elif (
             isinstance(sampling, RandomAllocation)
             and sampling.batches_per_record < sampling.batches
@@ -226,8 +221,6 @@ class RoundsTogether:
             ):
                 if found:
                     self._alone[found] += count
-        if release.trees:
-            self._trees[release.trees, epoch] += count
 
     def mechanisms(self) -> tuple[CountedMechanism, ...]:
         """Returns what the rounds so far are together, see `normalize`."""
@@ -235,15 +228,6 @@ class RoundsTogether:
         once: list[Mechanism | None] = []
         for each in self._epochs.values():
             once += [each.mechanism(self.neighbours), each.exposure]
-        once += [
-            unamplified(Release(sensitivity), self.neighbours)
-            for sensitivity in tree_sensitivities(
-                [
-                    TreeRound(trees, count, epoch)
-                    for (trees, epoch), count in self._trees.items()
-                ]
-            )
-        ]
         for mechanism in once:
             if mechanism:
                 counts[mechanism] += 1

@@ -143,7 +143,7 @@ def overflow_of(sampling: SamplingEvent, release: Release) -> Slack | None:
     Thresholds may have slack of their own in the rest of its outcomes.
     """
     if not isinstance(sampling, TruncatedPoissonSampling) or (
-        release.is_free and not release.spans_rounds
+        release.is_free and not release.spans
     ):
         return None
     chance = truncation_exposure(sampling)

@@ -35,9 +35,8 @@ class Release(NamedTuple):
         is_discrete: Whether one of them is discrete.
         encodings: Sums with other noise that are not free, in an order that
             does not depend on that of the queries.
-        trees: Steps of trees, each of another tree.
-        correlated: Rounds of mechanisms with correlated noise, each of another
-            mechanism.
+        spans: Rounds of trees and of mechanisms with correlated noise, each of
+            another one.
         thresholds: The ones of thresholded sums, in an order that does not
             depend on that of the queries.
         search: The search that the round is, and nothing else; or None.
@@ -46,8 +45,7 @@ class Release(NamedTuple):
     sensitivity: float = 0.0
     is_discrete: bool = False
     encodings: tuple[Encoding, ...] = ()
-    trees: tuple[TreeSum, ...] = ()
-    correlated: tuple[CorrelatedSum, ...] = ()
+    spans: tuple[TreeSum | CorrelatedSum, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
     search: Selection | None = None
 
@@ -57,9 +55,9 @@ class Release(NamedTuple):
         return self.sensitivity == 0 and not self.encodings
 
     @property
-    def spans_rounds(self) -> bool:
-        """Whether it is a part of a tree or of a mechanism of many rounds."""
-        return bool(self.trees or self.correlated)
+    def has_trees(self) -> bool:
+        """Whether it is a part of a tree."""
+        return any(isinstance(each, TreeSum) for each in self.spans)
 
 
 def ratio(bound: float, noise: float) -> float:
@@ -89,9 +87,8 @@ def _released(queries: tuple[SumQueryEvent, ...]) -> Release:
         return Release(search=queries[0])
     parts = [_part(query) for query in queries]
     encodings = [each for part in parts for each in part.encodings]
-    trees = tuple(each for part in parts for each in part.trees)
-    correlated = tuple(each for part in parts for each in part.correlated)
-    ids = [each.span_id for each in (*trees, *correlated)]
+    spans = tuple(each for part in parts for each in part.spans)
+    ids = [each.span_id for each in spans]
     if len({*ids}) < len(ids):
         raise UnsupportedEventError(
             "`queries` must be of different trees and mechanisms: a round is "
@@ -102,8 +99,7 @@ def _released(queries: tuple[SumQueryEvent, ...]) -> Release:
         math.hypot(*(part.sensitivity for part in parts)),
         any(part.is_discrete for part in parts),
         tuple(sorted(encodings, key=_text)),
-        trees,
-        correlated,
+        spans,
         tuple(sorted(each for part in parts for each in part.thresholds)),
     )
 
@@ -139,13 +135,8 @@ def _(query: DiscreteGaussianSum) -> Release:
 
 
 @_part.register
-def _(query: TreeSum) -> Release:
-    return Release(trees=(query,))
-
-
-@_part.register
-def _(query: CorrelatedSum) -> Release:
-    return Release(correlated=(query,))
+def _(query: TreeSum | CorrelatedSum) -> Release:
+    return Release(spans=(query,))
 
 
 @_part.register

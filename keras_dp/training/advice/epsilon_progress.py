@@ -9,7 +9,7 @@ import keras
 
 from keras_dp._override import override
 from keras_dp.accountants.claim import Claim
-from keras_dp.accountants.normalize.trees import with_whole_trees
+from keras_dp.accountants.normalize.spans import with_whole_spans
 from keras_dp.accountants.replay import Replay
 from keras_dp.budgets import guarantee
 from keras_dp.keras_internals import print_line
@@ -109,7 +109,7 @@ class EpsilonProgress(keras.callbacks.Callback):
         self._logs = {"epsilon": self._claim.epsilon}
         if self._before:
             new = counts - self._before
-            own = with_whole_trees(new.items(), counts.items())
+            own = with_whole_spans(new.items(), counts.items())
             of_run = replay.of(own).claim(delta=self._delta)
             self._logs["epsilon_of_run"] = of_run.epsilon
         left = self._rounds_left()
