@@ -1,6 +1,7 @@
 """Correlated noise: errors of prefix sums, cost of a round, and accuracy.
 
     python benchmarks/correlated.py errors
+    python benchmarks/correlated.py trees
     python benchmarks/correlated.py cost
     python benchmarks/correlated.py accuracy --tasks mnist --trainings 5
     python benchmarks/correlated.py prices
@@ -8,6 +9,7 @@
 `errors` optimizes strategies here and with JAX Privacy, which it installs into
 an environment of its own (`--peer` names an interpreter that has it), and
 compares the root mean squared errors of the prefix sums, both computed here.
+`trees` compares a tree with two buffers, for a record that takes part once.
 `cost` measures the release of a round, with independent and with correlated
 noise. `accuracy` trains at delta = 1e-5 (`benchmarks/correlated_accuracy.py`).
 `prices` compares the certified bounds on epsilon for balls in bins with random
@@ -37,7 +39,7 @@ from benchmarks.correlated_accuracy import (
     print_accuracies,
 )
 from benchmarks.peers import environments
-from keras_dp.accountants import Fourier
+from keras_dp.accountants import Fourier, strategy_sensitivity
 from keras_dp.dp_queries import (
     CorrelatedSumQuery,
     DPQuery,
@@ -45,6 +47,7 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.ledger import (
     BandedToeplitz,
+    BinaryTree,
     BufferedToeplitz,
     CorrelatedSum,
     CyclicPoissonSampling,
@@ -127,9 +130,24 @@ def errors(arguments: argparse.Namespace) -> None:
             if theirs is not None:
                 other = prefix_sum_error(theirs, rounds, **terms)
                 row += [f"{other:.4f}", f"{own / other:.4f}"]
-            size = len(found.filter().weights[0])
+            size = len(found.filter(rounds).weights[0])
             name = f"{type(found).__name__}({size} buffers)"
             print(rounds, separation, most, name, *row, flush=True)
+
+
+def trees(arguments: argparse.Namespace) -> None:
+    """Prints errors for a record that takes part once, and prices."""
+    del arguments
+    print("rounds error of tree buffers independent, moved by tree its nodes")
+    for rounds in (128, 1024, 8192):
+        found = optimize_strategy(buffered(2), rounds, max_participations=1)
+        errors_of = [
+            f"{prefix_sum_error(each, rounds, max_participations=1):.3f}"
+            for each in (BinaryTree(), found, BandedToeplitz((1.0,)))
+        ]
+        moved = strategy_sensitivity(BinaryTree(), rounds, rounds, 1).upper
+        nodes = rounds.bit_length() ** 0.5
+        print(rounds, *errors_of, f"{moved:.3f} {nodes:.3f}", flush=True)
 
 
 def prices(arguments: argparse.Namespace) -> None:
@@ -198,7 +216,12 @@ def cost(arguments: argparse.Namespace) -> None:
         "3 buffers": buffered(3),
         "4 coefficients of the inverse": InverseToeplitz.square_root(4),
     }
-    queries: dict[str, DPQuery] = {"independent": GaussianSumQuery(1.0, 1.0)}
+    queries: dict[str, DPQuery] = {
+        "independent": GaussianSumQuery(1.0, 1.0),
+        "tree of 1,000 rounds": CorrelatedSumQuery(
+            BinaryTree(), 1.0, 1.0, 10**6, spec, restart_after=1000
+        ),
+    }
     for name, strategy in strategies.items():
         queries[name] = CorrelatedSumQuery(strategy, 1.0, 1.0, 10**6, spec)
     runs = {name: _release(query, spec) for name, query in queries.items()}
@@ -245,6 +268,8 @@ def main() -> None:
     each = commands.add_parser("errors")
     each.add_argument("--peer", help="a Python that has jax_privacy")
     each.set_defaults(run=errors)
+    each = commands.add_parser("trees")
+    each.set_defaults(run=trees)
     each = commands.add_parser("cost")
     each.add_argument("--parameters", type=int, default=1_000_000)
     each.add_argument("--repeats", type=int, default=30)

@@ -251,7 +251,8 @@ def _is_plain(query: DPQuery) -> bool:
     """Returns whether a query adds Gaussian noise to one clipped vector."""
     query = plain_query(query)
     if isinstance(query, CorrelatedSumQuery):
-        return query.noise_multiplier > 0 and query.scales is None
+        is_one = query.period == query.rounds
+        return query.noise_multiplier > 0 and query.scales is None and is_one
     if type(query) not in (GaussianSumQuery, GaussianAverageQuery):
         return False
     state = query.initial_global_state()

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import tensorflow as tf
 
 from keras_dp import _check, _nests, ledger
@@ -38,20 +39,24 @@ class CorrelatedEvent(NamedTuple):
     Attributes:
         l2_norm_bound: Scalar float64.
         noise_stddev: Standard deviation of each draw, scalar float64.
+        rounds: The number of rounds of the mechanism, scalar int64.
         mechanism_id: Shape `[2]`, int64.
     """
 
     l2_norm_bound: tf.Tensor
     noise_stddev: tf.Tensor
+    rounds: tf.Tensor
     mechanism_id: tf.Tensor
 
 
 class MechanismState(NamedTuple):
-    """A mechanism with its noise, which is never saved.
+    """Mechanisms with their noise, which is never saved.
 
     Attributes:
-        mechanism_id: Shape `[2]`, int64. Public, and independent of the noise.
-        noise: The noise of its rounds.
+        mechanism_id: The id of the first mechanism, shape `[2]`, int64. It is
+            public, and independent of the noise. The next mechanism has the
+            next number.
+        noise: The noise of the rounds.
     """
 
     mechanism_id: tf.Tensor
@@ -89,9 +94,10 @@ class CorrelatedSumQuery(SummingQuery):
     independent, Gaussian with `stddev`, and drawn once. In the ledger, all
     rounds have one `mechanism_id`, which is random and independent of the
     noise. A record that is not finite counts as zero. After `rounds` rounds
-    answers are NaN, and the ledger refuses to reserve more. Strategies whose
-    noise grows to more than 1000 times a draw are refused, because floats would
-    round the draws away.
+    answers are NaN, and the ledger refuses to reserve more. With
+    `restart_after` there are several mechanisms, one after the other, each with
+    an id and draws of its own. Strategies whose noise grows to more than 1000
+    times a draw are refused, because floats would round the draws away.
 
     A saved model keeps nothing of the mechanism: neither seeds nor buffers.
     When it is restored, it starts a new mechanism, which costs as much again.
@@ -102,14 +108,18 @@ class CorrelatedSumQuery(SummingQuery):
         l2_norm_clip: Bound on one record's norm, in the record's unit, > 0.
         noise_multiplier: Standard deviation of each draw, divided by
             `l2_norm_clip`, >= 0.
-        rounds: The number of rounds of the mechanism, >= 1, all of which are
-            paid for when the first one runs.
+        rounds: The number of rounds, >= 1. Those of a mechanism are paid for
+            when its first one runs.
         record_specs: Nest of `tf.TensorSpec`s: the shapes and dtypes of one
             record. Each band of the strategy but the first, or each of its
-            buffers, takes the memory of one record.
+            buffers, takes the memory of one record. A `BinaryTree` has as many
+            buffers as the rounds of a mechanism can be halved.
         scales: Typical norms of the groups of a record, which are clipped
             together, as in `JointClipQuery`; the clip is then that of the
             scaled record, and dimensionless. `None` for one group.
+        restart_after: The number of rounds after which a new mechanism begins,
+            >= 1; `None` for one mechanism of all rounds. With that of a pass
+            over the data, a record takes part in each mechanism once.
 
     Source: Denisov et al. (2022), arXiv:2202.08312; Choquette-Choo et al.
     (2023), arXiv:2306.08153; McMahan et al. (2024), arXiv:2404.16706.
@@ -132,11 +142,15 @@ class CorrelatedSumQuery(SummingQuery):
     rounds: int
     record_specs: Nest
     scales: Nest | None = None
+    restart_after: int | None = None
 
     def __post_init__(self) -> None:
         _check.kind(ledger.Strategy, strategy=self.strategy)
         _check.finite_positive(l2_norm_clip=self.l2_norm_clip)
         checked = self.record_query  # It checks the noise and the scales.
+        _check.integer_at_least(1, rounds=self.rounds)
+        if self.restart_after is not None:
+            _check.integer_at_least(1, restart_after=self.restart_after)
         # The event checks that the strategy has so many rounds.
         event = self._event("records", self.stddev, "checked")
         growth = _growth(self.strategy, event.rounds)
@@ -145,7 +159,7 @@ class CorrelatedSumQuery(SummingQuery):
                 "The noise of `strategy` must not grow to more than "
                 f"{_LARGEST_GROWTH} times a draw: floats would round draws "
                 f"away, and with them the privacy. Received: {growth:.3g} "
-                f"times a draw within rounds={self.rounds!r}, with strategy="
+                f"times a draw within {event.rounds!r} rounds, with strategy="
                 f"{self.strategy!r}. Take one of positive coefficients that "
                 "decrease, or fewer rounds."
             )
@@ -153,7 +167,7 @@ class CorrelatedSumQuery(SummingQuery):
             self,
             l2_norm_clip=checked.l2_norm_clip,
             noise_multiplier=float(self.noise_multiplier),
-            rounds=event.rounds,
+            rounds=int(self.rounds),
             record_specs=specs_lib.normalized(self.record_specs),
             scales=getattr(checked, "scales", None),
         )
@@ -179,6 +193,16 @@ class CorrelatedSumQuery(SummingQuery):
         return cls(**{**config, **changed, "scales": scales})
 
     @property
+    def period(self) -> int:
+        """The number of rounds of one mechanism."""
+        return min(self.restart_after or self.rounds, self.rounds)
+
+    @property
+    @override
+    def adapts(self) -> bool:
+        return self.period < self.rounds
+
+    @property
     def stddev(self) -> float:
         """Standard deviation of each draw, in the unit of the clip."""
         return self.noise_multiplier * self.l2_norm_clip
@@ -201,7 +225,7 @@ class CorrelatedSumQuery(SummingQuery):
             MechanismState(
                 seeds.fresh_id(),
                 filtered_noise.initial(
-                    like, self.strategy.filter(), seeds.fresh(seed)
+                    like, self.strategy.filter(self.period), seeds.fresh(seed)
                 ),
             )
         )
@@ -231,37 +255,47 @@ class CorrelatedSumQuery(SummingQuery):
     @override
     def planned_event(self, global_state: CorrelatedState) -> CorrelatedEvent:
         mechanism = global_state.secret_mechanism
-        if tf.executing_eagerly() and mechanism.noise.step >= self.rounds:
+        step = mechanism.noise.step
+        if tf.executing_eagerly() and step >= self.rounds:
             raise ValueError(
                 "`rounds` must be at least the number of rounds of the "
                 f"training. Received: rounds={self.rounds}, which were all "
                 "released. Make a new query with a new optimizer."
             )
+        number = step // self.period
         return CorrelatedEvent(
             tf.constant(self.l2_norm_clip, tf.float64),
             tf.constant(self.stddev, tf.float64),
-            mechanism.mechanism_id,
+            tf.minimum(self.rounds - number * self.period, self.period),
+            mechanism.mechanism_id + [0, 1] * number,
         )
 
     @override
     def schedule(
         self, global_state: CorrelatedState
     ) -> list[tuple[CorrelatedEvent, int]]:
-        left = self.rounds - int(global_state.secret_mechanism.noise.step)
-        return [(self.planned_event(global_state), left)] if left else []
+        mechanism = global_state.secret_mechanism
+        step, found = int(mechanism.noise.step), []
+        while step < self.rounds:
+            noise = mechanism.noise._replace(step=tf.constant(step, tf.int64))
+            state = CorrelatedState(mechanism._replace(noise=noise))
+            left = min(self.period - step % self.period, self.rounds - step)
+            found.append((self.planned_event(state), left))
+            step += left
+        return found
 
     @override
     def ledger_events(
         self, event: CorrelatedEvent, name: str = "records"
     ) -> tuple[ledger.SumQueryEvent, ...]:
-        words = (int(word) % 2**64 for word in event.mechanism_id)
+        words = (int(word) % 2**64 for word in np.asarray(event.mechanism_id))
         made = self._event(
             name,
             float(event.noise_stddev),
             "".join(f"{word:016x}" for word in words),
         )
-        bound = float(event.l2_norm_bound)
-        return (dataclasses.replace(made, l2_norm_bound=bound),)
+        bound, rounds = float(event.l2_norm_bound), int(event.rounds)
+        return (dataclasses.replace(made, l2_norm_bound=bound, rounds=rounds),)
 
     @override
     def get_noised_result(
@@ -270,10 +304,11 @@ class CorrelatedSumQuery(SummingQuery):
         mechanism = global_state.secret_mechanism
         answers, following = filtered_noise.following(
             mechanism.noise,
-            self.strategy.filter(),
+            self.strategy.filter(self.period),
             self.rounds,
             tf.nest.flatten(sample_state),
             tf.constant(self.stddev, tf.float64),
+            period=self.period,
         )
         value = tf.nest.pack_sequence_as(sample_state, answers)
         records = self.record_query
@@ -296,11 +331,13 @@ class CorrelatedSumQuery(SummingQuery):
             l2_norm_bound=self.l2_norm_clip,
             noise_stddev=stddev,
             strategy=self.strategy,
-            rounds=self.rounds,
+            rounds=self.period,
             mechanism_id=mechanism_id,
         )
 
 
 @functools.lru_cache(maxsize=64)
 def _growth(strategy: ledger.Strategy, rounds: int) -> float:
-    return filtered_noise.growth(strategy.filter(), rounds)
+    if strategy.never_grows:
+        return 1.0
+    return filtered_noise.growth(strategy.filter(rounds), rounds)

@@ -36,6 +36,7 @@ from keras_dp.ledger.events.rounds import (
 from keras_dp.ledger.events.rounds import SamplingEvent as SamplingEvent
 from keras_dp.ledger.events.selection import Selection
 from keras_dp.ledger.events.strategies.banded_toeplitz import BandedToeplitz
+from keras_dp.ledger.events.strategies.binary_tree import BinaryTree
 from keras_dp.ledger.events.strategies.buffered_toeplitz import (
     BufferedToeplitz,
 )
@@ -67,6 +68,7 @@ from keras_dp.ledger.rows.statements import CountedRound as CountedRound
 __all__ = [
     "Account",
     "BandedToeplitz",
+    "BinaryTree",
     "BufferedToeplitz",
     "CauchyNoise",
     "Commitment",

@@ -3,7 +3,8 @@
 Round `t` has the noise `(C^-1 z)_t` for a strategy C and independent draws `z`.
 `Strategy.filter` says which buffers this takes: one for each band of C or of
 its inverse but the first, or one for each decay. Buffers are kept, because on
-CPUs a draw costs more than the memory traffic of several buffers.
+CPUs a draw costs more than the memory traffic of several buffers. A restart
+needs no work: a buffer is not read before it has noise of the new mechanism.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from keras_dp.noise import grid
 
 
 class FilteredNoise(NamedTuple):
-    """The noise of a mechanism after some rounds.
+    """The noise of a mechanism, or of several in turn, after some rounds.
 
     Attributes:
         step: The number of rounds so far, scalar int64.
@@ -54,7 +55,7 @@ def growth(how: Filter, rounds: int) -> float:
     """Returns the largest stddev of the noise of a round, in draws.
 
     Args:
-        how: The filter.
+        how: A filter without an order, whose buffers do not keep draws.
         rounds: The number of rounds of the mechanism.
     """
     # With one row for all rounds, each draw is heard as the first one is.
@@ -64,17 +65,13 @@ def growth(how: Filter, rounds: int) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         for step in range(rounds):
             row = min(step, len(how.lead) - 1)
-            made, drawn = how.weights[row] @ buffers, np.zeros(draws)
+            made = how.weights[row] @ buffers
             if step < draws:
-                drawn[step] = 1.0
                 made[step] += how.lead[row]
-            new = drawn if how.keeps_draws else made
             if how.decays is None:
-                buffers = np.concatenate([new[np.newaxis], buffers])[
-                    : len(buffers)
-                ]
+                buffers = np.vstack([made, buffers])[: len(buffers)]
             else:
-                buffers = how.decays[:, np.newaxis] * buffers + new
+                buffers = how.decays[row, :, np.newaxis] * buffers + made
             square = np.square(made)
             total = total + square if draws == 1 else square
             largest = max(largest, float(np.sqrt(total.sum())))
@@ -89,6 +86,8 @@ def following(
     rounds: int,
     sums: list[tf.Tensor],
     stddev: tf.Tensor,
+    *,
+    period: int,
 ) -> tuple[list[tf.Tensor], FilteredNoise]:
     """Returns sums with the noise of the next round, and the state after it.
 
@@ -97,19 +96,27 @@ def following(
 
     Args:
         noise: The state before the round.
-        how: The filter.
-        rounds: The number of rounds of the mechanism.
+        how: The filter of `period` rounds.
+        rounds: The number of rounds of all mechanisms.
         sums: The sum of each leaf of the records.
         stddev: The standard deviation of each draw, scalar.
+        period: The number of rounds after which a new mechanism begins.
     """
     drawn, seed = grid.draws(sums, stddev, noise.seed)
-    row = tf.minimum(noise.step, len(how.lead) - 1)
+    before = noise.step % period
+    if how.order is None:
+        row = tf.minimum(before, len(how.lead) - 1)
+    else:
+        row = tf.cast(tf.constant(how.order)[before], tf.int64)
     lead = tf.where(
         noise.step < rounds,
         tf.constant(how.lead)[row],
         tf.constant(np.nan, tf.float64),
     )
-    weights = tf.constant(how.weights)[row]
+    is_of_now = before > tf.range(how.weights.shape[1], dtype=tf.int64)
+    if how.decays is not None:
+        is_of_now = before > 0
+    weights = tf.where(is_of_now, tf.constant(how.weights)[row], 0.0)
 
     g = grid.spacing(stddev)
     answers, made = _answered(sums, drawn, noise.buffers, g, lead, weights)
@@ -120,7 +127,8 @@ def following(
             for each, kept in zip(new, noise.buffers, strict=True)
         ]
     else:
-        buffers = _decayed(noise.buffers, new, tf.constant(how.decays))
+        decays = tf.where(is_of_now, tf.constant(how.decays)[row], 0.0)
+        buffers = _decayed(noise.buffers, new, decays)
     return answers, FilteredNoise(noise.step + 1, buffers, seed)
 
 

@@ -57,8 +57,8 @@ def prefix_sum_error(
     ).upper
     column = strategy.first_column(rounds)
     if column is None:
-        noise = np.cumsum(np.linalg.inv(strategy.matrix(rounds)), axis=0)
-        return float(np.linalg.norm(noise) / rounds**0.5) * sensitivity
+        mean = strategy.variances_of_sums(rounds).mean()
+        return float(np.sqrt(mean)) * sensitivity
     noise = np.cumsum(_reciprocal(column))
     square = np.square(noise) @ np.arange(rounds, 0, -1)
     return float(np.sqrt(square / rounds)) * sensitivity

@@ -44,8 +44,15 @@ class Correlation(NamedTuple):
     strategy: Strategy | None
     ratio: float | None
 
-    def sentence(self, optimizer: keras.optimizers.Optimizer) -> str:
-        """Returns what was chosen, for a person; empty if nothing was."""
+    def sentence(
+        self, optimizer: keras.optimizers.Optimizer, rounds: int
+    ) -> str:
+        """Returns what was chosen, for a person; empty if nothing was.
+
+        Args:
+            optimizer: Keras's optimizer.
+            rounds: The number of rounds of the training.
+        """
         if self.strategy is None:
             if self.ratio is None:
                 return ""
@@ -53,7 +60,7 @@ class Correlation(NamedTuple):
                 "Independent noise is taken: correlated noise would leave "
                 f"{self.ratio:.0%} of its noise in the sums over rounds."
             )
-        kept = self.strategy.filter().weights.shape[1]
+        kept = self.strategy.filter(rounds).weights.shape[1]
         how = type(self.strategy).__name__
         if self.strategy.bands is not None:
             how = f"{self.strategy.bands:,} bands"

@@ -313,7 +313,8 @@ def make_private(
     if verbose:
         summary = _summary(private, held, queries, continued)
         print_line(f"{summary}{_of_units(private, given)}")
-        if sentence := how.sentence(private.optimizer.inner):
+        rounds = long * how.samples.rounds_per_epoch
+        if sentence := how.sentence(private.optimizer.inner, rounds):
             print_line(sentence)
         if rate is not None:
             print_line(f'{rate} learning_rate="keep" keeps it.')

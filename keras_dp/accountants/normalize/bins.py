@@ -75,9 +75,12 @@ def _products(
     """Returns the products at each distance, of bins (0, k), (1, 1 + k), ..."""
     column = strategy.first_column(rounds)
     if column is None:
-        moved = np.zeros([rounds, bins])
-        for s, each in enumerate(sizes(strategy.matrix(rounds)).T):
-            moved[:, s % bins] += each
+        rows = np.arange(rounds)
+        members = (rows[:, np.newaxis] % bins == np.arange(bins)).astype(float)
+        if strategy.is_non_negative:
+            moved = strategy.times(members)
+        else:
+            moved = sizes(strategy.matrix(rounds)) @ members
         products = moved.T @ moved
         return [np.diagonal(products, lag) for lag in range(bins)]
     # A record of bin 0 moves these rows, and others move later ones.

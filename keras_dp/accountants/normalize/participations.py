@@ -22,12 +22,18 @@ an upper bound. It is exact if M is C: if `c` is non-negative and does not
 increase. Where no two participations meet in a row of C, or there is only one,
 `|c|` takes the place of `m`, because only norms of columns are added.
 
+*A binary tree.* Row `T` of `BinaryTree` is a sum of nodes that end at `T`, with
+weights whose squares add up to 1. So it moves no further than all nodes do
+(docs/accounting.md, Theorem 6). A record that takes part once moves it by the
+norm of a column. See `tree_sensitivity`.
+
 *Other matrices.* With `r_t` the largest sum of `|C^T C|_st` over the `s` of a
 set, (1) is at most the largest sum of `r_t` over a set (Choquette-Choo et al.
 2023, arXiv:2211.06530, appendix E). Both are found by dynamic programming.
 
 *One set.* Where the rounds of a record are known, `displacement` bounds (1)
-from both sides, for any matrix.
+from both sides, for any matrix. Without negative entries it is the norm of the
+sum of their columns.
 """
 
 import functools
@@ -40,7 +46,11 @@ import numpy as np
 from keras_dp import _check
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.normalize.displacement import largest_displacement
-from keras_dp.ledger import Strategy
+from keras_dp.accountants.normalize.tree_sensitivity import (
+    largest_column,
+    largest_square,
+)
+from keras_dp.ledger import BinaryTree, Strategy
 
 _ULP = 2.0**-52
 # Columns of more entries would take too much memory.
@@ -109,7 +119,9 @@ def strategy_sensitivity(
             f"Received: rounds={rounds!r}."
         )
     column = strategy.first_column(rounds)
-    if column is None:
+    if isinstance(strategy, BinaryTree):
+        found = _of_tree(strategy, rounds, min_separation, most)
+    elif column is None:
         found = _of_matrix(strategy.matrix(rounds), min_separation, most)
     else:
         sizes = np.abs(column)
@@ -191,6 +203,9 @@ def is_banded(strategy: Strategy, bands: int) -> bool:
 def rounding_margin(strategy: Strategy, rounds: int) -> float:
     """Returns more than the relative rounding of a norm.
 
+    In a tree, sums of ones are exact, and a number is made by a few operations
+    for each level.
+
     An entry of a column is a sum of products, of at most `rounds` factors and
     as many additions each of whose terms has one sign, or it is given. Sums of
     columns and of squares, of numbers of one sign, add no more than one
@@ -198,6 +213,8 @@ def rounding_margin(strategy: Strategy, rounds: int) -> float:
     much as those of `|C|^T |C|`, which is less than (bands + 1) times the
     diagonal that (1) also has.
     """
+    if isinstance(strategy, BinaryTree):
+        return 64 * (rounds.bit_length() + 2) * _ULP + rounds * _ULP
     width = rounds if strategy.bands is None else strategy.bands
     return 4 * (rounds + 2) * (width + 2) * _ULP
 
@@ -206,6 +223,10 @@ def _of_pattern(
     strategy: Strategy, rounds: int, pattern: Sequence[int]
 ) -> Sensitivity:
     """Returns bounds for a record that takes part in some rounds."""
+    margin = rounding_margin(strategy, rounds)
+    if strategy.is_non_negative:
+        moved = _moved_by_ones(strategy, rounds, pattern)
+        return Sensitivity(moved * (1 - margin), moved * (1 + margin))
     kept = pattern[: max(1, _MOST_ENTRIES // rounds)]
     column = strategy.first_column(rounds)
     if column is None:
@@ -215,11 +236,31 @@ def _of_pattern(
         for i, first in enumerate(kept):
             columns[first:, i] = column[: rounds - first]
     lower, upper = largest_displacement(columns)
-    margin = rounding_margin(strategy, rounds)
     return Sensitivity(
         lower * (1 - margin),
         upper * (1 + margin) if len(kept) == len(pattern) else math.inf,
     )
+
+
+def _moved_by_ones(
+    strategy: Strategy, rounds: int, pattern: Sequence[int]
+) -> float:
+    """Returns the norm of the sum of some columns."""
+    ones = np.zeros(rounds)
+    ones[pattern] = 1.0
+    return float(np.linalg.norm(strategy.times(ones)))
+
+
+def _of_tree(
+    strategy: BinaryTree, rounds: int, separation: int, most: int
+) -> Sensitivity:
+    pattern = range(0, rounds, separation)[:most]
+    column = largest_column(rounds)
+    lower = max(column, _moved_by_ones(strategy, rounds, pattern))
+    if most in (1, rounds):  # No set of rounds has more than all of them.
+        return Sensitivity(lower, lower)
+    nodes = math.sqrt(largest_square(rounds, most))
+    return Sensitivity(lower, max(lower, min(most * column, nodes)))
 
 
 def _norm_of_sum(column: Array, separation: int, most: int) -> float:

@@ -1,4 +1,8 @@
-"""How far a record moves the nodes of a tree."""
+"""How far a record moves the nodes of a tree, and the rows of `BinaryTree`."""
+
+import math
+
+import numpy as np
 
 
 def largest_square(leaves: int, participations: int) -> int:
@@ -27,3 +31,26 @@ def largest_square(leaves: int, participations: int) -> int:
         if full < nodes:
             total += (participations - full * block) ** 2
     return total
+
+
+def largest_column(rounds: int) -> float:
+    """Returns the largest norm of a column of `BinaryTree`.
+
+    A round of a block is its last one, or in the first half of it, or of its
+    second half, and so on. In each of these smaller blocks the best round has
+    the best norm; the row of the last round adds one entry.
+
+    Args:
+        rounds: The number of rounds, >= 1.
+
+    >>> largest_column(4) ** 2  # 1 + 6^2 / 21, of round 3.
+    2.71428...
+    """
+    squares: list[float] = []
+    for level in range(rounds.bit_length()):
+        size, square = 2.0 ** (level + 1), (4.0 ** (level + 1) - 1) / 3
+        entries = size - 2.0 ** np.arange(level + 2)
+        of_block = np.array([0.0, *squares])
+        found = of_block + np.square(entries[:-1]) / square
+        squares.append(float(found.max()))
+    return math.sqrt(squares[-1])

@@ -529,7 +529,8 @@ class TreeSum(NoisedSum):
     The rounds with one `tree_id` are the leaves of a binary tree, in order.
     Each node of the tree holds the sum over the leaves below it, plus Gaussian
     noise that is drawn once for this node. The sum of the first `t` rounds is
-    released as a sum of nodes.
+    released as a sum of nodes. Ledgers of earlier versions have such rounds.
+    Later ones have a `CorrelatedSum` with a `BinaryTree`.
 
     Attributes:
         noise_stddev: Standard deviation of the noise on each node, >= 0.

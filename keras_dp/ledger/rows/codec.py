@@ -14,6 +14,7 @@ from keras_dp.ledger.events import noise_families, rounds
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events.selection import Selection
 from keras_dp.ledger.events.strategies.banded_toeplitz import BandedToeplitz
+from keras_dp.ledger.events.strategies.binary_tree import BinaryTree
 from keras_dp.ledger.events.strategies.buffered_toeplitz import (
     BufferedToeplitz,
 )
@@ -35,6 +36,7 @@ _KINDS: dict[str, type[Any]] = {
         each.kind: each
         for each in (
             BandedToeplitz,
+            BinaryTree,
             BufferedToeplitz,
             InverseToeplitz,
             LowerTriangular,

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_dp.dp_queries import CorrelatedSumQuery
 from keras_dp.ledger import (
     BandedToeplitz,
+    BinaryTree,
     BufferedToeplitz,
     InverseToeplitz,
     LowerTriangular,
@@ -45,7 +46,6 @@ def test_noise_that_rounds_draws_away_is_refused(strategy) -> None:
         BandedToeplitz((1.0,)),
         BandedToeplitz((1.0, -1.2, 0.7)),
         BufferedToeplitz((0.9, 0.2), (0.3, 0.4)),
-        InverseToeplitz.square_root(4),
         LowerTriangular.from_matrix(
             np.tril(np.arange(1.0, 65.0).reshape(8, 8) % 5) + np.eye(8)
         ),
@@ -54,9 +54,94 @@ def test_noise_that_rounds_draws_away_is_refused(strategy) -> None:
 def test_growth_is_the_largest_row_of_the_inverse(strategy) -> None:
     inverse = np.linalg.inv(strategy.matrix(8))
 
-    found = filtered_noise.growth(strategy.filter(), 8)
+    found = filtered_noise.growth(strategy.filter(8), 8)
 
     assert found == pytest.approx(np.linalg.norm(inverse, axis=1).max())
+
+
+@pytest.mark.parametrize(
+    "strategy", [InverseToeplitz.square_root(4), BinaryTree()]
+)
+def test_what_never_grows_is_below_two_draws(strategy) -> None:
+    inverse = np.linalg.inv(strategy.matrix(64))
+
+    assert strategy.never_grows
+    assert np.linalg.norm(inverse, axis=1).max() < 2
+
+
+class TestRestarts:
+    def query(self, restart_after=3, **options):
+        options = {"rounds": 8, "strategy": BinaryTree(), **options}
+        return CorrelatedSumQuery(
+            **options,
+            l2_norm_clip=1.0,
+            noise_multiplier=1.0,
+            record_specs=tf.TensorSpec([2]),
+            restart_after=restart_after,
+        )
+
+    def events(self, query):
+        """Returns the events of all rounds, as they are released."""
+        state, found = query.initial_global_state(), []
+        for _ in range(query.rounds):
+            (planned,) = query.ledger_events(query.planned_event(state))
+            result = query.get_noised_result(tf.zeros([2]), state)
+            state = result.global_state
+            assert query.ledger_events(result.event) == (planned,)
+            assert np.isfinite(result.value).all()
+            found.append(planned)
+        with pytest.raises(ValueError, match="`rounds` must be at least"):
+            query.planned_event(state)
+        return found
+
+    def test_begin_mechanisms_of_their_own(self) -> None:
+        events = self.events(self.query())
+
+        ids = [each.mechanism_id for each in events]
+        assert ids == [ids[0]] * 3 + [ids[3]] * 3 + [ids[6]] * 2
+        assert len({*ids}) == 3
+        assert [each.rounds for each in events] == [3] * 6 + [2] * 2
+
+    def test_are_all_in_the_schedule(self) -> None:
+        query = self.query()
+        state = query.initial_global_state()
+        result = query.get_noised_result(tf.zeros([2]), state)
+
+        for at, counts in (
+            (state, [3, 3, 2]),
+            (result.global_state, [2, 3, 2]),
+        ):
+            schedule = query.schedule(at)
+
+            assert [count for _, count in schedule] == counts
+            ids = [query.ledger_events(event) for event, _ in schedule]
+            assert len({*ids}) == 3
+        assert query.adapts
+
+    def test_of_as_many_rounds_as_there_are_change_nothing(self) -> None:
+        query = self.query(restart_after=8)
+
+        assert len({*self.events(query)}) == 1
+        assert not query.adapts
+
+    def test_repeat_a_matrix(self) -> None:
+        strategy = LowerTriangular(((1.0,), (0.5, 1.0)))
+
+        assert len({*self.events(self.query(2, strategy=strategy))}) == 4
+        with pytest.raises(ValueError, match="`rounds` must be at most 2"):
+            self.query(3, strategy=strategy)
+
+    @pytest.mark.parametrize(
+        ("number", "error"), [(0, ValueError), (1.5, TypeError)]
+    )
+    def test_come_after_some_rounds(self, number, error) -> None:
+        with pytest.raises(error, match="`restart_after` must be"):
+            self.query(number)
+
+    def test_are_saved(self) -> None:
+        query = self.query()
+
+        assert type(query).from_config(query.get_config()) == query
 
 
 def test_groups_are_clipped_together_in_units_of_their_scales() -> None:

@@ -70,7 +70,7 @@ class BandedToeplitz(Strategy):
         return column
 
     @override
-    def filter(self) -> Filter:
+    def filter(self, rounds: int) -> Filter:
         rest = np.array([self.coefficients[1:]], np.float64)
         return Filter(np.ones(1), -rest)
 

@@ -59,6 +59,6 @@ class BufferedToeplitz(Strategy):
         return np.concatenate([[1.0], np.array(self.scales) @ powers])
 
     @override
-    def filter(self) -> Filter:
+    def filter(self, rounds: int) -> Filter:
         weights = -np.array([self.scales])
-        return Filter(np.ones(1), weights, decays=np.array(self.decays))
+        return Filter(np.ones(1), weights, np.array([self.decays]))

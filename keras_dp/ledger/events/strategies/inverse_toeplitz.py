@@ -40,6 +40,7 @@ class InverseToeplitz(Strategy):
     """
 
     kind: ClassVar[str] = "inverse_toeplitz"
+    never_grows: ClassVar[bool] = True
 
     coefficients: tuple[float, ...]
 
@@ -93,6 +94,6 @@ class InverseToeplitz(Strategy):
         return column
 
     @override
-    def filter(self) -> Filter:
+    def filter(self, rounds: int) -> Filter:
         rest = np.array([self.coefficients[1:]], np.float64)
         return Filter(np.ones(1), rest, keeps_draws=True)

@@ -90,8 +90,13 @@ class LowerTriangular(Strategy):
             matrix[number, number + 1 - len(row) : number + 1] = row
         return matrix
 
+    @property
     @override
-    def filter(self) -> Filter:
+    def is_non_negative(self) -> bool:
+        return min(map(min, self.rows)) >= 0
+
+    @override
+    def filter(self, rounds: int) -> Filter:
         lead = np.array([1 / row[-1] for row in self.rows])
         weights = np.zeros([len(self.rows), self.bands - 1])
         for number, row in enumerate(self.rows):

@@ -18,21 +18,24 @@ class Filter(NamedTuple):
     `z_t` is a new draw and `s_i` are buffers, which begin with 0. With `decays`
     a buffer becomes `decays[i] s_i` plus the noise of the round. Without them
     the buffers move by one place, and the first of them becomes the noise of
-    the round, or the draw itself if `keeps_draws`.
+    the round, or the draw itself if `keeps_draws`. Here `t` stands for the row
+    of the round.
 
     Attributes:
         lead: The factor of the new draw, shape `[rows]`.
-        weights: The factors of the buffers, shape `[rows, buffers]`. With one
-            row it is that of all rounds, otherwise there is one for each.
-        decays: The decay of each buffer, shape `[buffers]`; `None` if buffers
-            move.
+        weights: The factors of the buffers, shape `[rows, buffers]`.
+        decays: The decays of the buffers, shape `[rows, buffers]`; `None` if
+            buffers move.
         keeps_draws: Whether buffers hold draws.
+        order: The row of each round, shape `[rounds]`; `None` if there is one
+            row for each round, or one for all.
     """
 
     lead: Array
     weights: Array
     decays: Array | None = None
     keeps_draws: bool = False
+    order: npt.NDArray[np.uint8] | None = None
 
 
 class Strategy(abc.ABC):
@@ -47,10 +50,13 @@ class Strategy(abc.ABC):
 
     Attributes:
         kind: The name of the class in a ledger, which never changes.
+        never_grows: Whether no noise is much larger than a draw, however many
+            rounds there are.
     """
 
     __slots__ = ()
     kind: ClassVar[str]
+    never_grows: ClassVar[bool] = False
 
     @abc.abstractmethod
     def first_column(self, rounds: int) -> Array | None:
@@ -58,12 +64,17 @@ class Strategy(abc.ABC):
 
         Returns:
             Shape `[rounds]`; `None` unless the matrix is Toeplitz, that is
-            constant along each diagonal.
+            constant along each diagonal. Then `matrix` or `times` is defined.
         """
 
     @abc.abstractmethod
-    def filter(self) -> Filter:
-        """Returns how noise is made, which multiplies draws by `C^-1`."""
+    def filter(self, rounds: int) -> Filter:
+        """Returns how the noise of some rounds is made: `C^-1` times draws."""
+
+    @property
+    def is_non_negative(self) -> bool:
+        """Whether no entry is negative, for a matrix that is not Toeplitz."""
+        return False
 
     @property
     def bands(self) -> int | None:
@@ -79,11 +90,18 @@ class Strategy(abc.ABC):
         """Returns the matrix of some rounds, shape `[rounds, rounds]`."""
         column = self.first_column(rounds)
         if column is None:
-            raise NotImplementedError(
-                "`matrix` must be defined by a strategy that is not Toeplitz."
-            )
+            return self.times(np.eye(rounds))
         offsets = np.subtract.outer(np.arange(rounds), np.arange(rounds))
         return np.where(offsets >= 0, column[np.maximum(offsets, 0)], 0.0)
+
+    def times(self, values: Array) -> Array:
+        """Returns C times values, both of the shape `[rounds, ...]`."""
+        return self.matrix(len(values)) @ values
+
+    def variances_of_sums(self, rounds: int) -> Array:
+        """Returns the variance of the noise of each prefix sum, in draws."""
+        noise = np.cumsum(np.linalg.inv(self.matrix(rounds)), axis=0)
+        return np.asarray(np.square(noise).sum(axis=1))
 
 
 def checked_numbers(**named: object) -> tuple[float, ...]:
