@@ -26,12 +26,11 @@ from keras_dp.dp_queries import (
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
-    RestartQuery,
     ScheduledQuery,
-    TreeResidualSumQuery,
 )
 from keras_dp.ledger import (
     BandedToeplitz,
+    BinaryTree,
     BufferedToeplitz,
     CoordinateBounds,
     CorrelatedSum,
@@ -40,7 +39,6 @@ from keras_dp.ledger import (
     InverseToeplitz,
     NonPrivateSum,
     ProvenGaussianSum,
-    TreeSum,
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
 
@@ -227,7 +225,7 @@ _S = tf.TensorShape
 
 
 class AnyText(str):
-    """Equal to all text: the id of a tree is random."""
+    """Equal to all text: the id of a mechanism is random."""
 
     __slots__ = ()
     __hash__ = str.__hash__
@@ -239,22 +237,15 @@ class AnyText(str):
         return not self == other
 
 
-def tree_step(name: str, bound: float, stddev: float) -> TreeSum:
-    """Returns the event of a tree, whatever its id."""
-    step = TreeSum(name, bound, stddev, "any")
-    object.__setattr__(step, "tree_id", AnyText("any"))
-    return step
-
-
-def correlated_step(name, bound, stddev, strategy) -> CorrelatedSum:
-    """Returns the event of a mechanism of 100 rounds, whatever its id."""
-    step = CorrelatedSum(name, bound, stddev, strategy, 100, "any")
+def correlated_step(name, bound, stddev, strategy, rounds=100) -> CorrelatedSum:
+    """Returns the event of a mechanism, whatever its id."""
+    step = CorrelatedSum(name, bound, stddev, strategy, rounds, "any")
     object.__setattr__(step, "mechanism_id", AnyText("any"))
     return step
 
 
 def correlated(noise_multiplier):
-    """Returns a nest of queries with correlated noise, of three clips."""
+    """Returns a nest of queries with correlated noise, of four clips."""
     buffers = BufferedToeplitz((0.5, 0.9), (0.2, 0.1))
     return NestedQuery(
         {
@@ -279,6 +270,14 @@ def correlated(noise_multiplier):
                     noise_multiplier,
                     100,
                     (tf.TensorSpec([2]),),
+                ),
+                CorrelatedSumQuery(
+                    BinaryTree(),
+                    2.0,
+                    noise_multiplier,
+                    100,
+                    tf.TensorSpec([]),
+                    restart_after=2,
                 ),
             ],
         }
@@ -673,63 +672,11 @@ QUERIES = [
         ),
     ),
     Case(
-        "tree-residual",
-        TreeResidualSumQuery(
-            1.5, 2.0, {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]}
-        ),
-        {"w": _S([2, 3]), "b": [_S([])]},
-        (tree_step("r", 1.5, 2),),
-        (0, 0),
-        bare=TreeResidualSumQuery(
-            1.5, 0.0, {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]}
-        ),
-    ),
-    Case(
-        "nested-restarted-trees",
-        NestedQuery(
-            {
-                "a": RestartQuery(
-                    TreeResidualSumQuery(1.5, 2.0, (tf.TensorSpec([3]),)),
-                    period=2,
-                ),
-                "b": [
-                    RestartQuery(
-                        TreeResidualSumQuery(3.0, 4.0, tf.TensorSpec([])),
-                        period=1,
-                    ),
-                    Sum(1.0, 2.0),
-                ],
-            }
-        ),
-        {"a": (_S([3]),), "b": [_S([]), _S([2])]},
-        (
-            tree_step("r/a", 1.5, 2),
-            tree_step("r/b/0", 3, 4),
-            GaussianSum("r/b/1", 1, 2),
-        ),
-        (0, 1, 2),
-        bare=NestedQuery(
-            {
-                "a": RestartQuery(
-                    TreeResidualSumQuery(1.5, 0.0, (tf.TensorSpec([3]),)),
-                    period=2,
-                ),
-                "b": [
-                    RestartQuery(
-                        TreeResidualSumQuery(3.0, 0.0, tf.TensorSpec([])),
-                        period=1,
-                    ),
-                    Sum(1.0, 0.0),
-                ],
-            }
-        ),
-    ),
-    Case(
         "correlated",
         correlated(2.0),
         {
             "a": {"w": _S([2, 3]), "b": [_S([])]},
-            "b": [_S([4]), (_S([2]),)],
+            "b": [_S([4]), (_S([2]),), _S([])],
         },
         (
             correlated_step("r/a", 1.5, 3, BandedToeplitz((1.0, 0.5, 0.25))),
@@ -737,8 +684,9 @@ QUERIES = [
                 "r/b/0", 3, 6, BufferedToeplitz((0.5, 0.9), (0.2, 0.1))
             ),
             correlated_step("r/b/1", 1, 2, InverseToeplitz.square_root(3)),
+            correlated_step("r/b/2", 2, 4, BinaryTree(), 2),
         ),
-        (0, 0, 1, 2),
+        (0, 0, 1, 2, 3),
         bare=correlated(0.0),
     ),
 ]

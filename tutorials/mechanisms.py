@@ -24,6 +24,7 @@ import keras_dp
 from keras_dp import accountants
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
+    CorrelatedSumQuery,
     DiscretizedSumQuery,
     EncodedSumQuery,
     ErrorCorrectedQuery,
@@ -32,10 +33,13 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
-    RestartQuery,
-    TreeResidualSumQuery,
 )
-from keras_dp.ledger import GaussianNoise, NoiseDistribution, StudentTNoise
+from keras_dp.ledger import (
+    BinaryTree,
+    GaussianNoise,
+    NoiseDistribution,
+    StudentTNoise,
+)
 from keras_dp.optimizers import DPAdam
 from keras_dp.training import (
     PrivateLoss,
@@ -98,7 +102,9 @@ def load(path: Path | None, batch: int, noise_multiplier: float) -> Task:
     )
 
 
-def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
+def mechanisms(
+    task: Task, epochs: int = 1
+) -> dict[str, Callable[[], dict[str, Any]]]:
     """Returns by name what makes an optimizer's `query` and `groups`."""
     model = task.make_model()
     size = model.count_params()
@@ -183,11 +189,13 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
             )
         ),
         "tree": lambda: average(
-            RestartQuery(
-                TreeResidualSumQuery.build_l2_gaussian_query(
-                    1.0, 8 * z, [tf.TensorSpec(w.shape) for w in model.weights]
-                ),
-                period=32,
+            CorrelatedSumQuery(
+                BinaryTree(),
+                1.0,
+                8 * z,
+                epochs * round(len(task.train[0]) / task.batch),
+                [tf.TensorSpec(w.shape) for w in model.weights],
+                restart_after=32,
             )
         ),
     }
@@ -268,7 +276,7 @@ def main() -> None:
     parser.add_argument("--noise-multiplier", type=float, default=1.0)
     options = parser.parse_args()
     task = load(options.data, options.batch, options.noise_multiplier)
-    known = mechanisms(task)
+    known = mechanisms(task, options.epochs)
     names = options.only.split(",") if options.only else list(known)
     print("mechanism    accuracy    epsilon        by ms/round  clips")
     metrics = {"loss": private_loss(task)}

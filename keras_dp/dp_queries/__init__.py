@@ -23,11 +23,7 @@ from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
 )
 from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
 from keras_dp.dp_queries.records import LazyRecords as LazyRecords
-from keras_dp.dp_queries.restart_query import (
-    RestartQuery,
-)
 from keras_dp.dp_queries.scheduled_query import ScheduledQuery
-from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 
 __all__ = [
     "AdaptiveClipSumQuery",
@@ -47,7 +43,5 @@ __all__ = [
     "PreselectedVectors",
     "QuantileAdaptiveClipSumQuery",
     "QuantileEstimatorQuery",
-    "RestartQuery",
     "ScheduledQuery",
-    "TreeResidualSumQuery",
 ]

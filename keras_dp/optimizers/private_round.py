@@ -327,7 +327,6 @@ def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
         (
             ledger.GaussianSum,
             ledger.DiscreteGaussianSum,
-            ledger.TreeSum,
             ledger.CorrelatedSum,
         ),
     ):

@@ -29,7 +29,7 @@ class ShuffledBatches(Sampler):
     There is no amplification: accountants do not use the random order. A whole
     pass costs what one round without sampling costs, under `zero_out` and
     `replace_one`. (Adding a record would move other records to other batches.)
-    Use this sampler for queries on trees (`TreeResidualSumQuery`), and for few
+    Use this sampler for correlated noise (`CorrelatedSumQuery`), and for few
     passes with little noise. `PoissonBatches` needs less noise in most other
     cases.
 

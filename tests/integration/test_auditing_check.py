@@ -13,7 +13,12 @@ from keras_dp import dp_queries
 from keras_dp.auditing import check
 from keras_dp.experimental.federation import FederatedModel, LocalTraining
 from keras_dp.experimental.random_allocation import AllocatedBatches
-from keras_dp.ledger import CoordinateBounds, FullDataset, GaussianSum
+from keras_dp.ledger import (
+    BinaryTree,
+    CoordinateBounds,
+    FullDataset,
+    GaussianSum,
+)
 from keras_dp.ledger.events.noise_families import StudentTNoise
 from keras_dp.sampling import (
     FixedMicrobatches,
@@ -64,8 +69,13 @@ QUERIES = {
         20,
     ),
     "tree": lambda: dp_queries.NormalizedQuery(
-        dp_queries.TreeResidualSumQuery(
-            1.0, 1.0, [tf.TensorSpec(v.shape) for v in dense().weights]
+        dp_queries.CorrelatedSumQuery(
+            BinaryTree(),
+            1.0,
+            1.0,
+            50,
+            [tf.TensorSpec(v.shape) for v in dense().weights],
+            restart_after=4,
         ),
         20,
     ),

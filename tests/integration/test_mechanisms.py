@@ -29,11 +29,10 @@ from keras_dp.dp_queries import (
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
-    RestartQuery,
-    TreeResidualSumQuery,
 )
 from keras_dp.ledger import (
     BandedToeplitz,
+    BinaryTree,
     GaussianNoise,
     LaplaceNoise,
     StudentTNoise,
@@ -61,9 +60,17 @@ def quantile(clip=1.0):
     return QuantileAdaptiveClipSumQuery(clip, 1.0, 0.5, 0.2, 1.0, BATCH)
 
 
-def tree(kind):
-    specs = [tf.TensorSpec(shape) for shape in SHAPES]
-    return kind.build_l2_gaussian_query(1.0, 4.0, specs)
+def correlated(strategy, rounds, restart_after=None):
+    return averaged(
+        CorrelatedSumQuery(
+            strategy,
+            1.0,
+            4.0,
+            rounds,
+            [tf.TensorSpec(shape) for shape in SHAPES],
+            restart_after=restart_after,
+        )
+    )
 
 
 QUERIES = {
@@ -92,19 +99,8 @@ QUERIES = {
         [tf.TensorSpec(shape) for shape in SHAPES],
         first_rounds=2,
     ),
-    "tree": averaged(tree(TreeResidualSumQuery)),
-    "tree-restarted": averaged(
-        RestartQuery(tree(TreeResidualSumQuery), period=3)
-    ),
-    "correlated": averaged(
-        CorrelatedSumQuery(
-            BandedToeplitz((1.0, 0.5, 0.25)),
-            1.0,
-            4.0,
-            8,
-            [tf.TensorSpec(shape) for shape in SHAPES],
-        )
-    ),
+    "tree-restarted": correlated(BinaryTree(), 100, restart_after=3),
+    "correlated": correlated(BandedToeplitz((1.0, 0.5, 0.25)), 8),
     "five-levels": NestedQuery(
         [
             NestedQuery(averaged(NestedQuery(averaged(adaptive())))),

@@ -11,7 +11,7 @@ import keras_dp
 from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.experimental.random_allocation import AllocatedBatches
-from keras_dp.ledger import FixedSizeWithoutReplacement
+from keras_dp.ledger import BinaryTree, FixedSizeWithoutReplacement
 from keras_dp.reporting.wording import sampled
 from keras_dp.sampling import ArrayShards, TFRecordShards
 from keras_dp.training.data.sampled_batches import SampledBatches
@@ -368,8 +368,13 @@ class TestShuffledPasses:
     def test_carry_trees(self, ledger) -> None:
         private = keras_dp.PrivateModel(new_model(), self_check_examples=0)
         query = keras_dp.dp_queries.NormalizedQuery(
-            keras_dp.dp_queries.TreeResidualSumQuery(
-                1.0, 8.0, [tf.TensorSpec([FEATURES, 1]), tf.TensorSpec([1])]
+            keras_dp.dp_queries.CorrelatedSumQuery(
+                BinaryTree(),
+                1.0,
+                8.0,
+                7 * 50,
+                [tf.TensorSpec([FEATURES, 1]), tf.TensorSpec([1])],
+                restart_after=7,
             ),
             denominator=SIZE,
         )
@@ -380,7 +385,7 @@ class TestShuffledPasses:
 
         private.fit(
             SAMPLERS["shuffled"](data()),
-            epochs=500,
+            epochs=50,
             target_epsilon=3.0,
             delta=1e-3,
             verbose=0,

@@ -1,4 +1,4 @@
-"""Laws of queries with trees and adapting clips, for any records."""
+"""Laws of queries with adapting clips, for any records."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
 from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
     QuantileAdaptiveClipSumQuery,
 )
-from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 from tests.query_table import accumulated
 
 ULP = 2.0**-23
@@ -85,29 +84,3 @@ def test_a_clip_is_positive_and_follows_from_what_was_released(
 
         assert lowest * (1 - 1e-12) <= after <= highest * (1 + 1e-12)
         assert np.isfinite(result.value).all()
-
-
-@pytest.mark.full
-@settings(law, max_examples=40)
-@given(BATCHES, CLIPS, st.integers(1, 6))
-def test_a_record_moves_each_later_prefix_by_at_most_the_clip(
-    records, clip, rounds
-):
-    """One record in one round: sensitivity `l2_norm_clip` of every prefix."""
-    spec = tf.TensorSpec(records.shape[1:])
-    query = TreeResidualSumQuery(clip, 0.0, spec, max_levels=4)
-
-    def prefixes(first):
-        state, total = query.initial_global_state(0), 0.0
-        for batch in [first] + [records] * (rounds - 1):
-            result = query.get_noised_result(
-                sample_of(query, batch, state), state
-            )
-            state = result.global_state
-            total = total + np.float64(result.value)
-            yield total
-
-    most = rounds * len(records)
-    for one, two in zip(prefixes(records), prefixes(records[:-1]), strict=True):
-        moved = np.linalg.norm(one - two)
-        assert moved <= clip * (1 + (4 + most**2) * ULP) + 10 * TINY

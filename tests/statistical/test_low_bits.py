@@ -11,10 +11,9 @@ from keras_dp.dp_queries import (
     CorrelatedSumQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
-    TreeResidualSumQuery,
 )
 from keras_dp.dp_queries.summing_query import on_grid
-from keras_dp.ledger import BandedToeplitz
+from keras_dp.ledger import BandedToeplitz, BinaryTree
 from keras_dp.noise import grid
 from keras_dp.preprocessing.release import noised
 from tests import low_bit_attacks as attacks
@@ -46,7 +45,7 @@ def answers(query: Any, step: float, kind: Any) -> Any:
         (GaussianSumQuery(1.0, 1.0), tf.float32),
         (GaussianSumQuery(0.75, 1.0), tf.float64),
         (GaussianAverageQuery(1.0, 1.0, 8.0), tf.float32),
-        (TreeResidualSumQuery(1.0, 1.0, RECORD), tf.float32),
+        (CorrelatedSumQuery(BinaryTree(), 1.0, 1.0, 9, RECORD), tf.float32),
         (
             CorrelatedSumQuery(BandedToeplitz((1.0, 0.3)), 1.0, 1.0, 9, RECORD),
             tf.float32,

@@ -17,12 +17,13 @@ from keras_dp.auditing.replay import sensitivity
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     AdaptiveScaleQuery,
+    CorrelatedSumQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
     KSDenoisedQuery,
     NestedQuery,
-    TreeResidualSumQuery,
 )
+from keras_dp.ledger import BinaryTree
 from keras_dp.noise import reproducible
 from tests.query_table import ULP, accumulated
 from tests.slow_loop import loop
@@ -336,7 +337,7 @@ class TestRefusals:
         "inner",
         [
             KSDenoisedQuery(GaussianSumQuery(1.0, 1.0)),
-            TreeResidualSumQuery(1.0, 1.0, specs(SHAPES)),
+            CorrelatedSumQuery(BinaryTree(), 1.0, 1.0, 9, specs(SHAPES)),
             NestedQuery([KSDenoisedQuery(GaussianSumQuery(1.0, 1.0))]),
         ],
         ids=lambda each: type(each).__name__,

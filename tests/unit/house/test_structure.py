@@ -127,11 +127,11 @@ FLOORS = {
         ),
         (
             "adaptive_scale_query adaptive_sum_query discretized_sum_query "
-            "gaussian_average_query joint_clip_query tree_residual_sum_query"
+            "gaussian_average_query joint_clip_query"
         ),
         (
             "adaptive_clip_sum_query correlated_sum_query "
-            "quantile_estimator_query restart_query scheduled_query"
+            "quantile_estimator_query scheduled_query"
         ),
         "quantile_adaptive_clip_sum_query",
     ],
@@ -164,7 +164,7 @@ FLOORS = {
         "streams",
         "seeds",
         "grid",
-        "filtered_noise samplers tree_noise",
+        "filtered_noise samplers",
     ],
     "optimizers": [
         (
