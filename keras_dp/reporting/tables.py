@@ -31,7 +31,6 @@ from keras_dp.reporting.wording import (
 # With adaptive clipping, every round of a run is of another kind.
 _MOST_ROUNDS = 10
 _IN_PASSES = CyclicPoissonSampling | DisjointBatches | RandomAllocation
-_ANY_PASS = "any-0"
 _BAR = 20
 _NAME = 30
 
@@ -189,11 +188,11 @@ def round_table(rounds: Sequence[CountedRound]) -> Table:
     kinds = _by_kind(rounds)
     rows = [
         (
-            f"{sum(counts):,} x {sampled(round_.sampling)}"
-            + f", and {counted(len(counts) - 1, 'other')}" * (len(counts) > 1),
+            f"{count:,} x {sampled(round_.sampling)}"
+            + f" [in {passes:,} passes]" * (passes > 1),
             "\n".join(described(query) for query in round_.queries),
         )
-        for round_, counts in (
+        for round_, count, passes in (
             (*kinds[: _MOST_ROUNDS - 1], kinds[-1])
             if len(kinds) > _MOST_ROUNDS
             else kinds
@@ -201,19 +200,42 @@ def round_table(rounds: Sequence[CountedRound]) -> Table:
     ]
     left_out = kinds[_MOST_ROUNDS - 1 : -1]
     if len(kinds) > _MOST_ROUNDS:
-        rest = counted(sum(sum(counts) for _, counts in left_out), "round")
+        rest = counted(sum(count for _, count, _ in left_out), "round")
         others = counted(len(left_out), "other kind")
         rows.insert(-1, (f"{rest} of {others}, which --json shows", ""))
     return Table(("sample", "released over it"), tuple(rows))
 
 
-def _by_kind(rounds: Sequence[CountedRound]) -> list[tuple[Round, list[int]]]:
-    """Returns the first round of each kind, and the counts of its passes."""
-    found: dict[Round, tuple[Round, list[int]]] = {}
+def _by_kind(rounds: Sequence[CountedRound]) -> list[tuple[Round, int, int]]:
+    """Returns kinds of rounds: the first one, its count and its passes.
+
+    Rounds that differ in their pass alone are of one kind if they follow each
+    other. Rounds without a pass have none.
+    """
+    found: list[tuple[Round, int, int]] = []
+    passes: set[str] = set()
     for round_, count in rounds:
-        kind, sampling = round_, round_.sampling
-        if isinstance(sampling, _IN_PASSES):
-            one = dataclasses.replace(sampling, epoch_id=_ANY_PASS)
-            kind = Round(one, round_.queries)
-        found.setdefault(kind, (round_, []))[1].append(count)
-    return list(found.values())
+        before = found[-1] if found else None
+        if not isinstance(round_.sampling, _IN_PASSES):
+            found.append((round_, count, 0))
+        elif before is not None and _pass_left_out(before[0]) == _pass_left_out(
+            round_
+        ):
+            passes.add(round_.sampling.epoch_id)
+            found[-1] = before[0], before[1] + count, len(passes)
+        else:
+            passes = {round_.sampling.epoch_id}
+            found.append((round_, count, 1))
+    return found
+
+
+def _pass_left_out(round_: Round) -> Round | None:
+    """Returns a round without the number of its pass; `None` without passes."""
+    sampling = round_.sampling
+    if not isinstance(sampling, _IN_PASSES):
+        return None
+    name = "any"
+    if isinstance(sampling, CyclicPoissonSampling):
+        name = f"{sampling.draw_id}-0"
+    one = dataclasses.replace(sampling, epoch_id=name)
+    return dataclasses.replace(round_, sampling=one)

@@ -152,12 +152,30 @@ class TestEveryKindOfSum:
         text = report.as_text(**ALL)
 
         batches = (
-            "150 x disjoint batch of epoch pass 0, as declared, and 29 others"
+            "150 x disjoint batch of epoch pass 0, as declared [in 30 passes]"
         )
-        assert batches in text
+        assert batches in " ".join(text.split())
         assert "2 x Poisson sample, probability 0.1" in text
         assert text.count("gradients: Gaussian sum") == 2
         assert len(json.loads(report.as_json())["rounds"]) == 31
+
+    def test_rounds_that_come_again_are_no_other_pass(self) -> None:
+        """Kinds stay in order, and one pass counts once."""
+        other = [GaussianSum("gradients", 1.0, 5.0)]
+        ledger = in_memory(
+            (PoissonSampling(0.1), STEP, 3),
+            (PoissonSampling(0.2), STEP, 1),
+            (PoissonSampling(0.1), STEP, 3),
+            (DisjointBatches("a"), STEP, 2),
+            (DisjointBatches("a"), other, 1),
+            (DisjointBatches("a"), STEP, 2),
+        )
+
+        text = make_report(ledger, delta=DELTA).as_text(**ALL)
+
+        assert "passes]" not in text
+        assert text.count("3 x Poisson sample, probability 0.1") == 2
+        assert text.count("2 x disjoint batch") == 2
 
 
 class TestTheText:
