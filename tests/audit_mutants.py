@@ -282,23 +282,19 @@ def in_later_batches(patch, change):
 
     def changed(of_part):
         def of(self, data, mask, grouping, is_first):
-            def adding(grouping):
-                def add(*given):
-                    def faulty():
-                        with pytest.MonkeyPatch.context() as own:
-                            change(own)
-                            return sums(*given)
+            whole_add = self._add
 
-                    def sums(*given):
-                        return self._add(grouping, *given)[1]
+            def add(*given):
+                def faulty():
+                    with pytest.MonkeyPatch.context() as own:
+                        change(own)
+                        return whole_add(*given)[1]
 
-                    sample = tf.cond(is_first, lambda: sums(*given), faulty)
-                    return self._add(grouping, *given)[0], sample
-
-                return add
+                result, sums = whole_add(*given)
+                return result, tf.cond(is_first, lambda: sums, faulty)
 
             with pytest.MonkeyPatch.context() as whole:
-                whole.setattr(self, "_adding", adding)
+                whole.setattr(self, "_add", add)
                 return of_part(self, data, mask, grouping, is_first)
 
         return of

@@ -87,7 +87,11 @@ class Preparation(NamedTuple):
                 self.replicas.nothing() if nothing else self.adapter.dataset()
             )
             return {**given, "x": data}
-        if self.replicas.are_many or options.get("validation_split"):
+        if (
+            self.replicas.are_many
+            or options.get("validation_split")
+            or keras.config.max_steps_per_epoch() is not None
+        ):
             return given
         data = untuned_arrays(
             self.adapter.source,
@@ -102,9 +106,8 @@ class Preparation(NamedTuple):
         )
         if data is None:
             return given
-        of_arrays = dict.fromkeys(
-            ("y", "batch_size", "sample_weight", "class_weight")
-        )
+        # Keras still takes the batch size for validation data.
+        of_arrays = dict.fromkeys(("y", "sample_weight", "class_weight"))
         return {**given, **of_arrays, "x": data, "shuffle": False}
 
     def keras_options(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,6 +140,7 @@ class TestLogs:
                 shuffle=False,
                 sample_weight=WEIGHTS,
                 validation_data=(X, Y),
+                validation_steps=2,  # Of `batch_size` rows each.
                 verbose=0,
             )
             for kind in KINDS

@@ -6,8 +6,6 @@ the optimizer, the trained weights and, if they are released, the statistics of
 batch normalization.
 """
 
-import functools
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -109,9 +107,6 @@ class BatchComputation:
         # A trace holds variables, and each replica has its own.
         many = parts.options.replicas.are_many
         self._loss_maps = None if many else TracedMaps()
-        self._traced: dict[Grouping | None, Callable[..., Any]] | None = {}
-        if many or parts.options.run_eagerly:
-            self._traced = None
         statistics = parts.side_queries.statistics
         self.engine = GradientEngine(
             parts.model,
@@ -181,7 +176,7 @@ class BatchComputation:
                 event is withheld.
         """
         empty = self._round.initial_sample(self.templates)
-        result, sample = self._adding(grouping)(data, mask, empty)
+        result, sample = self._add(grouping, data, mask, empty)
         return result._replace(released=self._released(sample, planned))
 
     def of_part(
@@ -204,19 +199,9 @@ class BatchComputation:
             lambda: self._round.initial_sample(self.templates),
             self._made_sums.read,
         )
-        result, sample = self._adding(grouping)(data, mask, before)
+        result, sample = self._add(grouping, data, mask, before)
         self._made_sums.assign(sample)
         return result
-
-    def _adding(self, grouping: Grouping | None) -> Callable[..., Any]:
-        """Returns `_add` for a grouping, traced once for samples and parts."""
-        if self._traced is None:
-            return functools.partial(self._add, grouping)
-        if grouping not in self._traced:
-            self._traced[grouping] = tf.function(
-                functools.partial(self._add, grouping), autograph=False
-            )
-        return self._traced[grouping]
 
     def _add(
         self,
