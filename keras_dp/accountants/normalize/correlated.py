@@ -34,7 +34,7 @@ one draw of classes.
 import dataclasses
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from keras_dp.accountants.normalize.adjacency import Neighbours
@@ -61,10 +61,13 @@ from keras_dp.ledger import (
     CorrelatedSum,
     CyclicPoissonSampling,
     DisjointBatches,
+    FullDataset,
     PoissonSampling,
+    SamplingByContents,
     SamplingEvent,
     Strategy,
     TreeSum,
+    UnverifiedSampling,
 )
 
 
@@ -96,6 +99,10 @@ class _Draw(NamedTuple):
     probability: float
 
 
+# Samples that may hold every record.
+_OF_ALL = FullDataset | SamplingByContents | UnverifiedSampling
+
+
 # Where a round of a mechanism ran: in a cycle of a draw, in an epoch, or
 # neither.
 _Place = tuple[_Draw, int] | str | None
@@ -109,6 +116,9 @@ class CorrelatedRounds:
         self._events: defaultdict[str, set[CorrelatedSum]] = defaultdict(set)
         self._trees: defaultdict[str, set[TreeSum]] = defaultdict(set)
         self._rounds: set[SpanRound] = set()
+        # Spans of which no record is known to be where it would move them most.
+        self._by_chance: set[str] = set()
+        self._last: dict[str, _Place] = {}
         self._places: defaultdict[str, Counter[_Place]]
         self._places = defaultdict(Counter)
         # The releases of the rounds of each cycle, and their counts.
@@ -136,18 +146,25 @@ class CorrelatedRounds:
                 self._trees[name].add(event)
             else:
                 self._events[name].add(event)
+            comes_again = place in self._places[name]
+            if comes_again and self._last[name] != place:
+                self._by_chance.add(name)  # Its epochs are not in order.
+            if place is None and not isinstance(sampling, _OF_ALL):
+                self._by_chance.add(name)
+            self._last[name] = place
             self._places[name][place] += count
             names.add(name)
         epoch = place if isinstance(place, str) else None
         self._rounds.add(SpanRound(frozenset(names), epoch))
 
     def mechanisms(
-        self, neighbours: Neighbours
+        self, neighbours: Neighbours, others: Collection[str] = ()
     ) -> Iterator[tuple[Mechanism, int]]:
         """Yields what the rounds so far are together, with counts.
 
         Args:
             neighbours: The adjacency relation.
+            others: Epochs whose rounds differ in what else they released.
 
         Raises:
             UnsupportedEventError: Rounds of one mechanism have different
@@ -191,12 +208,21 @@ class CorrelatedRounds:
             for sensitivity, times in self._of_cycles(
                 draw, own if hides else set(), mechanisms
             ).items():
-                probability = draw.probability if hides else 1.0
-                yield from _sampled(probability, sensitivity, times, neighbours)
+                if hides or draw.probability == 1:
+                    yield from _sampled(
+                        draw.probability, sensitivity, times, neighbours
+                    )
+                elif sensitivity:
+                    # Nothing hides that a record takes part, if it does.
+                    yield gaussian_between(0.0, sensitivity, neighbours), times
         spans = {name: self._of_tree(name) for name in self._trees}
         for name, mechanism in mechanisms.items():
             if name not in amplified:
                 spans[name] = self._unamplified(name, mechanism)
+        for name in spans:
+            # In an epoch a record may be where it moves the other release.
+            if name in self._by_chance or self._places[name].keys() & others:
+                spans[name] = spans[name]._replace(lower=0.0)
         rounds = {
             SpanRound(shared, epoch)
             for each, epoch in self._rounds
@@ -283,7 +309,9 @@ class CorrelatedRounds:
             moved * math.sqrt(largest_square(leaves, number))
             for number in (1, participations)
         )
-        return Span(once, whole, whole)
+        # No record of two epochs is known to be in the first rounds of both.
+        in_all = participations in (1, places[None])
+        return Span(once, whole if in_all else once, whole)
 
     def _unamplified(self, name: str, mechanism: _Mechanism) -> Span:
         places = self._places[name]
@@ -292,18 +320,29 @@ class CorrelatedRounds:
             return Span(0.0, 0.0, 0.0)
         if places.total() > rounds:  # Such rounds cannot be of this mechanism.
             return Span(math.inf, math.inf, math.inf)
+        separation = self._separation(name, mechanism)
+        # A part of a mechanism costs the whole, which nobody reaches.
+        is_reached = places.total() == rounds
         if all(isinstance(place, str) for place in places):
             found = sensitivity_of_epochs(
                 strategy, rounds, tuple(places.values())
             )
         else:
-            separation = self._separation(name, mechanism) or 1
-            found = sensitivity_of_classes(strategy, rounds, separation)
+            found = sensitivity_of_classes(strategy, rounds, separation or 1)
+            is_reached &= places.keys() == {None} or (
+                separation is not None
+                and all(_is_sure(place) for place in places)
+            )
         return Span(
             mechanism.of_one_participation,
-            moved * found.lower,
+            moved * found.lower if is_reached else 0.0,
             moved * found.upper,
         )
+
+
+def _is_sure(place: _Place) -> bool:
+    """Returns whether a record of the class takes part."""
+    return isinstance(place, tuple) and place[0].probability == 1
 
 
 def _rows(release: Release) -> Iterator[CorrelatedSum]:

@@ -226,12 +226,18 @@ class RoundsTogether:
         """Returns what the rounds so far are together, see `normalize`."""
         counts = Counter(self._alone)
         once: list[Mechanism | None] = []
-        for each in self._epochs.values():
-            once += [each.mechanism(self.neighbours), each.exposure]
+        others = set()
+        for name, each in self._epochs.items():
+            own = each.mechanism(self.neighbours)
+            if each.differs:
+                others.add(name)
+            once += [own, each.exposure]
         for mechanism in once:
             if mechanism:
                 counts[mechanism] += 1
-        for found, times in self._correlated.mechanisms(self.neighbours):
+        for found, times in self._correlated.mechanisms(
+            self.neighbours, others
+        ):
             counts[found] += times
         for sampling, epoch in self._allocated.items():
             whole = allocated(
@@ -281,6 +287,7 @@ class _Epoch:
     def __init__(self) -> None:
         self._sensitivities: dict[tuple[Encoding, ...], float] = {}
         self._is_discrete = False
+        self._kinds: set[tuple[float, tuple[Encoding, ...]]] = set()
         self._thresholds: set[tuple[Threshold, ...]] = set()
 
     def add(self, release: Release) -> None:
@@ -289,8 +296,14 @@ class _Epoch:
             before, release.sensitivity
         )
         self._is_discrete |= release.is_discrete
+        self._kinds.add((release.sensitivity, release.encodings))
         if release.thresholds:
             self._thresholds.add(release.thresholds)
+
+    @property
+    def differs(self) -> bool:
+        """Whether it matters for other releases in which round a record is."""
+        return len(self._kinds) > 1
 
     @property
     def exposure(self) -> Exposure | None:

@@ -45,7 +45,7 @@ from keras_dp.ledger import (
 # Adaptive clipping makes noise multipliers that differ in the last bit.
 _DIGITS = decimal.Context(prec=12, rounding=decimal.ROUND_DOWN)
 # Bounds that differ by rounding alone.
-_CLOSE = 1 + 1e-9
+_CLOSE = 1 + 5e-12
 # Three roundings of float64.
 _ROUND_UP = 1 + 4e-16
 
@@ -191,7 +191,7 @@ def gaussian_between(
     """Returns a Gaussian, given two bounds on its sensitivity.
 
     Args:
-        lower: Two data sets that differ by one record more reach it.
+        lower: Two data sets that differ by one record more reach it, or 0.
         upper: No such data sets exceed it, > 0.
         neighbours: The adjacency relation.
     """
@@ -199,7 +199,10 @@ def gaussian_between(
     least = _noise_multiplier(upper * distance)
     if upper <= lower * _CLOSE:
         return Gaussian(least)
-    return Gaussian(least, _ROUND_UP / (lower * distance))
+    moved = lower * distance
+    return Gaussian(
+        least, _ROUND_UP / moved if moved else LARGEST_NOISE_MULTIPLIER
+    )
 
 
 def unamplified(release: Release, neighbours: Neighbours) -> Mechanism | None:

@@ -23,7 +23,8 @@ class Span(NamedTuple):
 
     Attributes:
         once: At most, by one participation.
-        lower: A record reaches it.
+        lower: A record reaches it, whatever else is released; 0 if none is
+            known to.
         upper: At most, in all rounds that it takes part in.
     """
 
@@ -65,9 +66,10 @@ def together(
         if None not in epochs:
             upper = min(upper, math.fsum(paths[each] for each in epochs))
         lowers = [spans[name].lower for name in own]
-        # Who reaches one of them need not be in a round of the others.
-        is_one = epochs == {None} or all(own == each.names for each in parts)
-        lower = math.hypot(*lowers) if is_one else max(lowers)
+        # In every round, a record reaches all. Who reaches one of them in an
+        # epoch need not be where another is reached, which can only add to it.
+        in_all = epochs == {None} and all(lowers)
+        lower = math.hypot(*lowers) if in_all else max(lowers)
         if upper:
             yield Sensitivity(min(lower, upper), upper)
 

@@ -44,7 +44,7 @@ _LEFT_OUT = 1e-5
 _REACH = 7.0
 # Errors of masses and of edges, (9.1) and (9.2), and where they hold.
 _ERROR, _NOTHING = 1e-12, 1e-300
-_LEAST_NOISE, _MOST_Q, _MOST_REACH = 0.3, 0.1, 37.0
+_LEAST_NOISE, _MOST_Q, _MOST_REACH, _MOST_LOSS = 0.3, 0.1, 37.0, 25.0
 # Rounding takes less of a result, and of a loss in steps.
 _ROUNDING = 1e-9
 
@@ -287,6 +287,8 @@ def _composed(
     ends = [each.ends(reach) for each in kinds]
     total = math.fsum(each.rounds for each in kinds)
     variance = math.fsum(each.rounds * each.variance for each in kinds)
+    if max(max(-low, high) for low, high in ends) > _MOST_LOSS:
+        raise NumericalLimitError("Losses must be small.")
     longest = max(high - low for low, high in ends)
     share = _STEP_ABOVE if is_upper else _STEP_BELOW
     step = max(share * math.sqrt(variance / total), longest / _MOST_POINTS)

@@ -1,0 +1,141 @@
+"""No lower bound is above what a record can reach, in ledgers out of order.
+
+What a record reaches is found by trying all rounds that it can be in.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import AnalyticGaussian, Fourier
+from keras_dp.ledger import (
+    BandedToeplitz,
+    CorrelatedSum,
+    CyclicPoissonSampling,
+    DisjointBatches,
+    FullDataset,
+    GaussianSum,
+    LowerTriangular,
+    PoissonSampling,
+    Round,
+    TreeSum,
+)
+
+DELTA = 1e-5
+ONE, TWO = DisjointBatches("one"), DisjointBatches("two")
+RISING = BandedToeplitz((1.0, 0.2, 0.9))
+
+
+def row(strategy, rounds, name="m"):
+    return CorrelatedSum(name, 1.0, 1.0, strategy, rounds, name)
+
+
+def over(sampling, *queries):
+    return Round(sampling, queries), 1
+
+
+def moved(strategy, rounds, *places):
+    """Returns the norm of the sum of columns without negative entries."""
+    return float(np.linalg.norm(strategy.matrix(rounds)[:, places].sum(axis=1)))
+
+
+def epsilon_of(distance):
+    gaussian = GaussianSum("all", distance, 1.0)
+    return AnalyticGaussian().epsilon(
+        [over(FullDataset(), gaussian)], delta=DELTA, neighbours="zero_out"
+    )
+
+
+FLAT = LowerTriangular(((1.0,), (0.0, 3.0)))
+STEEP = LowerTriangular(((3.0,), (0.0, 1.0)))
+# The ledger, and the farthest that a record moves it.
+CASES = {
+    "a plain sum in another round of the pass": (
+        [
+            over(ONE, GaussianSum("sum", 1.0, 1.0)),
+            *[over(ONE, row(RISING, 3))] * 3,
+        ],
+        max(1.0, *(moved(RISING, 3, i) for i in range(3))),
+    ),
+    "two mechanisms that are moved most in other rounds": (
+        [over(ONE, row(FLAT, 2, "a"), row(STEEP, 2, "b"))] * 2,
+        math.sqrt(10),
+    ),
+    "full data, then a pass": (
+        [over(FullDataset(), row(RISING, 3)), *[over(ONE, row(RISING, 3))] * 2],
+        max(moved(RISING, 3, 0, 1), moved(RISING, 3, 0, 2)),
+    ),
+    "passes that take turns": (
+        [over(each, row(RISING, 3)) for each in (ONE, TWO, ONE)],
+        max(moved(RISING, 3, 0, 1), moved(RISING, 3, 1, 2)),
+    ),
+    "a mechanism that was interrupted": (
+        [over(FullDataset(), row(BandedToeplitz((1.0,) * 10), 100))],
+        1.0,
+    ),
+    "a tree over two passes": (
+        [
+            over(each, TreeSum("tree", 1.0, 1.0, tree_id="t"))
+            for each in (ONE,) * 4 + (TWO,) * 4
+        ],
+        # A leaf of each half: three nodes below the root, which both move.
+        math.sqrt(3 + 3 + 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lower_bounds_are_not_above_what_is_reached(name) -> None:
+    ledger, distance = CASES[name]
+
+    lower, upper = Fourier().epsilon_bounds(
+        ledger, delta=DELTA, neighbours="zero_out"
+    )
+
+    assert lower <= epsilon_of(distance) * (1 + 1e-7) <= upper * (1 + 1e-7)
+
+
+CYCLES = [
+    CyclicPoissonSampling(f"draw-{i // 2}", classes=2, probability=0.01)
+    for i in range(4)
+]
+
+
+@pytest.mark.parametrize(
+    ("samplings", "whole"),
+    [([PoissonSampling(1e-3)] * 10, 0), (CYCLES, 1)],
+    ids=["Poisson samples", "from the middle of a cycle"],
+)
+def test_samples_may_leave_a_record_out(samplings, whole) -> None:
+    """Without correlation a mechanism is what independent sums are."""
+    plain = GaussianSum("sum", 1.0, 1.0)
+    same = row(BandedToeplitz((1.0,)), len(samplings) - whole)
+
+    def bounds(queries):
+        return Fourier().epsilon_bounds(
+            [over(*each) for each in zip(samplings, queries, strict=True)],
+            delta=DELTA,
+            neighbours="add_or_remove_one",
+        )
+
+    lower, upper = bounds([plain] * whole + [same] * (len(samplings) - whole))
+
+    true = bounds([plain] * len(samplings))
+    assert lower <= true.upper
+    assert true.lower <= upper
+
+
+@pytest.mark.parametrize("sampling", [FullDataset(), ONE])
+def test_control_lower_bounds_are_reached_in_order(sampling) -> None:
+    """Else bounds of 0 would pass the test above."""
+    ledger = [over(sampling, row(RISING, 3))] * 3
+    places = [range(3)] if sampling is not ONE else [[i] for i in range(3)]
+
+    lower, upper = Fourier().epsilon_bounds(
+        ledger, delta=DELTA, neighbours="zero_out"
+    )
+
+    true = epsilon_of(max(moved(RISING, 3, *each) for each in places))
+    assert lower == pytest.approx(true, rel=1e-7)
+    assert upper == pytest.approx(true, rel=1e-7)
