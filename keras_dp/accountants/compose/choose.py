@@ -236,8 +236,9 @@ def _from_moments(
             low, high = way(composition)
         except _OUT_OF_REACH:
             continue
-        # NaN would be a defect. It must not pass for a bound.
-        if low <= high:
+        # NaN, and bounds that contradict others, would be defects. They must
+        # not pass for bounds.
+        if low <= high and low <= found.upper and found.lower <= high:
             best = method if high < found.upper else found.method
             found = Found(max(found.lower, low), min(found.upper, high), best)
     return found
