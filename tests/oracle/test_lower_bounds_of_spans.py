@@ -96,6 +96,20 @@ def test_lower_bounds_are_not_above_what_is_reached(name) -> None:
     assert lower <= epsilon_of(distance) * (1 + 1e-7) <= upper * (1 + 1e-7)
 
 
+def test_a_record_has_one_class_in_all_mechanisms() -> None:
+    """Whoever replaces it may know the class."""
+    classes = CyclicPoissonSampling("draw-0", classes=2, probability=1.0)
+
+    lower, upper = Fourier().epsilon_bounds(
+        [over(classes, row(FLAT, 2, "a"), row(STEEP, 2, "b"))] * 2,
+        delta=DELTA,
+        neighbours="replace_one",
+    )
+
+    true = epsilon_of(2 * math.sqrt(10))
+    assert lower <= true * (1 + 1e-7) <= upper * (1 + 1e-7)
+
+
 CYCLES = [
     CyclicPoissonSampling(f"draw-{i // 2}", classes=2, probability=0.01)
     for i in range(4)

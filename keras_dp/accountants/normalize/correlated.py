@@ -205,10 +205,16 @@ class CorrelatedRounds:
             )
             if hides:
                 amplified |= own
+            plain = {
+                each.sensitivity for some in cycles.values() for each in some
+            }
+            # In its one class a record may not be where others move most.
+            is_reached = draw.probability == 1 and len(plain) == 1
+            is_reached &= not hides or len(own) <= 1
             for sensitivity, times in self._of_cycles(
                 draw, own if hides else set(), mechanisms
             ).items():
-                if hides or draw.probability == 1:
+                if is_reached or (hides and draw.probability < 1):
                     yield from _sampled(
                         draw.probability, sensitivity, times, neighbours
                     )
@@ -311,7 +317,9 @@ class CorrelatedRounds:
         )
         # No record of two epochs is known to be in the first rounds of both.
         in_all = participations in (1, places[None])
-        return Span(once, whole if in_all else once, whole)
+        return Span(
+            once, whole if in_all else once, whole, not places.keys() - {None}
+        )
 
     def _unamplified(self, name: str, mechanism: _Mechanism) -> Span:
         places = self._places[name]
@@ -337,6 +345,7 @@ class CorrelatedRounds:
             mechanism.of_one_participation,
             moved * found.lower if is_reached else 0.0,
             moved * found.upper,
+            places.keys() == {None},
         )
 
 

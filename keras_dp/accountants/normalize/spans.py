@@ -26,11 +26,13 @@ class Span(NamedTuple):
         lower: A record reaches it, whatever else is released; 0 if none is
             known to.
         upper: At most, in all rounds that it takes part in.
+        in_all: Whether these are all rounds.
     """
 
     once: float
     lower: float
     upper: float
+    in_all: bool = False
 
 
 class SpanRound(NamedTuple):
@@ -66,9 +68,9 @@ def together(
         if None not in epochs:
             upper = min(upper, math.fsum(paths[each] for each in epochs))
         lowers = [spans[name].lower for name in own]
-        # In every round, a record reaches all. Who reaches one of them in an
-        # epoch need not be where another is reached, which can only add to it.
-        in_all = epochs == {None} and all(lowers)
+        # In every round, a record reaches all. Who reaches one of them in some
+        # need not be where another is reached, which can only add to it.
+        in_all = all(spans[name].in_all and spans[name].lower for name in own)
         lower = math.hypot(*lowers) if in_all else max(lowers)
         if upper:
             yield Sensitivity(min(lower, upper), upper)
