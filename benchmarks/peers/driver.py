@@ -38,7 +38,8 @@ class Turn(NamedTuple):
 
     Attributes:
         seconds: Per step.
-        peak_megabytes: Most memory that the process ever held.
+        peak_megabytes: Most memory that the process ever held, or that its
+            framework held of the accelerator, where there is one.
     """
 
     seconds: float

@@ -4,7 +4,8 @@ Modes: `jax`, without privacy; `microbatch N`, its `clipped_grad` in
 microbatches of so many examples, and `microbatch all`. The models are those of
 `workloads.py`, made by Keras on JAX; a whole step is one compiled function of
 the weights and the batch, which lies ready in memory. JAX Privacy's Keras API
-computes its gradients by the same `clipped_grad`.
+computes its gradients by the same `clipped_grad`. With `JAX_PLATFORMS=cuda` on
+a GPU, without TensorFloat-32.
 """
 
 import os
@@ -64,6 +65,7 @@ def _update(model: Any, workload: workloads.Workload, mode: str) -> Any:
 
 def build(workload: workloads.Workload, mode: str) -> protocol.Step:
     """Returns the step of a mode."""
+    jax.config.update("jax_default_matmul_precision", "highest")
     x, y = workloads.data(workload)
     batch = workload.batch
     batches = [
@@ -86,7 +88,14 @@ def build(workload: workloads.Workload, mode: str) -> protocol.Step:
 
     version = importlib.metadata.version("jax-privacy")
     versions = f"jax-privacy {version}, jax {jax.__version__}"
-    return protocol.Step(parameters, run, versions)
+    device = jax.devices()[0]
+    held = None
+    if device.platform == "gpu":
+
+        def held() -> float:
+            return device.memory_stats()["peak_bytes_in_use"]
+
+    return protocol.Step(parameters, run, versions, held)
 
 
 if __name__ == "__main__":

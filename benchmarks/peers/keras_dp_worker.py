@@ -4,7 +4,7 @@ Modes: `private`, with everything: clipping, noise, the update, the ledger on
 disk, on as many rows as the others; `poisson`, the same on Poisson samples,
 whose sizes vary, so that batches have room for more; `unchecked`, as `private`
 without the self-check, which takes more memory than a step; `keras`, a plain
-`fit`.
+`fit`. On a GPU where there is one, without TensorFloat-32.
 """
 
 import atexit
@@ -30,6 +30,15 @@ def timed(fit: Callable[[int], Any]) -> Callable[[int], float]:
         return time.perf_counter() - start
 
     return run
+
+
+def device_bytes() -> Callable[[], float] | None:
+    """Returns what says how much of the GPU was held, `None` without one."""
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    return lambda: tf.config.experimental.get_memory_info("GPU:0")["peak"]
 
 
 def fit_arrays(model: Any, x: Any, y: Any, batch: int, steps: int) -> None:
@@ -58,7 +67,9 @@ def keras_step(workload: workloads.Workload, metrics: list[str]) -> Any:
         fit_arrays(model, x, y, workload.batch, steps)
 
     versions = f"keras {keras.__version__}, tensorflow {tf.__version__}"
-    return protocol.Step(model.count_params(), timed(fit), versions)
+    return protocol.Step(
+        model.count_params(), timed(fit), versions, device_bytes()
+    )
 
 
 def private_step(
@@ -120,11 +131,16 @@ def private_step(
             fit_arrays(model, x, y, workload.batch, steps)
 
     versions = f"keras_dp {keras_dp.__version__}"
-    return protocol.Step(inner.count_params(), timed(fit), versions)
+    return protocol.Step(
+        inner.count_params(), timed(fit), versions, device_bytes()
+    )
 
 
 def build(workload: workloads.Workload, mode: str) -> Any:
     """Returns the step of a mode."""
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     if mode == "keras":
         return keras_step(workload, [])
     return private_step(

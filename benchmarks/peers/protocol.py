@@ -33,11 +33,15 @@ class Step(NamedTuple):
         parameters: Number of trainable parameters.
         run: Makes so many steps and returns their seconds in all.
         versions: Of the framework and what it stands on.
+        device_bytes: Returns the most of the accelerator's memory that its
+            allocator held. `None` without an accelerator: the memory of the
+            process counts then.
     """
 
     parameters: int
     run: Callable[[int], float]
     versions: str
+    device_bytes: Callable[[], float] | None = None
 
 
 Build = Callable[[workloads.Workload, str], Step]
@@ -72,13 +76,10 @@ def obey(step: Step, lines: TextIO, answer: Callable[[Any], None]) -> None:
             raise ValueError(f"`line` must be `run N`. Received: {line!r}.")
         steps = int(count)
         seconds = step.run(steps)
-        answer(
-            {
-                "seconds": seconds,
-                "steps": steps,
-                "peak_megabytes": peak_megabytes(),
-            }
-        )
+        peak = peak_megabytes()
+        if step.device_bytes is not None:
+            peak = step.device_bytes() / 1e6
+        answer({"seconds": seconds, "steps": steps, "peak_megabytes": peak})
 
 
 def serve(build: Build) -> None:
