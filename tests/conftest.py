@@ -22,6 +22,15 @@ def _seeds_reproduce() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _full_precision() -> None:
+    """Private training on a GPU must run without TensorFloat-32."""
+    if shutil.which("nvidia-smi"):
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[postgres_server.Server]:
     """A PostgreSQL server that runs; see `.ci/run` for its installation."""

@@ -3,10 +3,12 @@
 A seed is a 256-bit key of ChaCha20, and is used for one draw.
 
 A draw is cut into pieces of equal shape, so that XLA compiles one piece once.
-The pieces run on several cores, or in a loop if the caller is compiled as a
-whole. No block of ChaCha20 is drawn twice: the number of the piece is the high
-half of the numbers of its blocks, and the last word of the nonce is different
-for each use. A piece has at most `2^32` blocks.
+The pieces run on several cores, several at once on an accelerator, or in a loop
+if the caller is compiled as a whole. The same pieces are drawn everywhere: a
+seed gives the same numbers on all devices. No block of ChaCha20 is drawn twice:
+the number of the piece is the high half of the numbers of its blocks, and the
+last word of the nonce is different for each use. A piece has at most `2^32`
+blocks.
 
 The 16 words of a block make eight rounded normal variables.
 """
@@ -40,12 +42,17 @@ FOR_REFINED = 5
 # The numbers of words and of normal variables in one block.
 _WORDS = chacha20.WORDS_OF_BLOCK
 _ROUNDED = 2 * (_WORDS // box_muller.WORDS_OF_PAIR)
+_START = 1  # The place of a piece's number in the arguments of its scalars.
+_PIECE = chacha20.COUNTER + 1  # The place of a piece's number in the state.
 _ROUNDED_ROWS = 11  # A kernel has as many results as scalars.
 
 # Few different sizes, so that little is compiled; 2^14 blocks take 0.5 ms. A
 # single block makes two new seeds.
 _SIZES = (1, 16, 256, 1024, 4096, 16384)
 _ALIGNMENT = 64
+# An accelerator draws so many pieces at once: there one piece takes as long to
+# start as to compute.
+_TOGETHER = 16
 
 # A relative error: compiled operations are contracted and reordered.
 _MOST_APART = 1e-5
@@ -170,7 +177,9 @@ def _in_pieces(
 
     Args:
         draw: Draws one piece: takes its number of lanes and its own number,
-            and returns a tensor or a tuple of tensors.
+            and returns a tensor or a tuple of tensors, which end with the axis
+            of the lanes. On an accelerator it takes the numbers of several
+            pieces, and returns their lanes one after another.
         count: The number of values.
         each: The number of values in one lane.
         spec: Takes a number of lanes, and returns the specs of such a piece.
@@ -189,6 +198,8 @@ def _in_pieces(
                 return tf.nest.map_structure(lambda part: part[None], piece)
         pieces = -(-blocks // lanes)
         lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
+    if _has_accelerator():
+        return _in_groups(functools.partial(draw, lanes), pieces, spec(lanes))
     eager = tf.executing_eagerly()  # TensorFlow warns of any number there.
     return tf.map_fn(
         functools.partial(draw, lanes),
@@ -198,12 +209,37 @@ def _in_pieces(
     )
 
 
+def _in_groups(
+    draw: Callable[[tf.Tensor], Any], pieces: int | tf.Tensor, spec: Any
+) -> Any:
+    """Draws at least so many pieces, of the given specs, in groups."""
+    groups = (pieces + _TOGETHER - 1) // _TOGETHER
+
+    def by_piece(part: tf.Tensor, of: tf.TensorSpec) -> tf.Tensor:
+        *rows, lanes = of.shape
+        apart = tf.reshape(part, [*rows, _TOGETHER, lanes])
+        return tf.experimental.numpy.moveaxis(apart, -2, 0)
+
+    def group(number: tf.Tensor) -> Any:
+        drawn = draw(number * _TOGETHER + tf.range(_TOGETHER))
+        return tf.nest.map_structure(by_piece, drawn, spec)
+
+    grouped = tf.nest.map_structure(
+        lambda of: tf.TensorSpec([_TOGETHER, *of.shape], of.dtype), spec
+    )
+    drawn = tf.map_fn(group, tf.range(groups), fn_output_signature=grouped)
+    return tf.nest.map_structure(
+        lambda part: tf.reshape(part, [-1, *part.shape[2:]]), drawn
+    )
+
+
 @functools.cache
 def _compiled(
-    piece: Callable[..., tf.Tensor], *configuration: Any
+    piece: Callable[..., tf.Tensor], *configuration: Any, pieces: int = 1
 ) -> Callable[..., tf.Tensor]:
-    """Returns a function for one piece, which XLA compiles once for all graphs.
+    """Returns a function for pieces, which XLA compiles once for all graphs.
 
+    Another number of pieces has another function, so that none is traced again.
     XLA would compile it twice if it were called both eagerly and in a graph. So
     it is always called in a graph.
     """
@@ -222,7 +258,8 @@ def _compiled(
 class _Piece(NamedTuple):
     """Two ways to draw a piece of ChaCha20: by a kernel, or portably.
 
-    Both draw `[rows, lanes]` of uint32.
+    Both draw `[rows, lanes]` of uint32. Portably, they draw `[rows, pieces *
+    lanes]` where the numbers of several pieces are given.
 
     Attributes:
         scalars: Takes the seed, the number of the piece and the last argument,
@@ -249,7 +286,8 @@ def _drawn(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
     with _TRYING:
         is_trusted = _is_trusted(piece, lanes)
     if not is_trusted:
-        return _compiled(piece.portable, lanes)(*arguments)
+        pieces = arguments[_START].shape.num_elements()
+        return _compiled(piece.portable, lanes, pieces=pieces)(*arguments)
     return _by_kernel(piece, lanes, *arguments)
 
 
@@ -332,7 +370,10 @@ def _state(
     use: tf.Tensor | int,
     lane: tf.Tensor | int = 0,
 ) -> list[tf.Tensor]:
-    """Returns the state of a block of a piece, the first one by default."""
+    """Returns the state of a block of a piece, the first one by default.
+
+    The number of the piece is a scalar, or `[pieces]`.
+    """
     constants = [tf.constant(word, tf.uint32) for word in chacha20.CONSTANTS]
     return [
         *constants,
@@ -355,13 +396,19 @@ def _word_body(
 
 
 def _portable_block(lanes: int, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns blocks `[lanes]`, by operations that every device has."""
-    first = list(state)
-    first[chacha20.COUNTER] += tf.cast(tf.range(lanes), tf.uint32)
-    return tf.unstack(_portable_blocks(first, lanes))
+    """Returns blocks `[pieces * lanes]`, by operations of every device."""
+    start = tf.reshape(state[_PIECE], [-1, 1])
+    lane = state[chacha20.COUNTER] + tf.cast(tf.range(lanes), tf.uint32)
+    each = tf.broadcast_to(lane, [tf.size(start), lanes])
+    first = [*state]
+    first[chacha20.COUNTER] = tf.reshape(each, [-1])
+    first[_PIECE] = tf.repeat(tf.reshape(start, [-1]), lanes)
+    return tf.unstack(_portable_blocks(first, tf.size(each)))
 
 
-def _portable_blocks(state: Sequence[tf.Tensor], lanes: int) -> tf.Tensor:
+def _portable_blocks(
+    state: Sequence[tf.Tensor], lanes: int | tf.Tensor
+) -> tf.Tensor:
     """Returns the words `[16, lanes]` of states of scalars or `[lanes]`."""
     first = [tf.broadcast_to(word, [lanes]) for word in state]
     rows = tf.reshape(tf.stack(first), [4, 4, lanes])
@@ -391,6 +438,11 @@ _ROUNDED_PIECE = _Piece(
 )
 
 
+def _has_accelerator() -> bool:
+    devices = tf.config.list_physical_devices()
+    return any(device.device_type != "CPU" for device in devices)
+
+
 @functools.cache
 @tf.autograph.experimental.do_not_convert
 def _is_trusted(piece: _Piece, lanes: int) -> bool:
@@ -401,7 +453,7 @@ def _is_trusted(piece: _Piece, lanes: int) -> bool:
     the two differ, a warning is logged, and ordinary operations draw
     everything. On a machine with an accelerator, these always do.
     """
-    if any(d.device_type != "CPU" for d in tf.config.list_physical_devices()):
+    if _has_accelerator():
         return False
     with tf.init_scope(), tf.device("CPU"):
         seed, start = tf.constant([1, -2, 3, 2**62], tf.int64), tf.constant(5)

@@ -662,6 +662,11 @@ class TestRefusals:
         monkeypatch.setattr(
             tf.config, "list_physical_devices", lambda *kind: ["gpu"]
         )
+        monkeypatch.setattr(
+            tf.config.experimental,
+            "tensor_float_32_execution_enabled",
+            lambda: True,
+        )
 
         with pytest.raises(PrivateTrainingError, match="TensorFloat-32"):
             private.train_on_batch(*_data())

@@ -101,7 +101,9 @@ def fitted(model, x, y, loss="mse"):
     query = keras_dp.dp_queries.GaussianSumQuery(1e3, 1e-6)
     ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
     private.compile(
-        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger), loss=loss
+        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger),
+        loss=loss,
+        jit_compile=False,  # XLA, Keras's default on GPUs, refuses some models.
     )
     private.fit(x, y, batch_size=len(x), epochs=2, verbose=0)
     return ledger

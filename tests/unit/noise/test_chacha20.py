@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_dp.noise import chacha20, seeds, streams
 from keras_dp.noise.xla import kernels
 from keras_dp.noise.xla.arithmetic import Arithmetic
+from tests.unit.noise import needs_kernels
 
 MASK = 0xFFFFFFFF
 LANES = 37  # Not a multiple of a vector register.
@@ -131,8 +132,12 @@ def by_rows(state):
 by_rows_compiled = tf.function(by_rows, jit_compile=True)
 
 
-WAYS = [fused, by_rows, by_rows_compiled]
-each_way = pytest.mark.parametrize("way", WAYS, ids=["kernel", "eager", "xla"])
+WAYS = [
+    pytest.param(fused, marks=needs_kernels, id="kernel"),
+    pytest.param(by_rows, id="eager"),
+    pytest.param(by_rows_compiled, id="xla"),
+]
+each_way = pytest.mark.parametrize("way", WAYS)
 
 
 @each_vector
@@ -230,13 +235,13 @@ class TestStreams:
 
         np.testing.assert_array_equal(graph(SEED), draw(SEED))
 
+    @needs_kernels
     def test_kernels_are_trusted_here(self):
         """On machines with CPUs only, which is what the speed needs."""
-        if len(tf.config.list_physical_devices()) > 1:
-            pytest.skip("Has an accelerator.")
         assert streams._is_trusted(streams._WORD_PIECE, 16)
         assert streams._is_trusted(streams._ROUNDED_PIECE, 16)
 
+    @needs_kernels
     def test_a_kernel_that_computes_something_else_is_not_trusted(self, caplog):
         def portable(*arguments):
             wrong = tf.one_hot(7, 16, dtype=tf.uint32)
