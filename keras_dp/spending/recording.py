@@ -2,8 +2,8 @@
 
 Rounds are reserved in blocks, durably, before the first of them runs, and
 settled afterwards. A process that dies leaves its block counted in full. Blocks
-grow until one takes about a second, so that the cost per step is negligible
-and so is what a crash over-counts. Where events change from round to round, a
+grow until one takes about a second, also where an epoch settles them sooner, so
+that the cost per step is negligible and so is what a crash over-counts. Where events change from round to round, a
 block is one round.
 """
 
@@ -75,6 +75,7 @@ class RoundRecorder(Generic[Event]):
         self._reservation: Reservation | None = None
         self._planned: Round | None = None
         self._reserved = self._used = 0
+        self._next_block = 1
         self.ran_out = False
         self._released: list[Event] = []
         self._block_started = 0.0
@@ -113,6 +114,7 @@ class RoundRecorder(Generic[Event]):
             PrivateTrainingError: A round released something else than was
                 planned. It is then in the ledger as well.
         """
+        self._measure()
         reservation, self._reservation = self._reservation, None
         used, self._used, self._reserved = self._used, 0, 0
         if reservation is not None:
@@ -164,13 +166,14 @@ class RoundRecorder(Generic[Event]):
 
     def _reserve(self) -> None:
         self._compare()
+        self._measure()
         planned = self._plan()
         # After an interrupt nobody knows whether the block before is settled.
         # It or the next one counts in full, and nothing is left to settle.
         before, self._reservation = self._reservation, None
         try:
             self._reservation = self._run.reserve(
-                planned, self._next_block(), before
+                planned, max(1, min(self._next_block, self._left())), before
             )
         except Exception as error:
             self._reservation = before
@@ -180,14 +183,14 @@ class RoundRecorder(Generic[Event]):
         self._reserved, self._used = self._reservation.count, 0
         self._block_started = time.monotonic()
 
-    def _next_block(self) -> int:
-        """A second's worth of rounds, growing at most fourfold a block."""
-        if not self._reserved or self._adapts():
-            return 1
+    def _measure(self) -> None:
+        """Makes the next block a second's worth, at most four times this."""
+        if not self._used:
+            return
         seconds = max(time.monotonic() - self._block_started, 1e-6)
-        a_second = int(self._reserved * BLOCK_SECONDS / seconds)
-        most = min(4 * self._reserved, LARGEST_BLOCK, self._left())
-        return min(max(1, a_second), most)
+        a_second = max(1, int(self._used * BLOCK_SECONDS / seconds))
+        most = 1 if self._adapts() else 4 * self._reserved
+        self._next_block = min(a_second, most, LARGEST_BLOCK)
 
     def _compare(self) -> None:
         events, self._released = self._released, []

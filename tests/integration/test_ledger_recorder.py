@@ -57,6 +57,36 @@ def recorder_of(ledger: PrivacyLedger) -> recording.RoundRecorder:
     )
 
 
+def test_blocks_of_an_epoch_are_as_large_as_those_of_the_last(
+    monkeypatch,
+) -> None:
+    """A settled block does not let the next ones grow from one again."""
+    monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
+    ledger = PrivacyLedger.in_memory(dataset="d")
+    run, asked = TrainingRun(ledger, most=60), []
+    reserve = run.reserve
+
+    def reserves(planned, count, block):
+        asked.append(count)
+        return reserve(planned, count, block)
+
+    monkeypatch.setattr(run, "reserve", reserves)
+    recorder = recording.RoundRecorder(
+        run,
+        lambda: Round(FullDataset(), QUERIES),
+        events_of=lambda event: event,
+    )
+
+    for _ in range(3):
+        for _ in range(20):
+            recorder.cover()
+            recorder.released(QUERIES)
+        recorder.settle()
+
+    assert asked == [1, 4, 16, 64, 256]
+    assert (len(ledger), ledger.unsettled) == (60, 0)
+
+
 def interrupted_at(
     line: int, ledger: PrivacyLedger
 ) -> tuple[type[BaseException] | None, int]:
