@@ -3,8 +3,8 @@
 Rounds are reserved in blocks, durably, before the first of them runs, and
 settled afterwards. A process that dies leaves its block counted in full. Blocks
 grow until one takes about a second, also where an epoch settles them sooner, so
-that the cost per step is negligible and so is what a crash over-counts. Where events change from round to round, a
-block is one round.
+that the cost per step is negligible and so is what a crash over-counts. Where
+events change from round to round, a block is one round.
 """
 
 import contextlib
