@@ -30,13 +30,12 @@ ALLOWED = {
     },
     "planning": {"accountants", "ledger", "sampling"},
     "budgets": {"accountants", "ledger", "planning"},
-    "interchange": {"accountants", "budgets", "ledger"},
+    "interchange": {"accountants", "ledger"},
     "bridges": {"ledger", "planning", "spending"},
     "reporting": {
         "accountants",
         "auditing",
         "budgets",
-        "interchange",
         "ledger",
         "planning",
     },
@@ -146,7 +145,7 @@ FLOORS = {
         "checks",
     ],
     "interchange": [
-        "csv_rounds dp_events",
+        "dp_events",
     ],
     "layers": [
         "morlet_wavelets standardized_conv2d",
