@@ -34,7 +34,6 @@ from keras_dp.errors import (
 from keras_dp.reporting.commands import (
     afford,
     budget,
-    card,
     explain,
     plan,
     report,
@@ -53,7 +52,6 @@ _COMMANDS = {
     "report": report,
     "runs": runs,
     "explain": explain,
-    "card": card,
     "afford": afford,
     "budget": budget,
     "plan": plan,
