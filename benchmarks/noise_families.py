@@ -18,7 +18,6 @@ import numpy as np
 
 from keras_dp.ledger import NoiseDistribution
 from keras_dp.ledger.events.noise_families import (
-    CauchyNoise,
     GaussianNoise,
     LaplaceNoise,
     StudentTNoise,
@@ -32,7 +31,7 @@ FAMILIES = {
     "Student-t 5": StudentTNoise(1.0, 5.0),
     "Student-t 3": StudentTNoise(1.0, 3.0),
     "Laplace": LaplaceNoise(1.0),
-    "Cauchy, scale 1": CauchyNoise(1.0),
+    "Cauchy, scale 1": StudentTNoise(1.0, 1.0),
 }
 COORDINATES = [1, 10, 1_000, 100_000, 10_000_000]
 ORDERS = [2, 32]

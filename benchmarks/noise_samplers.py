@@ -23,7 +23,6 @@ import tensorflow as tf
 from scipy import special
 
 from keras_dp.ledger.events.noise_families import (
-    CauchyNoise,
     GaussianNoise,
     LaplaceNoise,
     StudentTNoise,
@@ -34,7 +33,7 @@ FAMILIES = {
     "Gaussian": GaussianNoise(1.0),
     "Student-t 9": StudentTNoise(1.0, 9.0),
     "Laplace": LaplaceNoise(1.0),
-    "Cauchy": CauchyNoise(1.0),
+    "Cauchy": StudentTNoise(1.0, 1.0),
 }
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from keras_dp.ledger import NoiseDistribution
 from keras_dp.ledger.events.noise_families import (
-    CauchyNoise,
     GaussianNoise,
     LaplaceNoise,
     StudentTNoise,
@@ -22,7 +21,7 @@ STANDARD = [
     StudentTNoise(1.0, 9.0),
     StudentTNoise(1.0, 1e6),
     LaplaceNoise(1.0),
-    CauchyNoise(1.0),
+    StudentTNoise(1.0, 1.0),
 ]
 
 

@@ -5,7 +5,6 @@ from keras_dp.ledger.events.coordinate_bounds import (
 )
 from keras_dp.ledger.events.noise_distribution import NoiseDistribution
 from keras_dp.ledger.events.noise_families import (
-    CauchyNoise,
     GaussianNoise,
     LaplaceNoise,
     StudentTNoise,
@@ -70,7 +69,6 @@ __all__ = [
     "BandedToeplitz",
     "BinaryTree",
     "BufferedToeplitz",
-    "CauchyNoise",
     "Commitment",
     "CorrelatedSum",
     "CyclicPoissonSampling",

@@ -18,7 +18,6 @@ sign and an angle.
 | Gaussian | `sqrt(-2 log v) cos(angle)` | about 16 |
 | Student's t | `sqrt(df (v^(-2/df) - 1)) sin(pi w/2)` | `sqrt(df) 2^(64/df)` |
 | Laplace | `-log v` | 44.4 |
-| Cauchy | `1 / tan(pi v / 2)` | 1.2e19 |
 | TensorFlow Probability | from a table, by `-log v` | `quantile(2^-65)` |
 
 Larger noise has a probability of at most `2^-64`, 5.4e-20, and is never drawn.
@@ -36,7 +35,6 @@ import tensorflow as tf
 
 from keras_dp import ledger
 from keras_dp.ledger.events.noise_families import (
-    CauchyNoise,
     GaussianNoise,
     LaplaceNoise,
     StudentTNoise,
@@ -96,9 +94,9 @@ def cdf(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
     Returns:
         float64, of the shape of `x`.
 
-    >>> from keras_dp.ledger.events.noise_families import CauchyNoise
-    >>> cdf(CauchyNoise(2.0), tf.constant([0.0, 2.0])).numpy().tolist()
-    [0.5, 0.75]
+    >>> from keras_dp.ledger.events.noise_families import LaplaceNoise
+    >>> cdf(LaplaceNoise(2.0), tf.constant([0.0])).numpy().tolist()
+    [0.5]
     """
     raise TypeError(
         "`noise` must be of a family that has a distribution function. "
@@ -137,11 +135,6 @@ def _(noise: LaplaceNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 @sample.register
-def _(noise: CauchyNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return _scaled(cauchy(seeds.signed_uniform(like, seed)), noise)
-
-
-@sample.register
 def _(noise: TFPNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     # In float64: a step of the table is small beside the rounding of float32.
     u = seeds.signed_uniform(tf.zeros(tf.shape(like), tf.float64), seed)
@@ -167,18 +160,15 @@ def _on_curve(curve: Curve, x: tf.Tensor) -> tf.Tensor:
 def student_t(u: tf.Tensor, angle: tf.Tensor, df: float) -> tf.Tensor:
     """Returns Student's t variables, each from two signed uniform variables."""
     df = min(df, _MOST_DF)
-    square = df * tf.math.expm1(-(2 / df) * tf.math.log(tf.abs(u)))
-    return tf.sqrt(square) * tf.sin(0.5 * math.pi * angle)
+    log = tf.math.log(tf.abs(u)) / df
+    # A power of `u` is a float where its square is none.
+    radius = tf.sqrt(-df * tf.math.expm1(2 * log)) * tf.exp(-log)
+    return radius * tf.sin(0.5 * math.pi * angle)
 
 
 def laplace(u: tf.Tensor) -> tf.Tensor:
     """Returns standard Laplace variables from signed uniform ones."""
     return -tf.sign(u) * tf.math.log(tf.abs(u))
-
-
-def cauchy(u: tf.Tensor) -> tf.Tensor:
-    """Returns standard Cauchy variables from signed uniform ones."""
-    return 1 / tf.tan(0.5 * math.pi * u)
 
 
 def _standardized(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
@@ -211,12 +201,6 @@ def _(noise: StudentTNoise, x: tf.Tensor) -> tf.Tensor:
 def _(noise: LaplaceNoise, x: tf.Tensor) -> tf.Tensor:
     z = _standardized(noise, x)
     return _two_sided(z, 0.5 * tf.exp(-tf.abs(z)))
-
-
-@cdf.register
-def _(noise: CauchyNoise, x: tf.Tensor) -> tf.Tensor:
-    z = _standardized(noise, x)
-    return tf.atan2(tf.ones_like(z), -z) / math.pi
 
 
 @cdf.register

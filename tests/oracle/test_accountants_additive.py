@@ -19,7 +19,6 @@ from keras_dp.accountants.renyi import shifted_noise
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import CoordinateBounds, GaussianNoise
 from keras_dp.ledger.events.noise_families import (
-    CauchyNoise,
     LaplaceNoise,
     StudentTNoise,
 )
@@ -38,7 +37,7 @@ LAWS = [
     (LaplaceNoise(1.0), lambda x: mp.exp(-abs(x)) / 2),
     (StudentTNoise(1.0, 3.0), student(3)),
     (StudentTNoise(1.0, 9.0), student(9)),
-    (CauchyNoise(1.0), lambda x: 1 / (mp.pi * (1 + x * x))),
+    (StudentTNoise(1.0, 1.0), lambda x: 1 / (mp.pi * (1 + x * x))),
 ]
 NAMES = [type(law).__name__ for law, _ in LAWS]
 
@@ -149,7 +148,9 @@ def test_the_table_of_families(law, second, last) -> None:
 
 
 def test_cauchy_noise_of_scale_one() -> None:
-    found = rdp(additive([[1.0]], [1], CauchyNoise(1.0)), np.array([2.0, 32.0]))
+    found = rdp(
+        additive([[1.0]], [1], StudentTNoise(1.0, 1.0)), np.array([2.0, 32.0])
+    )
 
     np.testing.assert_allclose(found, [math.log(1.5), 0.891], atol=5e-4)
 

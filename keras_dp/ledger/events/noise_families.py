@@ -13,6 +13,8 @@ from keras_dp.ledger.events.tfp_noise import TFPNoise
 
 # From here on the series of `_log_gamma_half_step` is exact to rounding.
 _ASYMPTOTIC = 100.0
+# Its square is a float. Beyond it one term of a series is exact.
+_FAR = 1e150
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,11 +49,12 @@ class GaussianNoise(NoiseDistribution):
 class StudentTNoise(NoiseDistribution):
     """Student's t distribution, times `scale`.
 
-    The variance is `scale^2 df / (df - 2)`.
+    The variance is `scale^2 df / (df - 2)`; with 2 degrees of freedom or fewer
+    there is none. With one it is the Cauchy distribution.
 
     Attributes:
         scale: The factor of a standard t variable, > 0.
-        df: Degrees of freedom, > 2: with fewer there is no variance.
+        df: Degrees of freedom, >= 1.
 
     >>> StudentTNoise(1.0, df=9).variance
     1.2857...
@@ -61,12 +64,10 @@ class StudentTNoise(NoiseDistribution):
 
     def __post_init__(self) -> None:
         _check.finite_positive(df=self.df)
-        if self.df <= 2:
+        if self.df < 1:
             raise ValueError(
-                f"`df` must be > 2. Received: df={self.df!r}. With fewer "
-                "degrees of freedom there is no variance. If you want noise "
-                "without a variance, use `CauchyNoise`, which is Student's t "
-                "with one degree of freedom."
+                f"`df` must be >= 1. Received: df={self.df!r}. With fewer "
+                "degrees of freedom draws exceed all floats."
             )
         object.__setattr__(self, "df", float(self.df))
         NoiseDistribution.__post_init__(self)
@@ -82,10 +83,12 @@ class StudentTNoise(NoiseDistribution):
     @override
     def standard_tail(self, z: Array) -> Array:
         w = z / math.sqrt(self.df)
+        power = self._power * np.maximum(w, _FAR) ** -self.df
         square = np.square(np.minimum(w, 1.0))
         # The formula whose argument is at most 1/2: the other loses digits.
         near = special.betaincc(0.5, 0.5 * self.df, square / (1 + square))
         far = special.betainc(0.5 * self.df, 0.5, 1 / (1 + w * w))
+        far = np.where(w < _FAR, far, power)
         return np.asarray(np.where(w < 1, 0.5 * near, 0.5 * far))
 
     @override
@@ -94,12 +97,20 @@ class StudentTNoise(NoiseDistribution):
         far = special.betaincinv(half, 0.5, 2 * tail)
         near = special.betainccinv(0.5, half, 2 * tail)
         square = np.where(far < 0.5, (1 - far) / far, near / (1 - near))
-        return np.asarray(math.sqrt(self.df) * np.sqrt(square))
+        power = (2 * tail / self._power) ** (-1 / self.df)
+        w = np.where(far < _FAR**-2, power, np.sqrt(square))
+        return np.asarray(math.sqrt(self.df) * w)
+
+    @property
+    def _power(self) -> float:
+        """The factor of the power of `w` that twice the tail is, far out."""
+        half = 0.5 * self.df
+        return float(1 / (half * special.beta(half, 0.5)))
 
     @property
     @override
     def standard_variance(self) -> float:
-        return self.df / (self.df - 2)
+        return self.df / (self.df - 2) if self.df > 2 else math.inf
 
     @property
     @override
@@ -131,32 +142,6 @@ class LaplaceNoise(NoiseDistribution):
         return -np.log(2 * tail)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CauchyNoise(NoiseDistribution):
-    """The Cauchy distribution: within `scale` of 0 half of the time.
-
-    It has neither a mean nor a variance.
-
-    >>> CauchyNoise(1.0).variance
-    inf
-    """
-
-    standard_variance = math.inf
-    standard_fisher_information = 0.5
-
-    @override
-    def standard_log_density(self, z: Array) -> Array:
-        return -_log_one_plus_square(z) - math.log(math.pi)
-
-    @override
-    def standard_tail(self, z: Array) -> Array:
-        return np.asarray(np.arctan2(1.0, z) / math.pi)
-
-    @override
-    def standard_size(self, tail: Array) -> Array:
-        return _cauchy_size(tail)
-
-
 def _log_one_plus_square(z: Array) -> Array:
     """Returns `log(1 + z^2)`, however large `z` is."""
     with np.errstate(divide="ignore"):
@@ -171,16 +156,10 @@ def _log_gamma_half_step(a: float) -> float:
     return 0.5 * math.log(a) - r / 8 + r**3 / 192 - r**5 / 640
 
 
-def _cauchy_size(tail: Array) -> Array:
-    near = np.tan(math.pi * (0.5 - tail))
-    return np.where(tail < 0.25, 1 / np.tan(math.pi * tail), near)
-
-
 # The name of each family in a ledger.
 ALL: dict[str, type[NoiseDistribution]] = {
     "gaussian_noise": GaussianNoise,
     "student_t_noise": StudentTNoise,
     "laplace_noise": LaplaceNoise,
-    "cauchy_noise": CauchyNoise,
     "tensorflow_probability_noise": TFPNoise,
 }

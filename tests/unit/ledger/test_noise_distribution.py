@@ -46,8 +46,8 @@ class TestParameters:
         with pytest.raises(TypeError, match="`scale` must be a number"):
             dataclasses.replace(noise, scale=scale)
 
-    @pytest.mark.parametrize("df", [2, 1.0, 0.0, -3.0, math.inf, math.nan])
-    def test_degrees_of_freedom_are_more_than_two(self, df):
+    @pytest.mark.parametrize("df", [0.5, 0.0, -3.0, math.inf, math.nan])
+    def test_degrees_of_freedom_are_at_least_one(self, df):
         with pytest.raises(ValueError, match=r"`df` must be"):
             StudentTNoise(1.0, df)
 
@@ -180,7 +180,7 @@ class TestInALedger:
     @pytest.mark.parametrize(
         ("one", "other"),
         [
-            ('"df":9.0', '"df":2.0'),
+            ('"df":9.0', '"df":0.5'),
             ('"df":9.0', '"df":"9"'),
             ('"scale":1.5', '"scale":-1.5'),
             ('"kind":"student_t_noise"', '"kind":"gumbel_noise"'),
@@ -202,7 +202,6 @@ class TestInALedger:
             "gaussian_noise": "GaussianNoise",
             "student_t_noise": "StudentTNoise",
             "laplace_noise": "LaplaceNoise",
-            "cauchy_noise": "CauchyNoise",
             "tensorflow_probability_noise": "TFPNoise",
         }
         assert isinstance(GaussianNoise(1), ALL["gaussian_noise"])

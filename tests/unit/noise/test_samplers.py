@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.ledger.events.noise_families import (
-    CauchyNoise,
     LaplaceNoise,
     StudentTNoise,
 )
@@ -131,19 +130,10 @@ class TestTransforms:
 
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    @pytest.mark.parametrize(
-        ("transform", "noise"),
-        [
-            (samplers.laplace, LaplaceNoise(1.0)),
-            (samplers.cauchy, CauchyNoise(1.0)),
-        ],
-    )
-    def test_are_inverse_distribution_functions(
-        self, transform, noise, dtype, way
-    ):
+    def test_laplace_is_the_inverse_distribution_function(self, dtype, way):
         words = WORDS.astype(dtype)
         up, down = (
-            way(transform)(tf.constant(sign * words)).numpy()
+            way(samplers.laplace)(tf.constant(sign * words)).numpy()
             for sign in (1, -1)
         )
 
@@ -152,24 +142,19 @@ class TestTransforms:
         # A size of up to 45, to 4 ulp; its tail falls by as much.
         ulp = np.finfo(dtype).eps
         np.testing.assert_allclose(
-            2 * noise.cdf(-up.astype(np.float64)), words, rtol=200 * ulp
+            2 * LaplaceNoise(1.0).cdf(-up.astype(np.float64)),
+            words,
+            rtol=200 * ulp,
         )
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    @pytest.mark.parametrize(
-        "transform",
-        [
-            samplers.laplace,
-            samplers.cauchy,
-        ],
-    )
-    def test_of_the_largest_words_are_nearly_0(self, transform, dtype):
-        values = transform(tf.constant([1.0, -1.0], dtype))
+    def test_of_the_largest_words_are_nearly_0(self, dtype):
+        values = samplers.laplace(tf.constant([1.0, -1.0], dtype))
 
         assert (np.abs(values) < 2 * np.finfo(dtype).eps).all()
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    @pytest.mark.parametrize("df", [2.1, 3.0, 9.0, 1e3, 1e9, 1e300])
+    @pytest.mark.parametrize("df", [1.0, 2.1, 3.0, 9.0, 1e3, 1e9, 1e300])
     def test_student_t_has_the_radius_of_its_law(self, df, dtype):
         """`P(R > r) = (1 + r^2 / df)^(-df / 2)`, for the normal `df` = inf."""
         words = tf.constant(WORDS.astype(dtype))
@@ -183,7 +168,7 @@ class TestTransforms:
         )
 
     @pytest.mark.parametrize("x", [0.1, 1.0, 4.0, 50.0])
-    @pytest.mark.parametrize("df", [2.1, 3.0, 9.0, 1e3])
+    @pytest.mark.parametrize("df", [1.0, 2.1, 3.0, 9.0, 1e3])
     def test_student_t_is_its_radius_times_a_sine(self, df, x):
         """The tail, as a mean over the angle."""
         angle = (np.arange(20_000) + 0.5) / 20_000
