@@ -20,7 +20,7 @@ from keras_dp.errors import (
     LedgerIntegrityError,
 )
 from keras_dp.ledger.rows import statements
-from keras_dp.ledger.rows.audits import Verdict
+from keras_dp.ledger.rows.audits import Commitment, Verdict
 from keras_dp.ledger.rows.canonical import canonical
 from keras_dp.ledger.rows.charges import (
     Balance,
@@ -101,7 +101,7 @@ def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
             _check_statement(row)
         _check_run(row, runs)
         if row.kind == "verdict":
-            verdict = statements.verdict_from_text(row.body)
+            verdict = statements.statement_of(Verdict, row.body)
             reason = why_unfit(verdict, all_rows[: position - 1])
             if reason:
                 raise contradiction(row.seq, reason)
@@ -140,7 +140,9 @@ def why_unfit(verdict: Verdict, before: list[Row]) -> str:
         return ""
     if kind_of(opening.row, min((seal, *verdict.runs))) != "commitment":
         return f"no commitment in row {opening.row} came before the training"
-    commitment = statements.commitment_from_text(before[opening.row - 1].body)
+    commitment = statements.statement_of(
+        Commitment, before[opening.row - 1].body
+    )
     if not commitment.is_opened_by(opening):
         return f"it does not open the commitment in row {opening.row}"
     return ""
@@ -174,7 +176,7 @@ def balances(all_rows: list[Row]) -> dict[int, Balance]:
                 ) from error
             found[charge.account] = spent
         if row.kind == "account":
-            account = statements.account_from_text(row.body)
+            account = statements.statement_of(statements.Account, row.body)
             if account.name in names or not (
                 account.parent is None or account.parent in names
             ):

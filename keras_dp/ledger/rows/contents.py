@@ -11,8 +11,8 @@ from keras_dp.ledger.rows.runs import RunRecord, merged, runs_of
 from keras_dp.ledger.rows.statements import (
     Account,
     CountedRound,
-    account_from_text,
     statement_from_text,
+    statement_of,
 )
 
 _Statement = TypeVar("_Statement")
@@ -146,7 +146,10 @@ def account_records(
     """Returns the accounts in some rows, which must open accounts."""
     return tuple(
         AccountRecord(
-            row.seq, account_from_text(row.body), balances[row.seq], row.time
+            row.seq,
+            statement_of(Account, row.body),
+            balances[row.seq],
+            row.time,
         )
         for row in rows
     )

@@ -9,7 +9,7 @@ rows were appended since the reservation.
 """
 
 import time
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 from keras_dp.errors import LedgerWriteError
 from keras_dp.ledger.rows import chain
@@ -35,7 +35,7 @@ from keras_dp.ledger.rows.statements import (
     RunEnd,
     RunStart,
     Statement,
-    statement_from_text,
+    statement_of,
     text_from_statement,
 )
 
@@ -344,8 +344,7 @@ def _start_before(connection: Database, run: int, seq: int) -> RunStart:
         "ORDER BY seq DESC LIMIT 1",
         [RunStart.kind, seq, run, run],
     )
-    begun = Row(*found.fetchone())
-    return cast(RunStart, statement_from_text(begun.kind, begun.body))
+    return statement_of(RunStart, Row(*found.fetchone()).body)
 
 
 def _charge(connection: Database, charge: Charge | None, count: int) -> None:

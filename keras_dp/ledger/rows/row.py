@@ -55,7 +55,6 @@ class CountedBody(NamedTuple):
     unsettled: int
     run: int | None
     charge: str | None
-    time: int
 
 
 def counted(all_rows: list[Row]) -> list[CountedBody]:
@@ -71,8 +70,6 @@ def counted(all_rows: list[Row]) -> list[CountedBody]:
             continue
         if count:
             amounts.append(
-                CountedBody(
-                    row.body, count, unsettled, row.run, row.charge, row.time
-                )
+                CountedBody(row.body, count, unsettled, row.run, row.charge)
             )
     return amounts

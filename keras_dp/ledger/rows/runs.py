@@ -223,17 +223,18 @@ def runs_of(rows: list[Row], rows_per_unit: int = 1) -> tuple[RunRecord, ...]:
     Raises:
         LedgerFormatError: A row cannot be read.
     """
-    drafts = {0: _Draft(0, 0)}
+    rows_of: dict[int, list[Row]] = {0: []}
     for row in rows:
         began = row.run or (row.seq if row.kind == RunStart.kind else 0)
-        if began not in drafts:
-            drafts[began] = _Draft(len(drafts), began)
-        drafts[began].read(row)
+        rows_of.setdefault(began, []).append(row)
+    amounts: dict[int, list[CountedBody]] = {began: [] for began in rows_of}
     for amount in counted(rows):
-        drafts[amount.run or 0].add(amount)
-    if not drafts[0].bodies:
-        del drafts[0]
-    return tuple(draft.record(rows_per_unit) for draft in drafts.values())
+        amounts[amount.run or 0].append(amount)
+    return tuple(
+        _record(number, began, own, amounts[began], rows_per_unit)
+        for number, (began, own) in enumerate(rows_of.items())
+        if began or amounts[began]
+    )
 
 
 def merged(bodies: Iterable[tuple[str, int]]) -> tuple[CountedRound, ...]:
@@ -248,68 +249,57 @@ def merged(bodies: Iterable[tuple[str, int]]) -> tuple[CountedRound, ...]:
     return tuple(CountedRound(rounds[body], n) for body, n in joined)
 
 
-@dataclasses.dataclass(slots=True)
-class _Draft:
-    """A run of which some rows have been read; see `RunRecord`."""
+def _record(
+    number: int,
+    began: int,
+    rows: list[Row],
+    amounts: list[CountedBody],
+    rows_per_unit: int,
+) -> RunRecord:
+    """Returns a run.
 
-    number: int
-    row: int
-    start: RunStart | None = None
-    started: int = 0
-    updated: int = 0
-    plan: tuple[CountedRound, ...] | None = None
-    plan_row: int = 0
-    first_row: int = 0
-    outcome: Outcome | None = None
-    unsettled: int = 0
-    delta: float | None = None
-    bodies: list[tuple[str, int]] = dataclasses.field(default_factory=list)
-    paid: dict[tuple[str, str], None] = dataclasses.field(default_factory=dict)
-
-    def read(self, row: Row) -> None:
-        """Reads a row, except for the number of its rounds; see `add`."""
+    Args:
+        number: See `RunRecord`.
+        began: The row in which it began; 0 for the rounds of no run.
+        rows: Its rows.
+        amounts: Its rounds that count.
+        rows_per_unit: As the header of the ledger says.
+    """
+    start, plan, delta, outcome = None, None, None, None
+    started = updated = plan_row = first_row = 0
+    for row in rows:
         if row.kind in KINDS_WITHOUT_RUN and row.kind != RunStart.kind:
-            return
-        self.updated = row.time
+            continue
+        updated = row.time
         if row.kind in KINDS_OF_ROUNDS:
-            self.first_row = self.first_row or row.seq
-            return
+            first_row = first_row or row.seq
+            continue
         statement = statement_from_text(row.kind, row.body)
         if isinstance(statement, RunStart):
-            self.start, self.outcome = statement, None
-            self.started = self.started or row.time
+            start, outcome, started = statement, None, started or row.time
         elif isinstance(statement, Plan):
             # A run that goes on may plan more.
-            self.plan = (*(self.plan or ()), *statement.rounds)
-            self.plan_row = row.seq
-            self.delta = statement.delta
+            plan = (*(plan or ()), *statement.rounds)
+            plan_row, delta = row.seq, statement.delta
         elif isinstance(statement, RunEnd):
-            self.outcome = cast(Outcome, statement.outcome)
-
-    def add(self, amount: CountedBody) -> None:
-        """Adds the rounds of a row that count."""
-        self.bodies.append((amount.body, amount.count))
-        self.unsettled += amount.unsettled
-        if amount.charge is not None:
-            self.paid[amount.body, amount.charge] = None
-
-    def record(self, rows_per_unit: int) -> RunRecord:
-        return RunRecord(
-            number=self.number,
-            row=self.row,
-            start=self.start,
-            started=self.started,
-            updated=self.updated,
-            plan=self.plan,
-            plan_row=self.plan_row,
-            first_row=self.first_row,
-            outcome=self.outcome,
-            rounds=merged(self.bodies),
-            unsettled=self.unsettled,
-            charges=tuple(
-                (round_from_text(body), Charge.from_text(charge))
-                for body, charge in self.paid
-            ),
-            delta=self.delta,
-            rows_per_unit=rows_per_unit,
-        )
+            outcome = cast(Outcome, statement.outcome)
+    paid = {(each.body, each.charge): None for each in amounts if each.charge}
+    return RunRecord(
+        number=number,
+        row=began,
+        start=start,
+        started=started,
+        updated=updated,
+        plan=plan,
+        plan_row=plan_row,
+        first_row=first_row,
+        outcome=outcome,
+        rounds=merged((each.body, each.count) for each in amounts),
+        unsettled=sum(each.unsettled for each in amounts),
+        charges=tuple(
+            (round_from_text(body), Charge.from_text(charge))
+            for body, charge in paid
+        ),
+        delta=delta,
+        rows_per_unit=rows_per_unit,
+    )

@@ -7,7 +7,7 @@ rounds, an unknown kind or field is refused, not skipped.
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
@@ -190,6 +190,7 @@ class Seal:
         _check.kind(str, note=self.note)
 
 
+_Kind = TypeVar("_Kind", RunStart, Account, Commitment, Verdict)
 Statement = RunStart | Plan | RunEnd | Account | Seal | Commitment | Verdict
 
 _CLASSES: dict[str, type[Any]] = {
@@ -267,19 +268,9 @@ def statement_from_text(kind: str, text: str) -> Statement:
     return statement
 
 
-def account_from_text(text: str) -> Account:
-    """Returns the account of a row's text."""
-    return cast(Account, statement_from_text(Account.kind, text))
-
-
-def commitment_from_text(text: str) -> Commitment:
-    """Returns the commitment of a row's text."""
-    return cast(Commitment, statement_from_text(Commitment.kind, text))
-
-
-def verdict_from_text(text: str) -> Verdict:
-    """Returns the verdict of a row's text."""
-    return cast(Verdict, statement_from_text(Verdict.kind, text))
+def statement_of(kind: type[_Kind], text: str) -> _Kind:
+    """Returns the statement of a class that a row's text holds."""
+    return cast(_Kind, statement_from_text(kind.kind, text))
 
 
 # One program makes many runs.
