@@ -120,7 +120,7 @@ def test_the_state_of_a_query_cannot_be_copied() -> None:
     private.train_on_batch(X, Y)
 
     with pytest.raises(TypeError, match="must not be copied"):
-        copy.deepcopy(private.optimizer._state._variables)
+        copy.deepcopy(private.optimizer._state)
 
 
 def _built_outside():

@@ -168,7 +168,7 @@ FLOORS = {
     "optimizers": [
         (
             "bias_corrected_adam groups inner_optimizer kept_answers "
-            "ledger_of_chief record_batch state"
+            "ledger_of_chief record_batch"
         ),
         "group_plan private_round wrapping_optimizer",
         "drawn_state",
