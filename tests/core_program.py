@@ -48,10 +48,12 @@ def main() -> None:
         ["report", path, "--delta", "1e-5", "--html", "report.html"],
         ["runs", path, "--delta", "1e-5"],
         ["explain", path, "--delta", "1e-5"],
+        ["card", path, "--delta", "1e-5"],
         ["afford", path, "--delta", "1e-5", "--epsilon", "2"],
         ["budget", path],
         ["seal", path, "--delta", "1e-5", "--out", "sealed.json"],
         ["verify", path, "--against", "sealed.json"],
+        ["export", path],
     ):
         assert command(*arguments), arguments
     sys.stdout.write(

@@ -34,7 +34,9 @@ from keras_dp.errors import (
 from keras_dp.reporting.commands import (
     afford,
     budget,
+    card,
     explain,
+    export,
     plan,
     report,
     runs,
@@ -52,11 +54,13 @@ _COMMANDS = {
     "report": report,
     "runs": runs,
     "explain": explain,
+    "card": card,
     "afford": afford,
     "budget": budget,
     "plan": plan,
     "seal": seal,
     "verify": verify,
+    "export": export,
 }
 
 
@@ -146,8 +150,8 @@ def _fail(code: int, error: Exception | str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="keras-dp",
-        description="Reads and seals privacy ledgers, opens accounts, and "
-        "plans trainings.",
+        description="Reads, seals and exports privacy ledgers, opens accounts, "
+        "and plans trainings.",
         epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
         "usage, 3 not a readable ledger, 4 the ledger contradicts itself or "
         "is not the one that was meant, 5 an audit contradicts the ledger, 6 a "

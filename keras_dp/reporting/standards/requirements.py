@@ -2,19 +2,13 @@
 
 from typing import NamedTuple
 
-from keras_dp._version import __version__
+from keras_dp.reporting.sources import MEANINGS
 from keras_dp.reporting.standards.declarations import QUESTIONS
 
-RECORD = "record"
-COMPUTED = "computed"
-DECLARED = "declared"
 MISSING = "missing"
 NOT_COVERED = "not covered"
-# The sources that a line of a statement may rest on, and their meanings.
 KINDS = {
-    RECORD: "read from the rows that the training wrote",
-    COMPUTED: f"computed from these rows by keras_dp {__version__}",
-    DECLARED: "written by people, and checked by nobody",
+    **MEANINGS,
     MISSING: "asked for, and neither in the ledger nor declared",
     NOT_COVERED: "outside of what the ledger or this library can say",
 }

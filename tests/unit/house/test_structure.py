@@ -30,12 +30,13 @@ ALLOWED = {
     },
     "planning": {"accountants", "ledger", "sampling"},
     "budgets": {"accountants", "ledger", "planning"},
-    "interchange": {"accountants", "ledger"},
+    "interchange": {"accountants", "budgets", "ledger"},
     "bridges": {"ledger", "planning", "spending"},
     "reporting": {
         "accountants",
         "auditing",
         "budgets",
+        "interchange",
         "ledger",
         "planning",
     },
@@ -145,7 +146,7 @@ FLOORS = {
         "checks",
     ],
     "interchange": [
-        "dp_events",
+        "csv_rounds dp_events",
     ],
     "layers": [
         "morlet_wavelets standardized_conv2d",
@@ -195,12 +196,13 @@ FLOORS = {
         "private_training simulation",
     ],
     "reporting": [
-        "limits run_costs wording",
+        "limits run_costs sources wording",
         "attack_words",
         "account_state cautions contradictions explanation",
         "certificate pictures tables",
         "certificate_files html_page report",
         "report_page standards",
+        "model_card",
         "commands",
         "cli",
     ],

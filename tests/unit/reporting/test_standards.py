@@ -20,6 +20,7 @@ from keras_dp.ledger import (
 from keras_dp.reporting import assess, make_report
 from keras_dp.reporting.cli import main
 from keras_dp.reporting.limits import LIMITS
+from keras_dp.reporting.sources import COMPUTED, DECLARED, RECORD
 from keras_dp.reporting.standards.assessment import STANDARDS
 from keras_dp.reporting.standards.declarations import (
     QUESTIONS,
@@ -27,12 +28,9 @@ from keras_dp.reporting.standards.declarations import (
     read_declarations,
 )
 from keras_dp.reporting.standards.requirements import (
-    COMPUTED,
-    DECLARED,
     KINDS,
     MISSING,
     NOT_COVERED,
-    RECORD,
 )
 
 DELTA = 1e-5

@@ -1,0 +1,45 @@
+"""`keras-dp card`: a model card, filled from the ledger and its audits."""
+
+import argparse
+
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.contradictions import Answer
+from keras_dp.reporting.model_card import model_card
+from keras_dp.reporting.report import make_report
+
+HELP = "print a model card in Markdown, filled from the ledger and its audits"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command is told."""
+    arguments.add(parser, *arguments.GUARANTEE)
+    parser.add_argument(
+        "--out",
+        type=arguments.file_name,
+        help="write the card to this file, such as README.md",
+    )
+    arguments.add(parser, "declarations")
+
+
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the card, or writes it.
+
+    Raises:
+        OutputError: The file could not be written.
+        ValueError: The declarations are none.
+    """
+    with PrivacyLedger.open(options.file, mode="r") as ledger:
+        report = make_report(
+            ledger,
+            delta=arguments.delta_for(options.delta, ledger),
+            neighbours=options.neighbours,
+            accountants=(),
+            units=options.units,
+            details=True,
+        )
+    card = model_card(report, arguments.declared(options))
+    if options.out:
+        arguments.write(options.out, f"{card}\n")
+        card = f"Wrote {options.out}."
+    return Answer(card, report.contradictions)
