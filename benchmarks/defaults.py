@@ -180,7 +180,7 @@ class Trainer:
                     tf.minimum(1.0, clip / tf.maximum(norms, 1e-12)),
                 )
                 factor = tf.where(present, factor, 0.0)
-                sums = found.records[0].weighted_sums(found.records[1:], factor)
+                sums = [r.weighted_sum(factor) for r in found.records]
             answers = [
                 (
                     each

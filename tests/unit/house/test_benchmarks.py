@@ -301,3 +301,21 @@ class TestVocabularies:
         assert (bare.words, round(bare.right, 3)) == (8657, 0.973)
         assert 80 < private.words < 110
         assert 0.945 < private.right < 0.97
+
+
+@pytest.mark.nightly
+def test_the_search_for_settings_trains(monkeypatch) -> None:
+    """Its loop takes gradients and sums from within the library."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    trainer = __import__("defaults").Trainer("tabular300")
+    setting = {
+        "batch_size": 64,
+        "l2_norm_clip": 1.0,
+        "epochs": 20,
+        "factor": 1.0,
+    }
+
+    found = trainer.train(1e3, setting)
+
+    assert found["rounds"] == 20 * round(240 / 64)
+    assert found["last"] > 0.5  # The most frequent of three classes: 0.39.
