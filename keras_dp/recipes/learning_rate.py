@@ -31,6 +31,9 @@ from keras_dp.training.data.sampled_batches import SampledBatches
 # longest, also for networks on tables of embeddings. These begin with small
 # entries, and must leave them. Measured by benchmarks/first_run.py.
 _WALK, _LONGEST_WALK, _LONGEST_ON_TABLES = 2.0, 0.3, 0.6
+# Where most weights are in tables whose rows are averaged, much of their noise
+# cancels. Below such a signal the walk is longer, by its root, at most so much.
+_CLEAR_SIGNAL, _WHERE_AVERAGED = 10_000.0, 2.0
 # The norm of a mean gradient over the clip, as it is in the first rounds.
 _SIGNAL = 0.5
 # The longest step of optimizers whose steps follow the size of gradients: for
@@ -55,10 +58,13 @@ class Weights(NamedTuple):
     Attributes:
         in_tables: The number of weights in tables of embeddings.
         others: The number of all other weights.
+        averages: Whether a layer averages along a sequence, such as the words
+            of a text.
     """
 
     in_tables: int
     others: int
+    averages: bool = False
 
 
 class ChosenRate(NamedTuple):
@@ -142,6 +148,10 @@ def chosen_rate(
     on_tables = weights.others and weights.in_tables
     longest = _LONGEST_ON_TABLES if on_tables else _LONGEST_WALK
     wanted = min(longest, _WALK / count**0.25)
+    if weights.averages and 0 < weights.others < weights.in_tables:
+        each = query.noise_multiplier / query.denominator
+        hidden = math.sqrt(_CLEAR_SIGNAL * each / math.sqrt(rounds))
+        wanted *= min(max(hidden, 1.0), _WHERE_AVERAGED)
     clip = 1.0 if query.rescale else query.l2_norm_clip
     noise = clip * query.noise_multiplier / query.denominator
     signal = _SIGNAL * clip / math.sqrt(count)
@@ -215,6 +225,10 @@ def trained_weights(model: keras.Model) -> Weights:
     return Weights(
         in_tables=sum(size for name, size in sizes if name in tables),
         others=sum(size for name, size in sizes if name not in tables),
+        averages=any(
+            isinstance(layer, keras.layers.GlobalAveragePooling1D)
+            for layer in layers_of(model)
+        ),
     )
 
 

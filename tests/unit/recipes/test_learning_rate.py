@@ -152,6 +152,8 @@ class TestTheRate:
             (Weights(0, 10_000), 0.2),
             (Weights(0, 300), 0.3),
             (Weights(80_000, 300), 0.48),
+            (Weights(200, 300, averages=True), 0.48),
+            (Weights(0, 300, averages=True), 0.3),
             (Weights(80_000, 0), 0.3),
             (Weights(80_000, 10_000), 0.2),
         ],
@@ -161,6 +163,19 @@ class TestTheRate:
         chosen = chosen_rate(optimizers.SGD(), query(), ROUNDS, weights)
 
         assert chosen.walk == pytest.approx(walk_, abs=0.005)
+
+    @pytest.mark.parametrize(
+        ("signal", "walk_"), [(2_000, 0.96), (5_000, 0.68), (math.inf, 0.48)]
+    )
+    def test_is_larger_where_rows_of_tables_are_averaged(
+        self, signal, walk_
+    ) -> None:
+        noise = math.sqrt(ROUNDS) * 512 / signal
+        weights = Weights(80_000, 300, averages=True)
+
+        chosen = chosen_rate(optimizers.SGD(), query(noise), ROUNDS, weights)
+
+        assert chosen.walk == pytest.approx(walk_, abs=0.006)
 
     def test_of_a_script_that_does_not_move_is_left(self) -> None:
         assert chosen_rate(optimizers.SGD(0.0), query(), 5, WEIGHTS) is None
@@ -177,7 +192,7 @@ class TestWeights:
             ]
         )
 
-        assert trained_weights(model) == (4000, 4 * 2 + 2)
+        assert trained_weights(model) == Weights(4000, 4 * 2 + 2, averages=True)
 
     def test_that_are_frozen_do_not_count(self) -> None:
         model = keras.Sequential(
@@ -185,7 +200,7 @@ class TestWeights:
         )
         model.layers[0].trainable = False
 
-        assert trained_weights(model) == (0, 3 * 2 + 2)
+        assert trained_weights(model) == Weights(0, 3 * 2 + 2)
 
     @pytest.mark.parametrize(
         ("x", "first"),
@@ -217,4 +232,4 @@ class TestWeights:
 
         build(model, samples)
 
-        assert trained_weights(model) == (0, 5 * 2 + 2)
+        assert trained_weights(model) == Weights(0, 5 * 2 + 2)
