@@ -132,17 +132,18 @@ def share(interval: str, remedy: str = "", **named: float) -> None:
             raise _error(ValueError, name, value, f"be in {interval}", remedy)
 
 
-def integer_at_least(minimum: int, **named: int) -> None:
+def integer_at_least(minimum: int, remedy: str = "", /, **named: int) -> None:
     """Raises unless every value is an integer >= `minimum` that fits int64."""
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-            raise _error(TypeError, name, value, "be an integer")
+            raise _error(TypeError, name, value, "be an integer", remedy)
         if not minimum <= value < 2**63:
             raise _error(
                 ValueError,
                 name,
                 value,
                 f"be an integer >= {minimum} that fits 64 bits",
+                remedy,
             )
 
 

@@ -39,6 +39,7 @@ from keras_dp.training.advice.outside_the_ledger import (
 )
 from keras_dp.training.advice.preconditions import (
     check_compiled_steps,
+    check_counts,
     check_loss,
     check_no_batching,
     check_no_jit,
@@ -367,8 +368,9 @@ class PrivateModel(HeldModel):
         Raises:
             BudgetExceededError: The target or the account leaves no room for a
                 single round.
-            ValueError: An option does not go with a sampler, or its records
-                hold no targets. Or the ledger has several accounts, and `run`
+            ValueError: A number of epochs, steps or rows is not a possible one.
+                Or an option does not go with a sampler, or its records hold no
+                targets. Or the ledger has several accounts, and `run`
                 names none of them.
         """
         if x is None and self.samples is not None:
@@ -378,8 +380,8 @@ class PrivateModel(HeldModel):
         elif self.samples is not None and x is not self.samples:
             warn_of_other_data(self.optimizer.required_ledger())
         epochs = 1 if epochs is None else epochs
-        _check.integer_at_least(1, epochs=epochs)
         _check.arguments_of(keras.Model.fit, options)
+        check_counts(epochs, {"batch_size": batch_size, **options})
         ready = self._preparation(
             x,
             class_weight=options.get("class_weight"),

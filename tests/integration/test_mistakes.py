@@ -347,6 +347,33 @@ FITS = [
     (lambda: fit(private(), epochs=-1), ValueError, "`epochs` must"),
     (lambda: fit(private(), epochs="a"), TypeError, "`epochs` must be an int"),
     (lambda: fit(private(), epochs=1.5), TypeError, "`epochs` must be an int"),
+    *(
+        (
+            lambda name=name, value=value: fit(private(), **{name: value}),
+            ValueError,
+            f"`{name}` must .*>= 1.*={value}.* Leave it out",
+        )
+        for name, value in (
+            ("batch_size", 0),
+            ("steps_per_epoch", 0),
+            ("steps_per_epoch", -1),
+            ("validation_steps", 0),
+            ("validation_batch_size", -1),
+            ("validation_freq", 0),
+        )
+    ),
+    (lambda: fit(private(), steps_per_epoch="3"), TypeError, "an integer.*'3'"),
+    (
+        lambda: fit(private(), initial_epoch=1),
+        ValueError,
+        "`initial_epoch` must be less than `epochs`, which is 1.*more epochs",
+    ),
+    (lambda: fit(private(), initial_epoch=-1), ValueError, "`initial_epoch` m"),
+    (
+        lambda: fit(private(), X, Y, validation_split=1.5),
+        ValueError,
+        "in .0, 1",
+    ),
     (
         lambda: fit(private(), epoch=3),
         TypeError,

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
@@ -46,6 +46,15 @@ _INSTEAD_OF_METHODS = {
 }
 
 
+# The numbers of batches, of rows or of epochs that `fit` takes.
+_COUNTS = (
+    "batch_size",
+    "steps_per_epoch",
+    "validation_steps",
+    "validation_batch_size",
+    "validation_freq",
+)
+
 # The remedy for each option that must not be given with a sampler.
 _INSTEAD = {
     "y": "Pass PoissonBatches((x, y), ...).",
@@ -77,6 +86,38 @@ def check_no_batching(**options: Any) -> None:
             f"`{given[0]}` must not be given with a sampler, "
             "whose records hold the inputs, targets and sample weights, and "
             f"whose sizes are drawn. Received: {given!r}. {_INSTEAD[given[0]]}"
+        )
+
+
+def check_counts(epochs: int, options: Mapping[str, Any]) -> None:
+    """Raises for numbers of `fit` for which nothing, or too much, would run.
+
+    Keras takes 0 for the default, or fails once it has trained.
+
+    Args:
+        epochs: The epoch to stop before.
+        options: Other arguments of `fit`.
+
+    Raises:
+        TypeError: A number is not an integer.
+        ValueError: It is below 1; `initial_epoch` is not in [0, epochs), or
+            `validation_split` not in [0, 1).
+    """
+    _check.integer_at_least(1, epochs=epochs)
+    for name in _COUNTS:
+        value = options.get(name)
+        is_list = name == "validation_freq" and isinstance(value, Collection)
+        if value is not None and not is_list:
+            remedy = " Leave it out for the default."
+            _check.integer_at_least(1, remedy, **{name: value})
+    _check.share("[0, 1)", validation_split=options.get("validation_split", 0))
+    first = options.get("initial_epoch", 0)
+    _check.integer_at_least(0, initial_epoch=first)
+    if first >= epochs:
+        raise ValueError(
+            f"`initial_epoch` must be less than `epochs`, which is {epochs}. "
+            f"Received: initial_epoch={first}. All these epochs are over; pass "
+            "more epochs to go on."
         )
 
 
