@@ -18,6 +18,7 @@ from keras_dp.ledger import (
     GaussianSum,
     LowerTriangular,
     PoissonSampling,
+    RandomAllocation,
     Round,
     TreeSum,
 )
@@ -108,6 +109,131 @@ def test_a_record_has_one_class_in_all_mechanisms() -> None:
 
     true = epsilon_of(2 * math.sqrt(10))
     assert lower <= true * (1 + 1e-7) <= upper * (1 + 1e-7)
+
+
+TURNS = LowerTriangular(((1.0,), (3.0,), (3.0,), (1.0,)))
+STEPS = BandedToeplitz((1.0, 0.9))
+
+
+def plain(moved):
+    return GaussianSum("plain", moved, 1.0)
+
+
+def in_turn(*queries, probability=1.0):
+    """Returns the rounds of two classes that take turns."""
+    return [
+        over(
+            CyclicPoissonSampling(f"draw-{i // 2}", 2, probability),
+            *([each] if isinstance(each, GaussianSum) else each),
+        )
+        for i, each in enumerate(queries)
+    ]
+
+
+# The queries of the rounds, and for each class how far its record moves its
+# rounds, which are released with noise of their own.
+OF_CLASSES = {
+    "columns of which each class has the best in one cycle": (
+        [[row(TURNS, 4)]] * 4,
+        [(1.0, 3.0), (3.0, 1.0)],
+    ),
+    "a mechanism that was interrupted": (
+        [[row(STEPS, 8)]] * 3,
+        [(math.hypot(1, 0.9), 1.0), (math.hypot(1, 0.9),)],
+    ),
+    "other sums that differ in the cycles": (
+        [plain(1.0), plain(3.0), plain(3.0), plain(1.0)],
+        [(1.0, 3.0), (3.0, 1.0)],
+    ),
+    "other sums that differ in a cycle": (
+        [[row(STEPS, 4)], [row(STEPS, 4), plain(3.0)]] * 2,
+        [(math.hypot(1, 0.9),) * 2, (math.hypot(1, 0.9, 3), math.hypot(1, 3))],
+    ),
+    "bounds of a mechanism that differ": (
+        [
+            [CorrelatedSum("m", bound, 1.0, BandedToeplitz((1.0,)), 4, "m")]
+            for bound in (1.0, 3.0, 3.0, 1.0)
+        ],
+        [(1.0, 3.0), (3.0, 1.0)],
+    ),
+    "mechanisms one after the other": (
+        [[row(FLAT, 2, "a")]] * 2 + [[row(STEEP, 2, "b")]] * 2,
+        [(1.0, 3.0), (3.0, 1.0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("probability", [0.25, 1.0])
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_a_record_is_in_its_class_in_every_cycle(name, probability) -> None:
+    queries, classes = OF_CLASSES[name]
+
+    lower, upper = Fourier().epsilon_bounds(
+        in_turn(*queries, probability=probability),
+        delta=DELTA,
+        neighbours="replace_one",
+    )
+
+    true = max(
+        Fourier().epsilon(
+            [over(PoissonSampling(probability), plain(each)) for each in moved],
+            delta=DELTA,
+            neighbours="replace_one",
+        )
+        for moved in classes
+    )
+    assert lower <= true * (1 + 1e-7)
+    assert true <= upper * (1 + 1e-7)
+
+
+SUMS = [plain(1.0)] * 4
+PARTS = [[row(STEPS, 8)]] * 4
+
+
+@pytest.mark.parametrize(
+    ("queries", "true"),
+    [
+        (
+            SUMS,
+            [over(RandomAllocation(each, 2), plain(1.0)) for each in "aabb"],
+        ),
+        (PARTS, in_turn(*[[row(STEPS, 4)]] * 4)),
+    ],
+    ids=["plain sums", "a mechanism that was interrupted"],
+)
+def test_a_class_may_be_a_secret(queries, true) -> None:
+    def bounds(rounds):
+        return Fourier().epsilon_bounds(
+            rounds, delta=DELTA, neighbours="add_or_remove_one"
+        )
+
+    lower, upper = bounds(in_turn(*queries))
+    others = bounds(true)
+
+    assert 0 < lower <= others.upper
+    assert others.lower <= upper
+
+
+@pytest.mark.parametrize("probability", [0.25, 1.0])
+@pytest.mark.parametrize("ran", [3, 4])
+def test_control_classes_reach_what_ran(probability, ran) -> None:
+    """Of a mechanism of four rounds, of which three or all ran."""
+    rounds = in_turn(
+        *[[row(STEPS, 4), plain(1.0)]] * ran, probability=probability
+    )
+    norms = [math.hypot(1, 0.9, 1), math.hypot(1, 0.9 * (ran == 4), 1)]
+
+    lower, upper = Fourier().epsilon_bounds(
+        rounds, delta=DELTA, neighbours="replace_one"
+    )
+
+    true = Fourier().epsilon(
+        [over(PoissonSampling(probability), plain(each)) for each in norms],
+        delta=DELTA,
+        neighbours="replace_one",
+    )
+    assert lower == pytest.approx(true, rel=1e-4)
+    assert (upper <= true * (1 + 1e-7)) == (ran == 4)
 
 
 CYCLES = [

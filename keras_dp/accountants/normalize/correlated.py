@@ -31,24 +31,25 @@ bins, or less (docs/accounting.md, Theorem 3). Neither are two mechanisms over
 one draw of classes.
 """
 
-import dataclasses
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     Mechanism,
-    SampledGaussian,
 )
 from keras_dp.accountants.normalize.one_round import (
     binned,
+    cyclic,
     gaussian_between,
-    mechanism_of,
 )
 from keras_dp.accountants.normalize.participations import (
+    Sensitivity,
+    column_norm,
     is_banded,
+    is_toeplitz,
     largest_column_norm,
     sensitivity_of_classes,
     sensitivity_of_epochs,
@@ -62,7 +63,6 @@ from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
     FullDataset,
-    PoissonSampling,
     SamplingByContents,
     SamplingEvent,
     Strategy,
@@ -72,16 +72,33 @@ from keras_dp.ledger import (
 
 
 class _Mechanism(NamedTuple):
-    """A whole mechanism: its rounds may differ in their bounds and noise."""
+    """A whole mechanism: its rounds may differ in their bounds and noise.
+
+    Attributes:
+        ran: How many of its rounds, from the first on, a record is known to be
+            able to reach: those that ran; 0 if they differ.
+        begins: The cycle of its first round.
+    """
 
     strategy: Strategy
     rounds: int
     sensitivity: float
+    ran: int
+    begins: int
 
     @property
     def of_one_participation(self) -> float:
         return self.sensitivity * largest_column_norm(
             self.strategy, self.rounds
+        )
+
+    def reached_in(self, cycle: int, classes: int) -> float:
+        """Returns what one participation in the first round reaches."""
+        place = (cycle - self.begins) * classes
+        if not 0 <= place < self.ran:
+            return 0.0
+        return self.sensitivity * column_norm(
+            self.strategy, self.rounds, self.ran, place
         )
 
 
@@ -171,9 +188,10 @@ class CorrelatedRounds:
                 strategies.
         """
         mechanisms = {
-            name: _whole(events) for name, events in self._events.items()
+            name: _whole(events, self._places[name])
+            for name, events in self._events.items()
         }
-        amplified = set()
+        amplified, unknown = set[str](), self._by_chance.copy()
         for draw, cycles in self._cycles.items():
             own = {
                 each.mechanism_id
@@ -185,8 +203,13 @@ class CorrelatedRounds:
                 self._separation(name, mechanisms[name]) == draw.classes
                 for name in own
             )
-            in_bins = draw.probability == 1 and neighbours != "replace_one"
-            if in_turn and in_bins and len(own) == 1 and draw.classes > 1:
+            # Whoever replaces a record may know its class.
+            is_secret = draw.probability == 1 and neighbours != "replace_one"
+            is_secret &= draw.classes > 1
+            alone = len(own) == 1 and not any(
+                each.sensitivity for some in cycles.values() for each in some
+            )
+            if in_turn and is_secret and len(own) == 1:
                 amplified |= own
                 (whole,) = (mechanisms[name] for name in own)
                 found = binned(
@@ -194,6 +217,7 @@ class CorrelatedRounds:
                     whole.rounds,
                     draw.classes,
                     whole.sensitivity,
+                    whole.ran,
                 )
                 if found:
                     yield found, 1
@@ -205,29 +229,31 @@ class CorrelatedRounds:
             )
             if hides:
                 amplified |= own
-            plain = {
-                each.sensitivity for some in cycles.values() for each in some
+            # A record of the first class is also where these move most.
+            unknown |= {
+                name
+                for name in own
+                if is_secret
+                or not (alone or is_toeplitz(mechanisms[name].strategy))
             }
-            # In its one class a record may not be where others move most.
-            is_reached = draw.probability == 1 and len(plain) == 1
-            is_reached &= not hides or len(own) <= 1
-            for sensitivity, times in self._of_cycles(
-                draw, own if hides else set(), mechanisms
+            for moved, times in self._of_cycles(
+                draw, mechanisms, own if hides else set(), is_secret
             ).items():
-                if is_reached or (hides and draw.probability < 1):
-                    yield from _sampled(
-                        draw.probability, sensitivity, times, neighbours
-                    )
-                elif sensitivity:
-                    # Nothing hides that a record takes part, if it does.
-                    yield gaussian_between(0.0, sensitivity, neighbours), times
+                if not moved.upper:
+                    continue
+                if hides and draw.probability < 1:
+                    yield cyclic(draw.probability, *moved, neighbours), times
+                    continue
+                # Nothing hides that a record takes part, if it does.
+                lower = moved.lower if draw.probability == 1 else 0.0
+                yield gaussian_between(lower, moved.upper, neighbours), times
         spans = {name: self._of_tree(name) for name in self._trees}
         for name, mechanism in mechanisms.items():
             if name not in amplified:
                 spans[name] = self._unamplified(name, mechanism)
         for name in spans:
             # In an epoch a record may be where it moves the other release.
-            if name in self._by_chance or self._places[name].keys() & others:
+            if name in unknown or self._places[name].keys() & others:
                 spans[name] = spans[name]._replace(lower=0.0)
         rounds = {
             SpanRound(shared, epoch)
@@ -238,44 +264,50 @@ class CorrelatedRounds:
             yield gaussian_between(*moved, neighbours), 1
 
     def _of_cycles(
-        self, draw: _Draw, own: set[str], mechanisms: dict[str, _Mechanism]
-    ) -> Counter[float]:
+        self,
+        draw: _Draw,
+        mechanisms: dict[str, _Mechanism],
+        own: set[str],
+        is_secret: bool,
+    ) -> Counter[Sensitivity]:
         """Returns the sensitivities of the cycles of a draw, counted.
+
+        The lower ones are for a record of the first class. If the class is a
+        secret, they are for the sum of the rounds of a cycle, of which the
+        record is in one.
 
         Args:
             draw: The draw of classes.
-            own: The mechanisms that are a part of the cycles.
             mechanisms: All mechanisms.
+            own: Those that are a part of the cycles.
+            is_secret: Whether the class of a record is a secret.
         """
-        found = Counter[float]()
-        for cycle in self._cycles[draw].values():
-            times = -(-cycle.total() // draw.classes)
-            found[
-                max(self._moved(each, mechanisms, own) for each in cycle)
-            ] += times
+        found = Counter[Sensitivity]()
+        largest = {name: mechanisms[name].of_one_participation for name in own}
+        first_ran = True
+        for number, cycle in sorted(self._cycles[draw].items()):
+            is_full = cycle.total() >= draw.classes
+            upper, lower = max(_moved(each, largest) for each in cycle), 0.0
+            if is_secret and is_full:
+                least = min(each.sensitivity for each in cycle)
+                lower = least / math.sqrt(draw.classes)
+            elif first_ran and not is_secret:
+                columns = {
+                    name: mechanisms[name].reached_in(number, draw.classes)
+                    for name in own
+                }
+                lower = min(_moved(each, columns) for each in cycle)
+            first_ran &= is_full  # Classes take turns, from the first on.
+            found[Sensitivity(lower, upper)] += 1
+            beyond = -(-cycle.total() // draw.classes) - 1
+            found[Sensitivity(0.0, upper)] += beyond
         if own:
             found += _still_to_come(
                 [mechanisms[name] for name in own],
                 [len(self._places[name]) for name in own],
                 draw.classes,
             )
-        return found
-
-    def _moved(
-        self,
-        release: Release,
-        mechanisms: dict[str, _Mechanism],
-        own: set[str],
-    ) -> float:
-        """Returns the sensitivity of one participation in a cycle."""
-        return math.hypot(
-            release.sensitivity,
-            *(
-                mechanisms[each.mechanism_id].of_one_participation
-                for each in _rows(release)
-                if each.mechanism_id in own
-            ),
-        )
+        return +found
 
     def _separation(self, name: str, mechanism: _Mechanism) -> int | None:
         """Returns the least distance of two rounds that a record takes part in.
@@ -323,14 +355,14 @@ class CorrelatedRounds:
 
     def _unamplified(self, name: str, mechanism: _Mechanism) -> Span:
         places = self._places[name]
-        strategy, rounds, moved = mechanism
+        strategy, rounds, moved, ran, _ = mechanism
         if not moved:
             return Span(0.0, 0.0, 0.0)
         if places.total() > rounds:  # Such rounds cannot be of this mechanism.
             return Span(math.inf, math.inf, math.inf)
         separation = self._separation(name, mechanism)
         # A part of a mechanism costs the whole, which nobody reaches.
-        is_reached = places.total() == rounds
+        is_reached = ran == rounds
         if all(isinstance(place, str) for place in places):
             found = sensitivity_of_epochs(
                 strategy, rounds, tuple(places.values())
@@ -360,7 +392,15 @@ def _rows(release: Release) -> Iterator[CorrelatedSum]:
             yield each
 
 
-def _whole(events: Iterable[CorrelatedSum]) -> _Mechanism:
+def _moved(release: Release, columns: Mapping[str, float]) -> float:
+    """Returns how far a record moves a release, given mechanisms' columns."""
+    found = (columns.get(each.mechanism_id, 0.0) for each in _rows(release))
+    return math.hypot(release.sensitivity, *found)
+
+
+def _whole(
+    events: Iterable[CorrelatedSum], places: Counter[_Place]
+) -> _Mechanism:
     """Returns a mechanism of the largest bound and the least noise."""
     first, *others = events = list(events)
     if any(
@@ -373,25 +413,22 @@ def _whole(events: Iterable[CorrelatedSum]) -> _Mechanism:
         )
     bound = max(each.l2_norm_bound for each in events)
     noise = min(each.noise_stddev for each in events)
-    return _Mechanism(first.strategy, first.rounds, ratio(bound, noise))
-
-
-def _sampled(
-    probability: float, sensitivity: float, times: int, neighbours: Neighbours
-) -> Iterator[tuple[Mechanism, int]]:
-    """Yields Poisson rounds, unless they release nothing."""
-    found = mechanism_of(
-        PoissonSampling(probability), Release(sensitivity), neighbours
+    are_alike = all(
+        (each.l2_norm_bound, each.noise_stddev) == (bound, noise)
+        for each in events
     )
-    if isinstance(found, SampledGaussian):
-        found = dataclasses.replace(found, samples_all=False)
-    if found:
-        yield found, times
+    return _Mechanism(
+        first.strategy,
+        first.rounds,
+        ratio(bound, noise),
+        places.total() if are_alike else 0,
+        min((each[1] for each in places if isinstance(each, tuple)), default=0),
+    )
 
 
 def _still_to_come(
     mechanisms: list[_Mechanism], cycles: list[int], classes: int
-) -> Counter[float]:
+) -> Counter[Sensitivity]:
     """Returns the cycles of mechanisms that have not begun.
 
     Args:
@@ -403,7 +440,7 @@ def _still_to_come(
         -(-mechanism.rounds // classes) - ran
         for mechanism, ran in zip(mechanisms, cycles, strict=True)
     ]
-    return Counter(
+    uppers = (
         math.hypot(
             *(
                 mechanism.of_one_participation
@@ -413,3 +450,4 @@ def _still_to_come(
         )
         for number in range(max(left, default=0))
     )
+    return Counter(Sensitivity(0.0, each) for each in uppers)

@@ -23,6 +23,8 @@ import numpy as np
 
 from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.normalize.mechanisms import (
+    UNREACHED,
+    BallsInBinsGaussian,
     CountedMechanism,
     DiscreteGaussian,
     FixedSizeGaussian,
@@ -92,21 +94,40 @@ def few_kinds(
     [1.1, 5.0]
     """
     sizes = Counter(type(mechanism) for mechanism, _ in rounds)
+    reached = tuple(CountedMechanism(_reached(m), n) for m, n in rounds)
     if len(rounds) <= most and all(
         sizes[kind] <= limit for kind, limit in _MOST_OF.items()
     ):
-        return FewKinds(rounds, _reached(rounds))
+        return FewKinds(rounds, rounds if reached == rounds else reached)
+    found = _rounded(rounds, most)
+    if reached == rounds:
+        return found
+    return FewKinds(found.upper, _rounded(reached, most).lower)
+
+
+def _reached(mechanism: Mechanism) -> Mechanism:
+    """Returns what two data sets reach."""
+    changes: dict[str, Any] = {}
+    if isinstance(mechanism, BallsInBinsGaussian):
+        if mechanism.ran is not None:
+            changes = {"rounds": mechanism.ran, "ran": None}
+    elif (most := getattr(mechanism, "most_noise", None)) is not None:
+        changes = {"noise_multiplier": most, "most_noise": None}
+    if UNREACHED in changes.values() or 0 in changes.values():
+        return Gaussian(UNREACHED)
+    return dataclasses.replace(mechanism, **changes) if changes else mechanism
+
+
+def _rounded(rounds: tuple[CountedMechanism, ...], most: int) -> FewKinds:
+    """Returns rounds of about `most` kinds from both sides."""
     upper: Counter[Mechanism] = Counter()
     lower: Counter[Mechanism] = Counter()
     cells: defaultdict[int, list[_Cell]] = defaultdict(list)
     for alike in _alike(rounds):
         first = alike[0].mechanism
         if isinstance(first, Gaussian | DiscreteGaussian):
-            for kinds, sign, each in (
-                (upper, -1, tuple(alike)),
-                (lower, 1, _reached(tuple(alike))),
-            ):
-                total = math.fsum(n / m.noise_multiplier**2 for m, n in each)
+            total = math.fsum(n / m.noise_multiplier**2 for m, n in alike)
+            for kinds, sign in ((upper, -1), (lower, 1)):
                 kinds[type(first)(total**-0.5 * (1 + sign * _ROUNDING))] += 1
         elif can_be_rounded(first):
             limit = min(most, _MOST_OF.get(type(first), most))
@@ -120,19 +141,6 @@ def few_kinds(
             upper[cell.dominating] += count
             lower[cell.dominated] += count
     return FewKinds(in_order(upper), in_order(lower))
-
-
-def _reached(
-    rounds: tuple[CountedMechanism, ...],
-) -> tuple[CountedMechanism, ...]:
-    """Returns what two data sets reach; the same object if that is exact."""
-    found = tuple(
-        CountedMechanism(each.reached, count)
-        if isinstance(each, Gaussian)
-        else CountedMechanism(each, count)
-        for each, count in rounds
-    )
-    return rounds if found == rounds else found
 
 
 def can_be_rounded(mechanism: Mechanism) -> bool:
@@ -165,10 +173,14 @@ def _with_numbers(
     mechanism: Any, noise: float, probability: float
 ) -> Mechanism:
     """Returns the mechanism with other numbers, where it has them."""
-    changes: dict[str, Any] = {"noise_multiplier": noise}
-    names = [field.name for field in dataclasses.fields(mechanism)]
-    if "sampling_probability" in names:
-        changes["sampling_probability"] = probability
+    numbers = {
+        "noise_multiplier": noise,
+        "sampling_probability": probability,
+        "most_noise": None,
+        "ran": None,
+    }
+    names = {field.name for field in dataclasses.fields(mechanism)}
+    changes: Any = {name: numbers[name] for name in numbers.keys() & names}
     changed: Mechanism = dataclasses.replace(mechanism, **changes)
     return changed
 

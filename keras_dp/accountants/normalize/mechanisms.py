@@ -23,6 +23,10 @@ from keras_dp.ledger import (
     TrialLaw,
 )
 
+# A noise multiplier in which nothing is seen. With more noise 1/z^2 would
+# underflow, and the release would count as free; with less than its reciprocal
+# 1/z^2 would overflow, and it counts as bare.
+UNREACHED = 1e100
 # More than the rounding of a sum and of a few products.
 _ROUND_UP = 1 + 1e-14
 
@@ -34,18 +38,13 @@ class Gaussian:
     Attributes:
         noise_multiplier: Stddev over sensitivity under the chosen relation.
         most_noise: The same for what two data sets are known to reach; `None`
-            if it is no larger.
+            if it is no larger, `UNREACHED` if none are known to reach any.
         sampling_probability: 1, as nothing amplifies.
     """
 
     noise_multiplier: float
     most_noise: float | None = None
     sampling_probability: ClassVar[float] = 1.0
-
-    @property
-    def reached(self) -> "Gaussian":
-        """The Gaussian that two data sets are known to reach."""
-        return self if self.most_noise is None else Gaussian(self.most_noise)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,11 +77,13 @@ class SampledGaussian:
             `SampledGaussianGroup` says. Where classes take turns, the records
             of a group can be in different rounds, which correlated noise
             connects. No pair is proven for such a group.
+        most_noise: As for `Gaussian`, of a record whose class is known.
     """
 
     noise_multiplier: float
     sampling_probability: float
     samples_all: bool = dataclasses.field(default=True, repr=False)
+    most_noise: float | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,10 +110,12 @@ class SampledGaussianReplaceOne:
         noise_multiplier: `z`, stddev over the bound of *one* record (twice
             that bound is only reached if the record is in the sample).
         sampling_probability: `q`, in (0, 1).
+        most_noise: As for `SampledGaussian`.
     """
 
     noise_multiplier: float
     sampling_probability: float
+    most_noise: float | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -197,6 +200,8 @@ class BallsInBinsGaussian:
         strategy: C.
         rounds: The number of its rounds.
         bins: `b` >= 2.
+        ran: How many of its rounds a record is known to be able to reach, those
+            that ran; `None` if all.
         sampling_probability: 1: no round is amplified alone.
     """
 
@@ -204,13 +209,15 @@ class BallsInBinsGaussian:
     strategy: Strategy
     rounds: int
     bins: int
+    ran: int | None = dataclasses.field(default=None, repr=False)
     sampling_probability: ClassVar[float] = 1.0
 
     @property
     def told(self) -> Gaussian:
         """Returns what dominates it: the adversary is told the bin."""
         moved = strategy_sensitivity(self.strategy, self.rounds, self.bins)
-        return Gaussian(self.noise_multiplier / moved.upper / _ROUND_UP)
+        least = self.noise_multiplier / moved.upper / _ROUND_UP
+        return Gaussian(least, UNREACHED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

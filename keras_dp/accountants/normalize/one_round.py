@@ -10,6 +10,7 @@ from keras_dp.accountants.normalize.adjacency import (
     is_amplified,
 )
 from keras_dp.accountants.normalize.mechanisms import (
+    UNREACHED,
     AdditiveNoise,
     BallsInBinsGaussian,
     DiscreteGaussian,
@@ -24,10 +25,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     Slack,
     WithReplacementGaussian,
 )
-from keras_dp.accountants.normalize.release import (
-    LARGEST_NOISE_MULTIPLIER,
-    Release,
-)
+from keras_dp.accountants.normalize.release import Release
 from keras_dp.accountants.normalize.truncation import truncation_exposure
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
@@ -168,7 +166,7 @@ def allocated(
 
 
 def binned(
-    strategy: Strategy, rounds: int, bins: int, sensitivity: float
+    strategy: Strategy, rounds: int, bins: int, sensitivity: float, ran: int
 ) -> Mechanism | None:
     """Returns the mechanism of correlated noise and of balls in bins.
 
@@ -177,12 +175,34 @@ def binned(
         rounds: The number of rounds.
         bins: The number of bins, >= 2.
         sensitivity: The bound of a record, in stddevs of the noise.
+        ran: How many of the rounds, from the first on, a record can reach.
     """
     if not sensitivity:
         return None
     return BallsInBinsGaussian(
-        _noise_multiplier(sensitivity), strategy, rounds, bins
+        _noise_multiplier(sensitivity),
+        strategy,
+        rounds,
+        bins,
+        None if ran == rounds else ran,
     )
+
+
+def cyclic(
+    probability: float, lower: float, upper: float, neighbours: Neighbours
+) -> Mechanism:
+    """Returns a cycle of a Poisson sample, one class a round.
+
+    Args:
+        probability: Chance of a record, in (0, 1).
+        lower: A record whose class is known reaches it, or 0.
+        upper: No record exceeds it, > 0.
+        neighbours: The adjacency relation.
+    """
+    least, most = _noise_multiplier(upper), _most_noise(lower, upper)
+    if neighbours == "replace_one":
+        return SampledGaussianReplaceOne(least, probability, most)
+    return SampledGaussian(least, probability, False, most)
 
 
 def gaussian_between(
@@ -196,12 +216,9 @@ def gaussian_between(
         neighbours: The adjacency relation.
     """
     distance = SENSITIVITY[neighbours]
-    least = _noise_multiplier(upper * distance)
-    if upper <= lower * _CLOSE:
-        return Gaussian(least)
-    moved = lower * distance
     return Gaussian(
-        least, _ROUND_UP / moved if moved else LARGEST_NOISE_MULTIPLIER
+        _noise_multiplier(upper * distance),
+        _most_noise(lower * distance, upper * distance),
     )
 
 
@@ -226,12 +243,18 @@ def _additive(release: Release, probability: float) -> AdditiveNoise:
     return AdditiveNoise(z, probability, release.encodings, release.is_discrete)
 
 
+def _most_noise(lower: float, upper: float) -> float | None:
+    if upper <= lower * _CLOSE:
+        return None
+    return min(_ROUND_UP / lower, UNREACHED) if lower else UNREACHED
+
+
 def _noise_multiplier(sensitivity: float) -> float:
     """Returns `1 / sensitivity`, rounded down to 12 digits.
 
     A number that is one of 12 digits but for the rounding of the division
     stays what it is.
     """
-    if sensitivity > LARGEST_NOISE_MULTIPLIER:
+    if sensitivity > UNREACHED:
         return 0.0
     return float(_DIGITS.create_decimal_from_float(1 / sensitivity * _ROUND_UP))

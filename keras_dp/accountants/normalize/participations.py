@@ -149,11 +149,10 @@ def sensitivity_of_classes(
         Bounds, of which a record with numbers 1 and -1 reaches the lower one.
     """
     whole = strategy_sensitivity(strategy, rounds, classes)
-    is_toeplitz = strategy.first_column(rounds) is not None
-    if is_toeplitz and whole.upper <= whole.lower * _CLOSE:
+    if is_toeplitz(strategy) and whole.upper <= whole.lower * _CLOSE:
         return whole
     # Other classes of a Toeplitz matrix move the same rows, but for the last.
-    firsts = range(1 if is_toeplitz else min(classes, rounds))
+    firsts = range(1 if is_toeplitz(strategy) else min(classes, rounds))
     found = [
         _of_pattern(strategy, rounds, range(first, rounds, classes))
         for first in firsts
@@ -193,6 +192,28 @@ def sensitivity_of_epochs(
 def largest_column_norm(strategy: Strategy, rounds: int) -> float:
     """Returns an upper bound on the sensitivity to one participation."""
     return strategy_sensitivity(strategy, rounds, rounds, 1).upper
+
+
+@functools.lru_cache(maxsize=256)
+def column_norm(strategy: Strategy, rounds: int, ran: int, place: int) -> float:
+    """Returns what one participation reaches in the rows that ran.
+
+    Args:
+        strategy: C.
+        rounds: The number of its rounds.
+        ran: How many of its rows ran, > `place`.
+        place: The round in which the record takes part.
+    """
+    if not is_toeplitz(strategy):
+        return _of_pattern(strategy, ran, [place]).lower
+    if place + min(strategy.bands or rounds, rounds) <= ran:
+        return largest_column_norm(strategy, rounds)
+    return _of_pattern(strategy, ran - place, [0]).lower
+
+
+def is_toeplitz(strategy: Strategy) -> bool:
+    """Returns whether its columns are one column, cut off at the end."""
+    return strategy.first_column(1) is not None
 
 
 def is_banded(strategy: Strategy, bands: int) -> bool:

@@ -4,7 +4,7 @@ import functools
 import math
 from typing import NamedTuple
 
-from keras_dp.accountants.normalize.mechanisms import Encoding
+from keras_dp.accountants.normalize.mechanisms import UNREACHED, Encoding
 from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
@@ -19,10 +19,6 @@ from keras_dp.ledger import (
     ThresholdedSum,
     TreeSum,
 )
-
-# With more noise 1/z^2 would underflow, and the release would count as free;
-# with less than its reciprocal 1/z^2 would overflow, and it counts as bare.
-LARGEST_NOISE_MULTIPLIER = 1e100
 
 
 class Release(NamedTuple):
@@ -64,9 +60,9 @@ def ratio(bound: float, noise: float) -> float:
     """Returns `bound / noise`, 0 only if `bound` is, `inf` if too large."""
     if bound == 0:
         return 0.0
-    if noise == 0 or bound / noise > LARGEST_NOISE_MULTIPLIER:
+    if noise == 0 or bound / noise > UNREACHED:
         return math.inf
-    return max(bound / noise, 1 / LARGEST_NOISE_MULTIPLIER)
+    return max(bound / noise, 1 / UNREACHED)
 
 
 def released(queries: tuple[SumQueryEvent, ...]) -> Release:
