@@ -20,6 +20,9 @@ from keras.src.trainers.data_adapters.array_data_adapter import (
     ArrayDataAdapter,
     can_convert_arrays,
 )
+from keras.src.trainers.data_adapters.array_slicing import (
+    train_validation_split,
+)
 from keras.src.utils import io_utils
 
 from keras_dp._override import override
@@ -549,32 +552,50 @@ def penalties_of(model: keras.Model) -> list[Any]:
 # TensorFlow.
 
 
-def untuned_arrays(
-    x: Any, y: Any, options: Mapping[str, Any]
-) -> tf.data.Dataset | None:
-    """Returns the data set that Keras makes of arrays, without its tuning.
+def untuned_arrays(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns arguments of `fit`, with arrays as a data set without tuning.
 
-    `ArrayDataAdapter`, Keras 3.15. TensorFlow 2.21 has a thread that tunes the
-    data set, and may wake it too early when the iterator ends. `fit` then waits
-    until it wakes by itself, for up to as long as the training took.
+    `ArrayDataAdapter` and `train_validation_split`, Keras 3.15. TensorFlow 2.21
+    has a thread that tunes the data set, and may wake it too early when the
+    iterator ends. `fit` then waits until it wakes by itself, for up to as long
+    as the training took.
 
     Args:
-        x: Inputs.
-        y: Targets, or `None`.
-        options: `batch_size`, `steps`, `shuffle`, `sample_weight` and
-            `class_weight`, as the adapter takes them.
+        given: `x`, `y`, `batch_size` and other arguments.
 
     Returns:
-        A data set; `None` if these are not arrays.
+        Arguments that train on the same batches; the same ones if `x`, `y` and
+        `sample_weight` are not arrays.
     """
-    if not can_convert_arrays((x, y, options["sample_weight"])):
-        return None
-    adapter = ArrayDataAdapter(x, y, **options)
+    arrays = given["x"], given["y"], given.get("sample_weight")
+    if not can_convert_arrays(arrays):
+        return given
+    held_back, share = (
+        given.get("validation_data"),
+        given.get("validation_split"),
+    )
+    if share and held_back is None:
+        arrays, held_back = train_validation_split(arrays, share)
+    adapter = ArrayDataAdapter(
+        *arrays,
+        batch_size=given["batch_size"],
+        steps=given.get("steps_per_epoch"),
+        shuffle=given.get("shuffle", True),
+        class_weight=given.get("class_weight"),
+    )
     untuned = tf.data.Options()
     untuned.autotune.enabled = False
     dataset = adapter.get_tf_dataset().with_options(untuned)
     count = tf.data.experimental.assert_cardinality(adapter.num_batches)
-    return dataset.apply(count)
+    # Keras still takes the batch size for validation data.
+    return {
+        **given,
+        **dict.fromkeys(("y", "sample_weight", "class_weight")),
+        "x": dataset.apply(count),
+        "shuffle": False,
+        "validation_data": held_back,
+        "validation_split": 0.0,
+    }
 
 
 def dataset_stages(dataset: Any) -> list[str]:

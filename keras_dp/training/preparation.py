@@ -87,28 +87,10 @@ class Preparation(NamedTuple):
                 self.replicas.nothing() if nothing else self.adapter.dataset()
             )
             return {**given, "x": data}
-        if (
-            self.replicas.are_many
-            or options.get("validation_split")
-            or keras.config.max_steps_per_epoch() is not None
-        ):
+        # Replicas wait with and without the tuning.
+        if self.replicas.are_many or keras.config.max_steps_per_epoch():
             return given
-        data = untuned_arrays(
-            self.adapter.source,
-            y,
-            {
-                "batch_size": batch_size,
-                "steps": options.get("steps_per_epoch"),
-                "shuffle": options.get("shuffle", True),
-                "sample_weight": options.get("sample_weight"),
-                "class_weight": options.get("class_weight"),
-            },
-        )
-        if data is None:
-            return given
-        # Keras still takes the batch size for validation data.
-        of_arrays = dict.fromkeys(("y", "sample_weight", "class_weight"))
-        return {**given, **of_arrays, "x": data, "shuffle": False}
+        return untuned_arrays(given)
 
     def keras_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the options for Keras's own `fit`.

@@ -37,16 +37,20 @@ class _Adds(keras.layers.Layer):
 
 def _makes_data_sets_of_arrays(untuned_arrays):
     """The batches are those of Keras's own data set."""
-    options = {"batch_size": 4, "steps": None, "shuffle": False}
-    options |= {"sample_weight": None, "class_weight": {0: 1.0, 1: 3.0}}
-    x, y = np.arange(6.0), np.array([0, 1, 1, 0, 1, 0])
-    assert untuned_arrays(iter([x]), None, options) is None
+    x, y = np.arange(8.0), np.array([0, 1, 1, 0, 1, 0, 1, 1])
+    given = {"x": x, "y": y, "batch_size": 4, "shuffle": False}
+    given |= {"class_weight": {0: 1.0, 1: 3.0}, "validation_split": 0.25}
+    unknown = {**given, "x": iter([x])}
+    assert untuned_arrays(unknown) is unknown
 
-    dataset = untuned_arrays(x, y, options)
+    found = untuned_arrays(given)
 
+    dataset, held_back = found["x"], found["validation_data"]
     batches = [[part.numpy().tolist() for part in each] for each in dataset]
-    expected = [(x[:4], y[:4], [1, 3, 3, 1]), (x[4:], y[4:], [3, 1])]
+    expected = [(x[:4], y[:4], [1, 3, 3, 1]), (x[4:6], y[4:6], [3, 1])]
     assert batches == [list(map(list, each)) for each in expected]
+    assert [list(each) for each in held_back[:2]] == [[6.0, 7.0], [1, 1]]
+    assert not found["validation_split"]
     return not dataset.options().autotune.enabled and len(dataset) == 2
 
 
