@@ -48,6 +48,11 @@ class CyclicPoissonBatches(Sampler):
         sampling_probability: Chance of a record to take part in the round of
             its class, in [2^-60, 1].
 
+    Raises:
+        TypeError: An argument is of a wrong type, as for `PoissonBatches`.
+        ValueError: A number is out of its range, or the data does not fit, as
+            for `PoissonBatches`.
+
     Source: Choquette-Choo et al. (2023), arXiv:2306.08153, section 4.
 
     >>> batches = CyclicPoissonBatches(np.arange(1000), classes=20)

@@ -37,6 +37,11 @@ class FixedSizeBatches(Sampler):
     Attributes: those of `Sampler`, and
         sample_size: Number of records in a sample, in [1, N].
 
+    Raises:
+        TypeError: An argument is of a wrong type, as for `PoissonBatches`.
+        ValueError: A number is out of its range, or the data does not fit, as
+            for `PoissonBatches`.
+
     >>> import numpy as np
     >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)
     >>> batches = FixedSizeBatches((x, y), sample_size=32)
