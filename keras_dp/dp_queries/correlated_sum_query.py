@@ -274,14 +274,20 @@ class CorrelatedSumQuery(SummingQuery):
     def schedule(
         self, global_state: CorrelatedState
     ) -> list[tuple[CorrelatedEvent, int]]:
-        mechanism = global_state.secret_mechanism
-        step, found = int(mechanism.noise.step), []
-        while step < self.rounds:
-            noise = mechanism.noise._replace(step=tf.constant(step, tf.int64))
-            state = CorrelatedState(mechanism._replace(noise=noise))
-            left = min(self.period - step % self.period, self.rounds - step)
-            found.append((self.planned_event(state), left))
-            step += left
+        found: list[tuple[CorrelatedEvent, int]] = []
+        step = int(global_state.secret_mechanism.noise.step)
+        if step >= self.rounds:
+            return found
+        event = self.planned_event(global_state)
+        # Eager operations for each mechanism would take milliseconds.
+        mechanism_id = np.asarray(event.mechanism_id)
+        for begin in range(step - step % self.period, self.rounds, self.period):
+            rounds = min(self.period, self.rounds - begin)
+            each = event._replace(
+                rounds=np.int64(rounds), mechanism_id=mechanism_id
+            )
+            found.append((each, begin + rounds - max(begin, step)))
+            mechanism_id = mechanism_id + np.array([0, 1])
         return found
 
     @override

@@ -258,7 +258,8 @@ class CorrelatedRounds:
         rounds = {
             SpanRound(shared, epoch)
             for each, epoch in self._rounds
-            if (shared := each.intersection(spans))
+            # An intersection would go through all spans.
+            if (shared := frozenset(name for name in each if name in spans))
         }
         for moved in together(rounds, spans):
             yield gaussian_between(*moved, neighbours), 1

@@ -135,6 +135,7 @@ def strategy_sensitivity(
     return Sensitivity(found.lower * (1 - margin), found.upper * (1 + margin))
 
 
+@functools.lru_cache(maxsize=256)
 def sensitivity_of_classes(
     strategy: Strategy, rounds: int, classes: int
 ) -> Sensitivity:
@@ -163,6 +164,7 @@ def sensitivity_of_classes(
     )
 
 
+@functools.lru_cache(maxsize=256)
 def sensitivity_of_epochs(
     strategy: Strategy, rounds: int, sizes: tuple[int, ...]
 ) -> Sensitivity:
