@@ -144,19 +144,17 @@ def choose_epsilon(size: Size) -> float:
     rows = []
     chosen = 0.0
     for epsilon in size.budgets:
-        check = noise.check(
-            predictions(noise, epsilon, size.noise_epochs),
-            false_alarm=FALSE_ALARM,
-        )
+        check = noise.check(predictions(noise, epsilon, size.noise_epochs))
+        memorizes = check.pvalue < FALSE_ALARM
         rows.append(
             (
                 "no privacy" if math.isinf(epsilon) else f"{epsilon:g}",
-                f"{check.correct} of {check.labels}",
-                f"{check.p_value:.2g}",
-                "memorizes" if check.memorizes else "passes",
+                f"{check.k} of {check.n}",
+                f"{check.pvalue:.2g}",
+                "memorizes" if memorizes else "passes",
             )
         )
-        if not check.memorizes and not math.isinf(epsilon):
+        if not memorizes and not math.isinf(epsilon):
             chosen = max(chosen, epsilon)
     print_table(("epsilon", "random labels right", "p-value", "check"), rows)
     if not chosen:
