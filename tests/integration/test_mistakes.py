@@ -328,6 +328,11 @@ FITS = [
     (lambda: fit(private(), X), ValueError, "`y` must be given"),
     (lambda: fit(private(), X, Y[:-1]), ValueError, "same number of samples"),
     (
+        lambda: fit(private(), samples((X, Y.astype(str)))),
+        ValueError,
+        "`y` must hold numbers.*text.*np.unique",
+    ),
+    (
         lambda: fit(private(), samples((X[:, :2], Y))),
         ValueError,
         r"expected axis -1 .*value 3, .*\(24, 2\)",

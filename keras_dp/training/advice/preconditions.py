@@ -145,7 +145,7 @@ def check_lengths(data: Any) -> None:
 
 
 def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
-    """Raises if no record of a physical batch is finite.
+    """Raises if targets are text, or no record of a physical batch is finite.
 
     All of them would count as zero, and rounds release nothing but noise.
 
@@ -158,7 +158,13 @@ def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
     Raises:
         PrivateTrainingError: Each record has a number that is not finite in its
             inputs or targets, and none has finite targets and outputs.
+        ValueError: The targets are text.
     """
+    if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in _leaves(y)):
+        raise ValueError(
+            "`y` must hold numbers. Received: targets of text. Number the "
+            "classes, such as by np.unique(y, return_inverse=True)."
+        )
     rows = keras.tree.flatten(x)[0].shape[0]
     real = np.ones(rows, bool) if mask is None else np.asarray(mask)
     if not real.any() or (real & _finite_rows((x, y), rows)).any():
@@ -175,11 +181,15 @@ def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
     )
 
 
+def _leaves(nest: Any) -> list[Any]:
+    return [leaf for leaf in keras.tree.flatten(nest) if leaf is not None]
+
+
 def _finite_rows(nest: Any, rows: int) -> np.ndarray:
     """Returns which rows have only finite numbers, `[rows]`."""
     finite = np.ones(rows, bool)
-    for leaf in keras.tree.flatten(nest):
-        if leaf is None or not tf.as_dtype(leaf.dtype).is_floating:
+    for leaf in _leaves(nest):
+        if not tf.as_dtype(leaf.dtype).is_floating:
             continue
         each = tf.reshape(tf.math.is_finite(leaf), [rows, -1])
         finite &= tf.reduce_all(each, axis=1).numpy()
