@@ -34,6 +34,7 @@ from keras_dp.training.advice.fit_callbacks import (
 )
 from keras_dp.training.advice.outside_the_ledger import (
     warn_of_adapted_layers,
+    warn_of_earlier_training,
     warn_of_other_data,
     warn_of_plain_training,
 )
@@ -277,6 +278,7 @@ class PrivateModel(HeldModel):
             check_no_jit(options)
         super().compile(optimizer, loss, auto_scale_loss=False, **options)
         warn_of_adapted_layers(self.model)
+        warn_of_earlier_training(self.model)
         self._side_queries = side_queries
         self._said = Said(silent=getattr(self, "is_simulation", False))
         self._loss_scale = loss_scale

@@ -38,6 +38,29 @@ def messages(caplog, part):
     return [r.message for r in caplog.records if part in r.message]
 
 
+class TestPlainTraining:
+    @pytest.mark.parametrize("epochs", [0, 2])
+    def test_before_is_named(self, caplog, epochs) -> None:
+        model = network()
+        model.compile("sgd", "mse")
+        model.fit(X, Y, batch_size=10, epochs=epochs, verbose=0)
+
+        with caplog.at_level("WARNING", logger="absl"):
+            keras_dp.make_private(
+                model,
+                (X, Y),
+                target_epsilon=3.0,
+                delta=1e-3,
+                epochs=1,
+                ledger=ledger(),
+            )
+
+        steps = [f"for {2 * epochs} steps"] if epochs else []
+        found = messages(caplog, "without privacy before")
+        assert len(found) == len(steps)
+        assert all(part in found[0] for part in steps)
+
+
 class TestAdaptedLayers:
     def test_are_named_at_compile(self, caplog) -> None:
         scales = layers.Normalization(name="patient_scales")

@@ -59,6 +59,21 @@ def warn_of_adapted_layers(model: keras.Model) -> None:
         )
 
 
+def warn_of_earlier_training(model: keras.Model) -> None:
+    """Warns of a model that an optimizer of Keras has trained before."""
+    optimizer = getattr(model, "optimizer", None)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return
+    if steps := int(keras.ops.convert_to_numpy(optimizer.iterations)):
+        logging.warning(
+            "Model %r was trained without privacy before, for %d steps: no "
+            "ledger covers these, and the weights tell of their data. If it "
+            "was private, begin with a new model.",
+            model.name,
+            steps,
+        )
+
+
 def warn_of_other_ledgers(
     model: keras.Model, ledger: PrivacyLedger | LedgerOfChief
 ) -> None:
