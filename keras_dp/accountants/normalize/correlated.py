@@ -329,10 +329,14 @@ class CorrelatedRounds:
         if any(count != draw.classes for count in full):
             return None
         last = counts[expected[-1]]
+        totals = [
+            self._cycles[draw][number].total() for draw, number in expected
+        ]
         fits = sum(full) + last <= mechanism.rounds and all(
-            self._cycles[draw][number].total() <= draw.classes
-            for draw, number in expected
+            total <= draw.classes for total in totals
         )
+        # Else its last rounds may be of other classes than the first ones.
+        fits &= not full or totals[-1] == last
         return draw.classes if fits else None
 
     def _of_tree(self, name: str) -> Span:

@@ -94,6 +94,12 @@ class TestCyclicSamples:
             [cycle(0), cycle(0, 1, draw="other")],  # Classes are drawn anew.
             [cycle(0), over(FullDataset(), EVENT)],
             [cycle(0, 4), cycle(0, 1, GaussianSum("other", 0.0, 1.0))],
+            # The last cycle may begin with the other sum.
+            [
+                cycle(0),
+                cycle(1, 2),
+                cycle(1, 1, GaussianSum("other", 0.0, 1.0)),
+            ],
         ],
     )
     def test_out_of_step_are_not_amplified(self, rounds) -> None:
