@@ -50,8 +50,7 @@ _ROUNDED_ROWS = 11  # A kernel has as many results as scalars.
 # single block makes two new seeds.
 _SIZES = (1, 16, 256, 1024, 4096, 16384)
 _ALIGNMENT = 64
-# An accelerator draws so many pieces at once: there one piece takes as long to
-# start as to compute.
+# An accelerator draws so many pieces at once: fewer operations start.
 _TOGETHER = 16
 
 # A relative error: compiled operations are contracted and reordered.
@@ -178,8 +177,8 @@ def _in_pieces(
     Args:
         draw: Draws one piece: takes its number of lanes and its own number,
             and returns a tensor or a tuple of tensors, which end with the axis
-            of the lanes. On an accelerator it takes the numbers of several
-            pieces, and returns their lanes one after another.
+            of the lanes. On an accelerator, where there are several pieces,
+            it takes several numbers, and returns their lanes one after another.
         count: The number of values.
         each: The number of values in one lane.
         spec: Takes a number of lanes, and returns the specs of such a piece.
@@ -213,19 +212,23 @@ def _in_groups(
     draw: Callable[[tf.Tensor], Any], pieces: int | tf.Tensor, spec: Any
 ) -> Any:
     """Draws at least so many pieces, of the given specs, in groups."""
-    groups = (pieces + _TOGETHER - 1) // _TOGETHER
+    together = _TOGETHER
+    if not tf.is_tensor(pieces):
+        together = min(together, pieces)
+    groups = (pieces + together - 1) // together
 
     def by_piece(part: tf.Tensor, of: tf.TensorSpec) -> tf.Tensor:
         *rows, lanes = of.shape
-        apart = tf.reshape(part, [*rows, _TOGETHER, lanes])
+        apart = tf.reshape(part, [*rows, together, lanes])
         return tf.experimental.numpy.moveaxis(apart, -2, 0)
 
     def group(number: tf.Tensor) -> Any:
-        drawn = draw(number * _TOGETHER + tf.range(_TOGETHER))
+        each = tf.range(together, dtype=number.dtype)
+        drawn = draw(number * together + each)
         return tf.nest.map_structure(by_piece, drawn, spec)
 
     grouped = tf.nest.map_structure(
-        lambda of: tf.TensorSpec([_TOGETHER, *of.shape], of.dtype), spec
+        lambda of: tf.TensorSpec([together, *of.shape], of.dtype), spec
     )
     drawn = tf.map_fn(group, tf.range(groups), fn_output_signature=grouped)
     return tf.nest.map_structure(
