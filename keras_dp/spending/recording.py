@@ -78,7 +78,7 @@ class RoundRecorder(Generic[Event]):
         self._next_block = 1
         self.ran_out = False
         self._released: list[Event] = []
-        self._block_started = 0.0
+        self._block_started = self._last_ended = 0.0
 
     def cover(self) -> None:
         """Returns once the ledger durably covers one more round.
@@ -104,6 +104,7 @@ class RoundRecorder(Generic[Event]):
         the end of the block.
         """
         self._released.append(event)
+        self._last_ended = time.monotonic()
         if self._used == 1:
             self._compare()
 
@@ -187,7 +188,11 @@ class RoundRecorder(Generic[Event]):
         """Makes the next block a second's worth, at most four times this."""
         if not self._used:
             return
-        seconds = max(time.monotonic() - self._block_started, 1e-6)
+        # What follows the last release, such as validation, is none of its
+        # time. Some callers note no release.
+        seconds = self._last_ended - self._block_started
+        if seconds <= 0:
+            seconds = max(time.monotonic() - self._block_started, 1e-6)
         a_second = max(1, int(self._used * BLOCK_SECONDS / seconds))
         most = 1 if self._adapts() else 4 * self._reserved
         self._next_block = min(a_second, most, LARGEST_BLOCK)

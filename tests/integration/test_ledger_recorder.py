@@ -87,6 +87,27 @@ def test_blocks_of_an_epoch_are_as_large_as_those_of_the_last(
     assert (len(ledger), ledger.unsettled) == (60, 0)
 
 
+def test_what_follows_the_last_round_is_none_of_its_time(monkeypatch) -> None:
+    """Keras validates before an epoch settles its block."""
+    clock = [0.0]
+    monkeypatch.setattr(recording.time, "monotonic", lambda: clock[0])
+    ledger = PrivacyLedger.in_memory(dataset="d")
+    recorder = recording.RoundRecorder(
+        TrainingRun(ledger, most=100),
+        lambda: Round(FullDataset(), QUERIES),
+        events_of=lambda event: event,
+    )
+    for _ in range(20):
+        recorder.cover()
+        clock[0] += 0.01
+        recorder.released(QUERIES)
+    clock[0] += 60.0  # The validation.
+    recorder.settle()
+    recorder.cover()
+
+    assert ledger.unsettled == 64  # Four times the last block.
+
+
 def interrupted_at(
     line: int, ledger: PrivacyLedger
 ) -> tuple[type[BaseException] | None, int]:
