@@ -14,7 +14,9 @@ answers without data.
 """
 
 import concurrent.futures
+import contextlib
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import keras
@@ -58,8 +60,8 @@ class Weights(NamedTuple):
     Attributes:
         in_tables: The number of weights in tables of embeddings.
         others: The number of all other weights.
-        averages: Whether a layer averages along a sequence, such as the words
-            of a text.
+        averages: Whether a layer averages rows of a table along a sequence,
+            such as those of the words of a text.
     """
 
     in_tables: int
@@ -225,11 +227,24 @@ def trained_weights(model: keras.Model) -> Weights:
     return Weights(
         in_tables=sum(size for name, size in sizes if name in tables),
         others=sum(size for name, size in sizes if name not in tables),
-        averages=any(
-            isinstance(layer, keras.layers.GlobalAveragePooling1D)
-            for layer in layers_of(model)
-        ),
+        averages=_averages_rows(layers_of(model)),
     )
+
+
+def _averages_rows(found: Iterable[keras.Layer]) -> bool:
+    """Returns whether an average is that of what an `Embedding` looked up."""
+    rows: set[int] = set()
+    for layer in found:
+        # Some were called never, or several times: they have no one input.
+        with contextlib.suppress(AttributeError, ValueError):
+            taken = id(layer.input) in rows
+            if isinstance(layer, keras.layers.Embedding) or (
+                taken and isinstance(layer, keras.layers.Dropout)
+            ):
+                rows.add(id(layer.output))
+            if taken and isinstance(layer, keras.layers.GlobalAveragePooling1D):
+                return True
+    return False
 
 
 def walk(

@@ -194,6 +194,27 @@ class TestWeights:
 
         assert trained_weights(model) == Weights(4000, 4 * 2 + 2, averages=True)
 
+    @pytest.mark.parametrize("pooled", ["rows", "dropped rows", "a series"])
+    def test_know_whether_rows_are_averaged(self, pooled) -> None:
+        words = keras.Input((5,), dtype="int32")
+        series = keras.Input((9, 2))
+        rows = keras.layers.Embedding(1000, 4)(words)
+        taken = {
+            "rows": rows,
+            "dropped rows": keras.layers.Dropout(0.1)(rows),
+            "a series": keras.layers.Conv1D(4, 3)(series),
+        }[pooled]
+        both = keras.layers.Concatenate()(
+            [
+                keras.layers.GlobalAveragePooling1D()(taken),
+                keras.layers.Flatten()(rows),
+                keras.layers.Flatten()(series),
+            ]
+        )
+        model = keras.Model([words, series], keras.layers.Dense(1)(both))
+
+        assert trained_weights(model).averages == (pooled != "a series")
+
     def test_that_are_frozen_do_not_count(self) -> None:
         model = keras.Sequential(
             [keras.Input((5,)), keras.layers.Dense(3), keras.layers.Dense(2)]
