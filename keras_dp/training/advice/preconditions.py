@@ -110,7 +110,8 @@ def check_counts(epochs: int, options: Mapping[str, Any]) -> None:
         if value is not None and not is_list:
             remedy = " Leave it out for the default."
             _check.integer_at_least(1, remedy, **{name: value})
-    _check.share("[0, 1)", validation_split=options.get("validation_split", 0))
+    share = options.get("validation_split") or 0
+    _check.share("[0, 1)", validation_split=share)
     first = options.get("initial_epoch", 0)
     _check.integer_at_least(0, initial_epoch=first)
     if first >= epochs:
