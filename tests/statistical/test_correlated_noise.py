@@ -87,9 +87,19 @@ def covariance(strategy):
     return STDDEV**2 * inverse @ inverse.T
 
 
+# XLA takes half a minute for each.
+XLA = [
+    pytest.param(
+        name, "xla", marks=() if name == "buffers" else pytest.mark.nightly
+    )
+    for name in STRATEGIES
+]
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("way", ["tf", "xla"])
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    ("name", "way"), [*((name, "tf") for name in STRATEGIES), *XLA]
+)
 def test_noise_has_the_covariance_of_its_strategy(name, way) -> None:
     strategy = STRATEGIES[name]
 
