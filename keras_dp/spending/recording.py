@@ -188,8 +188,7 @@ class RoundRecorder(Generic[Event]):
         """Makes the next block a second's worth, at most four times this."""
         if not self._used:
             return
-        # What follows the last release, such as validation, is none of its
-        # time. Some callers note no release.
+        # Validation may follow the last release. Some callers note no release.
         seconds = self._last_ended - self._block_started
         if seconds <= 0:
             seconds = max(time.monotonic() - self._block_started, 1e-6)
