@@ -314,7 +314,8 @@ class CorrelatedRounds:
         """Returns the least distance of two rounds that a record takes part in.
 
         `None` unless the rounds of a mechanism are one draw of classes, cycle
-        after cycle, each of them full but for the last.
+        after cycle, each of them full but for the last, which may hold fewer
+        but no others.
         """
         counts: dict[tuple[_Draw, int], int] = {}
         for place, count in self._places[name].items():
