@@ -226,6 +226,12 @@ def _forecaster(x: Any) -> keras.Model:
 ADAM, SGD = keras.optimizers.Adam, keras.optimizers.SGD
 
 
+def _to_the_end_of_three_epochs() -> keras.Optimizer:
+    """Returns SGD for 15,000 records in batches of 128."""
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 3 * 118)
+    return SGD(schedule, momentum=0.9)
+
+
 def _same(load: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
     return lambda: load(*arguments)
 
@@ -249,6 +255,11 @@ TASKS = {
     ),
     "mnist_mlp_sgd": Task(
         _same(images, "mnist", 15_000), _classifier(_network(128), 10, SGD), 10
+    ),
+    "mnist_mlp_cosine": Task(
+        _same(images, "mnist", 15_000),
+        _classifier(_network(128), 10, _to_the_end_of_three_epochs),
+        3,
     ),
     "mnist_cnn15k": Task(
         _same(images, "mnist", 15_000), _classifier(_convolutions, 10, ADAM), 10

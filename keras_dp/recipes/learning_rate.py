@@ -41,6 +41,8 @@ _SIGNAL = 0.5
 # The longest step of optimizers whose steps follow the size of gradients: for
 # a mean gradient of the norm of the clip, as a norm. Larger ones diverge.
 _LONGEST_STEP = 5.0
+# A rate below this share of the first one trains nothing.
+_IDLE = 1e-3
 # Weights of the measurement, `[side, side]`, with the deviation that they begin
 # with, for optimizers that look at these.
 _SIDE, _INITIAL = 64, 0.05
@@ -78,21 +80,34 @@ class ChosenRate(NamedTuple):
         walk: How far noise alone moves a weight in all rounds, as the root of
             the mean square.
         rounds: The number of rounds.
+        stretch: The steps of the schedule over those of the script.
     """
 
     rate: Any
     factor: float
     walk: float
     rounds: int
+    stretch: float = 1.0
 
     def __str__(self) -> str:
         """Returns what was chosen, for a person."""
         what = "Its schedule of learning rates is"
         if isinstance(self.rate, float):
             what = f"The learning rate is {self.rate:g},"
+        stretched, idle = "", ""
+        if self.stretch != 1:
+            stretched = (
+                f", and ends with the training, in {self.stretch:.3g} times "
+                "its steps"
+            )
+        elif callable(self.rate):
+            late = float(self.rate(3 * self.rounds // 4))
+            if late <= _IDLE * float(self.rate(0)):
+                idle = " It is next to 0 in the last quarter of them."
         return (
-            f"{what} {self.factor:.3g} times that of the script: noise alone "
-            f"then moves a weight by {self.walk:.2g} in {self.rounds:,} rounds."
+            f"{what} {self.factor:.3g} times that of the script{stretched}: "
+            f"noise alone then moves a weight by {self.walk:.2g} in "
+            f"{self.rounds:,} rounds.{idle}"
         )
 
 
@@ -160,6 +175,9 @@ def chosen_rate(
     step = wanted * clip / (_LONGEST_STEP * math.sqrt(rounds))
     stddev = max(math.hypot(noise, signal), step)
     own = scripts_rate(optimizer)
+    stretch = 1.0
+    if callable(own):
+        own, stretch = ending_with(own, rounds)
     rate, factor = own, 1.0
     # For most optimizers the first factor is right. Others look at the weights.
     for _ in range(_MOST_TRIES):
@@ -174,7 +192,7 @@ def chosen_rate(
         else:
             rate = _rounded(rate * wanted / walked)
             factor = rate / own
-    return ChosenRate(rate, factor, wanted, rounds)
+    return ChosenRate(rate, factor, wanted, rounds, stretch)
 
 
 def scripts_rate(optimizer: keras.optimizers.Optimizer) -> Any:
@@ -183,6 +201,37 @@ def scripts_rate(optimizer: keras.optimizers.Optimizer) -> Any:
     if isinstance(rate, dict):
         return keras.optimizers.schedules.deserialize(rate)
     return float(rate)
+
+
+def ending_with(schedule: Any, rounds: int) -> tuple[Any, float]:
+    """Returns a schedule that ends with a training, and how it was stretched.
+
+    The script has other rounds: where a schedule ends before the training, the
+    rounds that are left train nothing. One that does not say where it ends
+    stays as it is, as does one of a class that is not of Keras.
+
+    Args:
+        schedule: Of the script.
+        rounds: The number of rounds of the training, >= 1.
+    """
+    schedules, kind = keras.optimizers.schedules, type(schedule)
+    config = schedule.get_config()
+    if kind is schedules.CosineDecay:
+        if config["warmup_target"] is None:  # Then there is no warmup.
+            config["warmup_steps"] = 0
+        stretch = rounds / (config["warmup_steps"] + config["decay_steps"])
+    elif kind is schedules.PolynomialDecay and not config["cycle"]:
+        stretch = rounds / config["decay_steps"]
+    elif kind is schedules.PiecewiseConstantDecay:
+        # The last piece is taken to be as long as the others are on average.
+        pieces = config["boundaries"]
+        stretch = rounds / (pieces[-1] * (1 + 1 / len(pieces)))
+        config["boundaries"] = [x * stretch for x in pieces]
+    else:
+        return schedule, 1.0
+    for name in {"warmup_steps", "decay_steps"} & config.keys():
+        config[name] *= stretch
+    return kind.from_config(config), stretch
 
 
 def with_rate(

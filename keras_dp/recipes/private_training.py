@@ -140,7 +140,8 @@ def make_private(
             model, else "adam".
         learning_rate: "auto" multiplies the learning rate of the optimizer, or
             its schedule, so that it suits the noise and the number of rounds;
-            how is said in `docs/choosing.md`. "keep" keeps it. A number > 0 or
+            a `CosineDecay`, for instance, then ends with the training. How is
+            said in `docs/choosing.md`. "keep" keeps it. A number > 0 or
             a schedule of `keras.optimizers.schedules` takes its place. By
             default "keep" if `optimizer` is a Keras optimizer, whose rate was
             chosen for this training, and else "auto".

@@ -10,10 +10,12 @@ import tensorflow as tf
 
 from keras_dp import GaussianAverageQuery
 from keras_dp.recipes.learning_rate import (
+    ChosenRate,
     ScaledSchedule,
     Weights,
     build,
     chosen_rate,
+    ending_with,
     trained_weights,
     walk,
     with_rate,
@@ -26,6 +28,7 @@ WEIGHTS = Weights(in_tables=0, others=9_000)
 # 1 / sqrt(2 * 4096) = 1.1 %.
 WITHIN = 5 * 0.011
 optimizers = keras.optimizers
+schedules = optimizers.schedules
 
 
 def query(noise_multiplier=1.0, clip=1.0, denominator=512.0):
@@ -132,19 +135,77 @@ class TestTheRate:
 
         assert rates[0] == rates[1] < 5
 
-    def test_keeps_the_shape_of_a_schedule(self) -> None:
-        schedule = optimizers.schedules.CosineDecay(0.1, ROUNDS)
+    def test_keeps_the_shape_of_a_schedule_that_ends_with_it(self) -> None:
+        schedule = schedules.CosineDecay(0.1, ROUNDS / 4)
 
         chosen = chosen_rate(optimizers.SGD(schedule), query(), ROUNDS, WEIGHTS)
 
         private = with_rate(optimizers.SGD(schedule), chosen.rate)
-        for step in (0, 50, 199):
+        for step in (0, 60, 199):
             assert float(chosen.rate(step)) == pytest.approx(
-                chosen.factor * float(schedule(step))
+                chosen.factor * float(schedule(step / 4)), rel=1e-5
             )
+        squares = sum(float(chosen.rate(step)) ** 2 for step in range(ROUNDS))
+        # The walk is within a tenth, by noise and a gradient of half the clip.
+        stddev = math.hypot(1 / 512, 0.5 / math.sqrt(WEIGHTS.others))
+        walked = stddev * math.sqrt(squares)
+        assert walked == pytest.approx(chosen.walk, rel=0.1 + WITHIN)
+        assert "ends with the training, in 4 times its steps:" in str(chosen)
         again = optimizers.deserialize(optimizers.serialize(private))
         assert isinstance(again._learning_rate, ScaledSchedule)
         assert float(again.learning_rate) == float(chosen.rate(0))
+
+    @pytest.mark.parametrize(
+        ("own", "ending"),
+        [
+            (
+                schedules.CosineDecay(
+                    0.0, 30, warmup_target=0.5, warmup_steps=20
+                ),
+                schedules.CosineDecay(
+                    0.0, 120, warmup_target=0.5, warmup_steps=80
+                ),
+            ),
+            (
+                schedules.CosineDecay(0.5, 800, warmup_steps=20),
+                schedules.CosineDecay(0.5, 200),
+            ),
+            (
+                schedules.PolynomialDecay(0.5, 50, 0.1, power=2),
+                schedules.PolynomialDecay(0.5, 200, 0.1, power=2),
+            ),
+            (
+                schedules.PiecewiseConstantDecay([20, 40], [0.5, 0.1, 0.2]),
+                schedules.PiecewiseConstantDecay([66, 133], [0.5, 0.1, 0.2]),
+            ),
+            *[
+                (endless, endless)
+                for endless in (
+                    schedules.PolynomialDecay(0.5, 50, 0.1, cycle=True),
+                    schedules.ExponentialDecay(0.5, 50, 0.9),
+                    ScaledSchedule(schedules.CosineDecay(0.5, 50), 2.0),
+                )
+            ],
+        ],
+        ids=lambda schedule: type(schedule).__name__,
+    )
+    def test_ends_with_the_training(self, own, ending) -> None:
+        found, _ = ending_with(own, ROUNDS)
+
+        for step in (0, 30, 66, 67, 134, 199):
+            assert float(found(step)) == pytest.approx(float(ending(step)))
+
+    def test_says_that_a_schedule_trains_nothing_at_the_end(self) -> None:
+        said = [
+            "in the last quarter"
+            in str(ChosenRate(ScaledSchedule(own, 2.0), 2.0, 0.2, ROUNDS))
+            for own in (
+                schedules.ExponentialDecay(0.5, 10, 0.5),
+                schedules.ExponentialDecay(0.5, 50, 0.5),
+            )
+        ]
+
+        assert said == [True, False]
 
     @pytest.mark.parametrize(
         ("weights", "walk_"),
