@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import tensorflow as tf
 from absl import logging
 
 from keras_dp.errors import BudgetExceededError
@@ -22,6 +23,7 @@ from keras_dp.spending.recording import (
     recording_with,
 )
 from keras_dp.spending.run import TrainingRun
+from keras_dp.training.advice.out_of_range import check_in_range
 from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
 from keras_dp.training.advice.preconditions import check_lengths
 from keras_dp.training.advice.settings_advice import advice
@@ -177,8 +179,8 @@ class TrainingLoop:
             BudgetExceededError: There is no room for the first round of the
                 loop.
             StopIteration: The data ended before the first of these rounds.
-            ValueError: A batch has no targets, or its parts have different
-                lengths.
+            ValueError: A batch has no targets, its parts have different
+                lengths, or its labels or ids are out of range.
         """
         if self._adapter.is_sampler and self._replicas.are_many:
             # Keras would also cut the flags of a batch into parts.
@@ -201,6 +203,9 @@ class TrainingLoop:
         except StopIteration:
             if self._rounds_run == before:
                 raise
+        except tf.errors.InvalidArgumentError as error:
+            check_in_range(error)
+            raise
         if self.recorder.is_exhausted:
             self._stop()
             if self._rounds_run != self._terms.rounds:

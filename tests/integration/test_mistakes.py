@@ -333,6 +333,20 @@ FITS = [
         "`y` must hold numbers.*text.*np.unique",
     ),
     (
+        lambda: private(
+            loss="sparse_categorical_crossentropy", run_eagerly=True
+        ).train_on_batch(X[:2], 4 * Y[:2]),
+        ValueError,
+        r"^`y` must hold integer labels in \[0, 1\)(?!.*4)",
+    ),
+    (
+        lambda: private(
+            net(keras.layers.Embedding(2, 1)), run_eagerly=True
+        ).train_on_batch(4 * Y[:2].repeat(3, axis=1), Y[:2]),
+        ValueError,
+        r"^`x` must hold ids in \[0, 2\)(?!.*4)",
+    ),
+    (
         lambda: fit(private(), samples((X[:, :2], Y))),
         ValueError,
         r"expected axis -1 .*value 3, .*\(24, 2\)",
