@@ -117,7 +117,7 @@ def make_private(
         batch_size: Expected number of records in a sample. By default the
             smallest with nearly the best signal for what the ledger leaves;
             see `plan`.
-        delta: In (0, 1), by default `N^-1.1` for N units.
+        delta: In (0, 1/N) for N units, by default `N^-1.1`.
         l2_norm_clip: Bound on the norm of an example's gradient, > 0. By
             default 1; but 1/32 where the loss is a mean of squared or absolute
             errors, whose gradients are short (`docs/choosing.md`). Or
@@ -240,8 +240,15 @@ def make_private(
         )
     else:
         own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
+    units = given.units_of(own.header.rows_per_unit)
     if delta is None:
-        delta = default_delta(given.units_of(own.header.rows_per_unit))
+        delta = default_delta(units)
+    elif delta * units >= 1:
+        raise ValueError(
+            f"`delta` must be less than 1/N for N = {units:,} records or units:"
+            " a larger one allows a mechanism that publishes one of them. "
+            f"Received: delta={delta!r}. Leave it out for N^-1.1."
+        )
     target = PrivacyTarget(target_epsilon, delta)
     advise_target(target_epsilon)
     account = chosen_account(own, details.account)

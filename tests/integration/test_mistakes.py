@@ -462,6 +462,11 @@ RECIPES = [
     (lambda: made(data=None), TypeError, "`data` must be .x, y."),
     (lambda: made(data=(X, Y[:-1])), ValueError, "`data` must have"),
     (lambda: made(ledger=None), TypeError, "`ledger` must be"),
+    (
+        lambda: made(delta=1 / 40),
+        ValueError,
+        "less than 1/N for N = 40 .*0.025",
+    ),
     (lambda: made(optimizer="adamm"), ValueError, "adamm"),
     (lambda: made(batch_size=100), ValueError, "`batch_size` must be at most"),
     (
