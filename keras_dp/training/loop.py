@@ -26,7 +26,7 @@ from keras_dp.spending.run import TrainingRun
 from keras_dp.training.advice.out_of_range import check_in_range
 from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
 from keras_dp.training.advice.preconditions import check_lengths
-from keras_dp.training.advice.settings_advice import advice
+from keras_dp.training.advice.settings_advice import advice, warn_of_loss
 from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.devices.workers import (
     FitTerms,
@@ -138,6 +138,7 @@ class TrainingLoop:
         """Settles the ledger and draws new seeds, before callbacks save."""
         self.recorder.settle()
         self.renew_seeds()
+        warn_of_loss(self.logs, self.ready.said)
 
     def renew_seeds(self) -> None:
         """Draws new seeds of layers: a checkpoint may hold the old ones."""

@@ -80,11 +80,13 @@ def test_delta_is_compared_with_the_number_of_units(
     assert said == warned
 
 
-@pytest.mark.parametrize("weight", [1e-4, 1.5])
+@pytest.mark.parametrize("weight", [1e-4, 1.5, np.nan])
 def test_weights_are_warned_of_without_a_look(weight, caplog) -> None:
-    training(average(), weight=weight)
+    training(average(), weight=weight, fits=2)
 
     assert caplog.text.count("Examples have weights") == 1
+    said = caplog.text.count("The loss that is shown is not finite")
+    assert said == np.isnan(weight)  # The loss is no secret.
 
 
 @pytest.mark.parametrize("weight", [1e-4, 1.5])

@@ -1,6 +1,6 @@
 """Warns of settings that are sound but seldom meant."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -10,6 +10,7 @@ from absl import logging
 from keras_dp import _nests
 from keras_dp.dp_queries import DPQuery, NestedQuery
 from keras_dp.ledger import GaussianSum, Round
+from keras_dp.training.advice.said import Said
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
 
 # Below it, a round of a small sample costs an epsilon of about ten.
@@ -93,6 +94,23 @@ def advise_delta(
             "it takes more noise.",
             delta,
             units,
+        )
+
+
+def warn_of_loss(logs: Mapping[str, Any], said: Said) -> None:
+    """Warns once if the loss that is shown is not finite.
+
+    It tells no more of the records than the loss does. With private metrics
+    there is no loss, and nothing is said.
+    """
+    if not np.isfinite(float(logs.get("loss", 0.0))):
+        said.warn(
+            "The loss that is shown is not finite: a record, or what the model "
+            "computes of it, is not. Records without a finite gradient count "
+            "as zero: they train nothing, and do not harm the weights. Replace "
+            "missing values; np.isfinite(x).all(axis=0) shows their columns. "
+            "If there are none, the weights may have grown: lower the learning "
+            "rate."
         )
 
 
