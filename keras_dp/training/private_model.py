@@ -606,7 +606,9 @@ class PrivateModel(HeldModel):
         if x is None:
             raise ValueError(
                 "`x` must be given: a PoissonBatches, or what Keras takes. "
-                "Received: x=None. Only a model of make_private has samples."
+                "Received: x=None. Only a model of make_private has samples, "
+                "and a file does not keep them: after loading, pass the model "
+                "inside, `.model`, to make_private again, with the same ledger."
             )
         if self.is_simulation and x is not self.samples:
             raise PrivateTrainingError(

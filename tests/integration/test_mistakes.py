@@ -319,7 +319,7 @@ MODELS = [
     ),
 ]
 FITS = [
-    (lambda: private().fit(), ValueError, "`x` must be given"),
+    (lambda: private().fit(), ValueError, "`x` must be given.*make_private ag"),
     (
         lambda: fit(private(), samples(X)),
         ValueError,
