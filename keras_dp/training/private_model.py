@@ -384,6 +384,9 @@ class PrivateModel(HeldModel):
         epochs = 1 if epochs is None else epochs
         _check.arguments_of(keras.Model.fit, options)
         check_counts(epochs, {"batch_size": batch_size, **options})
+        if options.get("initial_epoch", 0) >= epochs:
+            self.history = keras.callbacks.History()
+            return self.history  # As in Keras, all these epochs are over.
         ready = self._preparation(
             x,
             class_weight=options.get("class_weight"),

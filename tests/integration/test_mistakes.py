@@ -382,11 +382,6 @@ FITS = [
         )
     ),
     (lambda: fit(private(), steps_per_epoch="3"), TypeError, "an integer.*'3'"),
-    (
-        lambda: fit(private(), initial_epoch=1),
-        ValueError,
-        "`initial_epoch` must be less than `epochs`, which is 1.*more epochs",
-    ),
     (lambda: fit(private(), initial_epoch=-1), ValueError, "`initial_epoch` m"),
     (
         lambda: fit(private(), X, Y, validation_split=1.5),
@@ -515,6 +510,16 @@ def test_a_delta_out_of_range_is_refused_before_the_first_round() -> None:
         fit(private(own=optimizer(ledger=own)), delta=1.0)
 
     assert len(own) == 0
+    assert own.runs == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_runs_where_all_epochs_are_over() -> None:
+    own = ledger()
+
+    history = fit(private(own=optimizer(ledger=own)), initial_epoch=1)
+
+    assert history.history == {}
     assert own.runs == ()
 
 

@@ -100,7 +100,7 @@ def check_counts(epochs: int, options: Mapping[str, Any]) -> None:
 
     Raises:
         TypeError: A number is not an integer.
-        ValueError: It is below 1; `initial_epoch` is not in [0, epochs), or
+        ValueError: It is below 1, `initial_epoch` below 0, or
             `validation_split` not in [0, 1).
     """
     _check.integer_at_least(1, epochs=epochs)
@@ -112,14 +112,7 @@ def check_counts(epochs: int, options: Mapping[str, Any]) -> None:
             _check.integer_at_least(1, remedy, **{name: value})
     share = options.get("validation_split") or 0
     _check.share("[0, 1)", validation_split=share)
-    first = options.get("initial_epoch", 0)
-    _check.integer_at_least(0, initial_epoch=first)
-    if first >= epochs:
-        raise ValueError(
-            f"`initial_epoch` must be less than `epochs`, which is {epochs}. "
-            f"Received: initial_epoch={first}. All these epochs are over; pass "
-            "more epochs to go on."
-        )
+    _check.integer_at_least(0, initial_epoch=options.get("initial_epoch", 0))
 
 
 def check_lengths(data: Any) -> None:
