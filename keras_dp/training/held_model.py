@@ -7,7 +7,10 @@ import keras
 from keras_dp._override import override
 from keras_dp.keras_internals import takes_training
 from keras_dp.sampling import Sampler
-from keras_dp.training.advice.preconditions import check_no_batching
+from keras_dp.training.advice.preconditions import (
+    check_no_batching,
+    check_some_targets,
+)
 from keras_dp.training.checkpoints import (
     holds_plain_weights,
     mark_as_private,
@@ -65,13 +68,15 @@ class HeldModel(ClusterModel):
 
         Raises:
             ValueError: `y`, `batch_size` or `sample_weight` is given with a
-                sampler.
+                sampler, or there are no targets.
         """
         if isinstance(x, Sampler):
             check_no_batching(
                 y=y, batch_size=batch_size, sample_weight=sample_weight
             )
             x = batches_in_order(x)
+        if y is None:
+            check_some_targets(x=x)
         return super().evaluate(
             x, y, batch_size, verbose, sample_weight, **options
         )

@@ -46,6 +46,7 @@ from keras_dp.training.advice.preconditions import (
     check_no_jit,
     check_optimizer,
     check_some_finite,
+    check_some_targets,
     check_trained,
     check_wrapped,
     resolved_loss_scale,
@@ -399,6 +400,7 @@ class PrivateModel(HeldModel):
         if ready.adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
         options = ready.keras_options(options)
+        check_some_targets(validation_data=options.get("validation_data"))
         terms = FitTerms(epochs, options, self.steps_per_execution)
         if run is None:
             run = self.run

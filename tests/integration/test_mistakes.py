@@ -362,6 +362,19 @@ FITS = [
         ValueError,
         "`validation_split` must not be given",
     ),
+    *(
+        (
+            lambda data=data: fit(private(), validation_data=data),
+            ValueError,
+            "`validation_data` must come with targets.*alone",
+        )
+        for data in (X, (X,), samples(X))
+    ),
+    (
+        lambda: private().evaluate(X, verbose=0),
+        ValueError,
+        r"`x` must come with targets.*evaluate\(x, y\)",
+    ),
     (lambda: fit(private(), epochs=0), ValueError, "`epochs` must"),
     (lambda: fit(private(), epochs=-1), ValueError, "`epochs` must"),
     (lambda: fit(private(), epochs="a"), TypeError, "`epochs` must be an int"),

@@ -115,6 +115,29 @@ def check_counts(epochs: int, options: Mapping[str, Any]) -> None:
     _check.integer_at_least(0, initial_epoch=options.get("initial_epoch", 0))
 
 
+def check_some_targets(**named: Any) -> None:
+    """Raises for arrays or a data set of inputs alone, to be evaluated.
+
+    Args:
+        **named: What Keras takes, by the name of its argument.
+
+    Raises:
+        ValueError: It has no targets.
+    """
+    for name, data in named.items():
+        spec = data.element_spec if isinstance(data, tf.data.Dataset) else data
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
+        if y is None and all(
+            hasattr(a, "shape") for a in keras.tree.flatten(x)
+        ):
+            raise ValueError(
+                f"`{name}` must come with targets: the loss compares outputs "
+                "with them. Received: inputs alone. Give the targets, too, "
+                "such as validation_data=(x, y) or evaluate(x, y). For an "
+                "autoencoder they are the inputs."
+            )
+
+
 def check_lengths(data: Any) -> None:
     """Raises unless all leaves of a physical batch have the same length.
 
