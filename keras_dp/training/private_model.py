@@ -47,6 +47,7 @@ from keras_dp.training.advice.preconditions import (
     check_optimizer,
     check_some_finite,
     check_some_targets,
+    check_target_shapes,
     check_trained,
     check_wrapped,
     resolved_loss_scale,
@@ -547,7 +548,11 @@ class PrivateModel(HeldModel):
         """Builds what is not built from a batch; returns the compiled steps."""
         if self._step is None:
             with self.distribute_strategy.scope():
-                build_from_batch(self, batch.data)
+                try:
+                    build_from_batch(self, batch.data)
+                except ValueError as error:
+                    check_target_shapes(error, batch.y)
+                    raise
                 check_trained(self.model)
                 check_some_finite(self.model, batch.x, batch.y, batch.mask)
                 self.build_optimizer()

@@ -334,6 +334,18 @@ FITS = [
     ),
     (
         lambda: private(
+            net(keras.layers.Dense(2)), loss="sparse_categorical_crossentropy"
+        ).train_on_batch(X, X[:, :2]),
+        ValueError,
+        r"^`y` must .* one-hot rows .*\(40, 2\)\. Change the loss",
+    ),
+    (
+        lambda: private(net(keras.layers.Dense(2))).train_on_batch(X, X),
+        ValueError,
+        r"^`y` must .* the shape of the outputs .*\(40, 3\)\. Change",
+    ),
+    (
+        lambda: private(
             loss="sparse_categorical_crossentropy", run_eagerly=True
         ).train_on_batch(X[:2], 4 * Y[:2]),
         ValueError,

@@ -161,6 +161,29 @@ def check_lengths(data: Any) -> None:
         )
 
 
+def check_target_shapes(error: ValueError, y: Any) -> None:
+    """Raises in the place of an error of Keras's loss that has no remedy.
+
+    Args:
+        error: Any error while a model is built.
+        y: The targets, leaves `[batch, ...]`.
+
+    Raises:
+        ValueError: The loss cannot compare the targets with the outputs.
+    """
+    text = str(error)
+    if "target.shape=" in text or "node compile_loss/" in text:
+        shapes = [tuple(leaf.shape) for leaf in _leaves(y)]
+        raise ValueError(
+            "`y` must have a shape that goes with the loss: integer labels "
+            "[batch] with sparse_categorical_crossentropy, one-hot rows "
+            "[batch, classes] with categorical_crossentropy, and the shape of "
+            "the outputs with most other losses. Received: batches of shape "
+            f"{', '.join(map(str, shapes))}. Change the loss, or y. Keras "
+            f"says: {text}"
+        ) from None
+
+
 def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
     """Raises if targets are text, or no record of a physical batch is finite.
 
