@@ -189,6 +189,13 @@ def _words() -> list[Any]:
     ]
 
 
+def _vector_machine(x: Any) -> keras.Model:
+    model = keras.Sequential([keras.Input(x.shape[1:]), layers.Dense(1)])
+    accuracy = keras.metrics.BinaryAccuracy(threshold=0.0)
+    model.compile("sgd", loss="hinge", metrics=[accuracy])
+    return model
+
+
 def _autoencoder(x: Any) -> keras.Model:
     model = keras.Sequential(
         [
@@ -245,6 +252,10 @@ TASKS = {
     "adult10k": Task(
         _same(adult, 10_000), _classifier(_network(64), 1, ADAM), 10
     ),
+    "adult10k_logistic": Task(
+        _same(adult, 10_000), _classifier(list, 1, SGD), 10
+    ),
+    "adult10k_svm": Task(_same(adult, 10_000), _vector_machine, 10),
     "adult": Task(adult, _classifier(_network(64), 1, ADAM), 10),
     "adult_sgd": Task(adult, _classifier(_network(64), 1, SGD), 10),
     "mnist_mlp": Task(

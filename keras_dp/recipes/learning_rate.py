@@ -38,9 +38,10 @@ _WALK, _LONGEST_WALK, _LONGEST_ON_TABLES = 2.0, 0.3, 0.6
 _CLEAR_SIGNAL, _WHERE_AVERAGED = 10_000.0, 2.0
 # The norm of a mean gradient over the clip, as it is in the first rounds.
 _SIGNAL = 0.5
-# The longest step of optimizers whose steps follow the size of gradients: for
-# a mean gradient of the norm of the clip, as a norm. Larger ones diverge.
-_LONGEST_STEP = 5.0
+# Steps of optimizers whose steps follow the size of gradients, for a mean
+# gradient of the norm of the clip, as a norm. The signal does not make them
+# shorter than the first; ones longer than the second diverge.
+_SAFE_STEP, _LONGEST_STEP = 1.0, 5.0
 # A rate below this share of the first one trains nothing.
 _IDLE = 1e-3
 # Weights of the measurement, `[side, side]`, with the deviation that they begin
@@ -171,9 +172,9 @@ def chosen_rate(
         wanted *= min(max(hidden, 1.0), _WHERE_AVERAGED)
     clip = 1.0 if query.rescale else query.l2_norm_clip
     noise = clip * query.noise_multiplier / query.denominator
-    signal = _SIGNAL * clip / math.sqrt(count)
-    step = wanted * clip / (_LONGEST_STEP * math.sqrt(rounds))
-    stddev = max(math.hypot(noise, signal), step)
+    step = wanted * clip / math.sqrt(rounds)  # At which a step is 1 long.
+    signal = min(_SIGNAL * clip / math.sqrt(count), step / _SAFE_STEP)
+    stddev = max(math.hypot(noise, signal), step / _LONGEST_STEP)
     own = scripts_rate(optimizer)
     stretch = 1.0
     if callable(own):
