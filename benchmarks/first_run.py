@@ -2,11 +2,14 @@
 
     python benchmarks/first_run.py --out rows.jsonl [--tasks adult mnist_mlp]
         [--epsilons 1 8] [--factors 1 4 16] [--seeds 1] [--options JSON]
+        [--held-out 0.2]
 
 Each row is one training of a task at one epsilon. The learning rate of the
 script is multiplied by a factor; without one, `make_private` chooses it. The
 options are further arguments of `make_private`, such as `{"average": null}`;
-with `{"epochs": null}` it chooses the epochs, too. A row that the file has
+with `{"epochs": null}` it chooses the epochs, too. With `--held-out`, such a
+share of the training data is left out, and scores the model instead of the test
+data: what a rule is chosen by. A row that the file has
 already is not trained again. The data is that of `$KERAS_DP_DATA`, or drawn
 with a fixed seed.
 """
@@ -344,10 +347,13 @@ def train(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     Args:
         task: A name in `TASKS`.
         settings: `epsilon`, `factor` of the learning rate or `None`, `seed`,
-            and `options` of `make_private`.
+            `options` of `make_private`, and `held_out`, if it is not 0.
     """
     of = TASKS[task]
     x, y, x_test, y_test = of.data()
+    kept = len(y) - round(settings.get("held_out", 0) * len(y))
+    if kept < len(y):
+        x, y, x_test, y_test = x[:kept], y[:kept], x[kept:], y[kept:]
     keras.utils.set_random_seed(settings["seed"])
     model = of.model(x)
     options = dict(settings["options"])
@@ -387,15 +393,15 @@ def rows(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
         options.factors,
         range(options.seeds),
     ):
-        yield (
-            task,
-            {
-                "epsilon": epsilon,
-                "factor": factor,
-                "seed": seed,
-                "options": json.loads(options.options),
-            },
-        )
+        settings = {
+            "epsilon": epsilon,
+            "factor": factor,
+            "seed": seed,
+            "options": json.loads(options.options),
+        }
+        if options.held_out:
+            settings["held_out"] = options.held_out
+        yield task, settings
 
 
 def main() -> None:
@@ -407,6 +413,7 @@ def main() -> None:
     parser.add_argument("--factors", nargs="*", type=float, default=[None])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--options", default="{}", help="JSON")
+    parser.add_argument("--held-out", type=float, default=0.0)
     options = parser.parse_args()
     done = set()
     if options.out.exists():

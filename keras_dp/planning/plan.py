@@ -22,7 +22,7 @@ from keras_dp.planning.solve import PRECISION
 from keras_dp.sampling.layouts import default_physical_batch_size
 
 # A share of the best signal that a smaller batch, with more steps, may lose.
-_ENOUGH = 0.85
+_ENOUGH = 0.95
 _FEWEST_STEPS = 100
 _MARK = "  <-- take"
 # The price of a search is no nearer to the least one.
@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def recommended(self) -> PlannedTraining:
-        """The row of the smallest batch size with 85 % of the best signal.
+        """The row of the smallest batch size with 95 % of the best signal.
 
         A larger batch has fewer steps and gains little signal. Rows of fewer
         than 100 steps are left out. If no row has 100 steps, this is the row

@@ -108,7 +108,7 @@ def make_private(
         target_epsilon: The most epsilon that all rounds of the ledger may
             spend together, > 0.
         epochs: Number of epochs that `fit()` will run, >= 1. By default the
-            fewest of 20, 40 and 80 with 90 % of the signal of 80, and at least
+            fewer of 40 and 80 with 97 % of the signal of 80, and at least
             100 rounds; see `docs/choosing.md`.
         ledger: The ledger of the data set, or its path or URL as
             `PrivacyLedger.open` takes it; it is created if there is none. By

@@ -26,7 +26,7 @@ from keras_dp.training import Augmentation
 _LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
 # Numbers of epochs that are chosen from, the share of the signal of the last
 # that is enough (docs/choosing.md), and the fewest rounds.
-_EPOCHS, _ENOUGH, _FEWEST_ROUNDS = (20, 40, 80), 0.9, 100
+_EPOCHS, _ENOUGH, _FEWEST_ROUNDS = (40, 80), 0.97, 100
 
 
 class TrainingData(NamedTuple):

@@ -24,7 +24,7 @@ def said(capsys, *, records=10_000, width=2, **options):
     given = {
         "loss": "binary_crossentropy",
         "target_epsilon": 3.0,
-        "epochs": 20,
+        "epochs": 40,
         "batch_size": 512,
         "ledger": keras_dp.PrivacyLedger.in_memory(dataset="d"),
         **options,
@@ -65,7 +65,7 @@ class TestEpochs:
 
     @pytest.mark.parametrize(
         ("epsilon", "batch_size", "epochs"),
-        [(1.0, None, 20), (8.0, None, 40), (8.0, 100, 80), (8.0, 10_000, 100)],
+        [(3.0, None, 40), (8.0, None, 80), (8.0, 100, 80), (8.0, 10_000, 100)],
     )
     def test_are_chosen_for_the_signal_that_most_give(
         self, epsilon, batch_size, epochs, capsys
