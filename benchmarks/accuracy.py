@@ -678,9 +678,7 @@ def row_and_part(name: str) -> tuple[Row, str, Training]:
         changed = row.parts[part][1]
     training = row.make(**changed)
     if part == "default":
-        training = training._replace(
-            settings={"epochs": PLAIN_EPOCHS, "optimizer": "adam"}
-        )
+        training = training._replace(settings={"optimizer": "adam"})
     return row, part, training
 
 
