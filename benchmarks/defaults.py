@@ -111,7 +111,11 @@ class Trainer:
             clip, noise_multiplier=noise, denominator=size
         )
         chosen = chosen_rate(
-            self.script, query, rounds, trained_weights(self.model)
+            self.script,
+            query,
+            rounds,
+            trained_weights(self.model),
+            self.model.loss,
         )
         rate = chosen.rate * setting["factor"]
         if size not in self._loops:

@@ -75,7 +75,11 @@ def assemble(
     if learning_rate == "auto":
         build(model, samples)
         rate = chosen_rate(
-            inner, queries.gradients, rounds, trained_weights(model)
+            inner,
+            queries.gradients,
+            rounds,
+            trained_weights(model),
+            compiled["loss"],
         )
     if rate is not None:
         inner = with_rate(inner, rate.rate)

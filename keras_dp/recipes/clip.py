@@ -16,8 +16,6 @@ _ERRORS = (
     keras.losses.MeanSquaredError,
     keras.losses.MeanAbsoluteError,
     keras.losses.Huber,
-)
-_ERROR_FUNCTIONS = (
     keras.losses.mean_squared_error,
     keras.losses.mean_absolute_error,
     keras.losses.huber,
@@ -38,7 +36,7 @@ def clip_of(l2_norm_clip: Any, loss: Any) -> tuple[float, float | None]:
     ((0.03125, None), (1.0, 0.01))
     """
     if l2_norm_clip is None:
-        return _CLIP_OF_ERRORS if _averages_errors(loss) else _CLIP, None
+        return _CLIP_OF_ERRORS if is_one_of(loss, _ERRORS) else _CLIP, None
     if isinstance(l2_norm_clip, str):
         if l2_norm_clip == "automatic":
             return _CLIP, _GAMMA
@@ -50,8 +48,14 @@ def clip_of(l2_norm_clip: Any, loss: Any) -> tuple[float, float | None]:
     return l2_norm_clip, None
 
 
-def _averages_errors(loss: Any) -> bool:
-    """Returns whether a loss is a mean of squared or absolute errors."""
+def is_one_of(loss: Any, kinds: tuple[Any, ...]) -> bool:
+    """Returns whether a loss is of one of the given classes and functions.
+
+    Args:
+        loss: As in `compile`. Several losses are none of them.
+        kinds: Classes of losses, and functions.
+    """
     with contextlib.suppress(ValueError, TypeError):
         loss = keras.losses.get(loss)
-    return isinstance(loss, _ERRORS) or loss in _ERROR_FUNCTIONS
+    classes = tuple(kind for kind in kinds if isinstance(kind, type))
+    return isinstance(loss, classes) or loss in kinds

@@ -25,6 +25,7 @@ import tensorflow as tf
 from keras_dp._override import override
 from keras_dp.dp_queries import GaussianAverageQuery
 from keras_dp.keras_internals import layers_of
+from keras_dp.recipes.clip import is_one_of
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.record_source import RecordSpec
 from keras_dp.training.data.sampled_batches import SampledBatches
@@ -39,9 +40,20 @@ _CLEAR_SIGNAL, _WHERE_AVERAGED = 10_000.0, 2.0
 # The norm of a mean gradient over the clip, as it is in the first rounds.
 _SIGNAL = 0.5
 # Steps of optimizers whose steps follow the size of gradients, for a mean
-# gradient of the norm of the clip, as a norm. The signal does not make them
-# shorter than the first; ones longer than the second diverge.
+# gradient of the norm of the clip, as a norm. For a classifier the signal does
+# not make them shorter than the first; ones longer than the second diverge.
 _SAFE_STEP, _LONGEST_STEP = 1.0, 5.0
+# Losses whose gradient by an output is at most 1, however large the output is.
+_OF_CLASSIFIERS = (
+    keras.losses.BinaryCrossentropy,
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+    keras.losses.Hinge,
+    keras.losses.binary_crossentropy,
+    keras.losses.categorical_crossentropy,
+    keras.losses.sparse_categorical_crossentropy,
+    keras.losses.hinge,
+)
 # A rate below this share of the first one trains nothing.
 _IDLE = 1e-3
 # Weights of the measurement, `[side, side]`, with the deviation that they begin
@@ -146,6 +158,7 @@ def chosen_rate(
     query: GaussianAverageQuery,
     rounds: int,
     weights: Weights,
+    loss: Any = None,
 ) -> ChosenRate | None:
     """Returns the learning rate that suits the noise of a training.
 
@@ -157,6 +170,7 @@ def chosen_rate(
         query: The query of the gradients.
         rounds: The number of rounds of the training, >= 1.
         weights: As from `trained_weights`.
+        loss: As in `compile`.
 
     Returns:
         The rate, or `None` if noise does not move the weights by a finite
@@ -173,7 +187,9 @@ def chosen_rate(
     clip = 1.0 if query.rescale else query.l2_norm_clip
     noise = clip * query.noise_multiplier / query.denominator
     step = wanted * clip / math.sqrt(rounds)  # At which a step is 1 long.
-    signal = min(_SIGNAL * clip / math.sqrt(count), step / _SAFE_STEP)
+    signal = _SIGNAL * clip / math.sqrt(count)
+    if is_one_of(loss, _OF_CLASSIFIERS):
+        signal = min(signal, step / _SAFE_STEP)
     stddev = max(math.hypot(noise, signal), step / _LONGEST_STEP)
     own = scripts_rate(optimizer)
     stretch = 1.0
@@ -226,6 +242,8 @@ def ending_with(schedule: Any, rounds: int) -> tuple[Any, float]:
     elif kind is schedules.PiecewiseConstantDecay:
         # The last piece is taken to be as long as the others are on average.
         pieces = config["boundaries"]
+        if pieces[-1] <= 0:
+            return schedule, 1.0
         stretch = rounds / (pieces[-1] * (1 + 1 / len(pieces)))
         config["boundaries"] = [x * stretch for x in pieces]
     else:

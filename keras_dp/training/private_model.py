@@ -388,6 +388,7 @@ class PrivateModel(HeldModel):
         check_counts(epochs, {"batch_size": batch_size, **options})
         if options.get("initial_epoch", 0) >= epochs:
             self.history = keras.callbacks.History()
+            self.history.on_train_begin()
             return self.history  # As in Keras, all these epochs are over.
         ready = self._preparation(
             x,

@@ -327,7 +327,7 @@ class TestWhatItTakesOver:
         assert float(chosen.optimizer.inner.learning_rate) > 0.1
 
     @pytest.mark.parametrize(
-        ("given", "expected"), [("auto", 0.81), (0.5, 0.5)], ids=str
+        ("given", "expected"), [("auto", 0.42), (0.5, 0.5)], ids=str
     )
     def test_the_learning_rate_is_chosen_or_given(
         self, given, expected, capsys
