@@ -299,6 +299,13 @@ class PrivateModel(HeldModel):
         }
         return {**config, **own} if config else config
 
+    @override
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "validation_data":  # Keras would wrap its dicts.
+            vars(self)[name] = value
+        else:
+            super().__setattr__(name, value)
+
     @property
     def loss_scale(self) -> float:
         """The factor of the losses while they are differentiated."""

@@ -126,6 +126,13 @@ class TestAveraging:
 
 
 class TestValidationData:
+    def test_keeps_its_dicts_as_they_are(self) -> None:
+        """Keras wraps the dicts of an attribute, and cannot evaluate them."""
+        x, y = data()
+        private = private_of(model(), validation_data=(x, {"a": y}))
+
+        assert type(private.validation_data[1]) is dict
+
     def test_of_fit_goes_first(self) -> None:
         private = private_of(model(), validation_data=data())
 
