@@ -302,7 +302,7 @@ class PrivateModel(HeldModel):
     @override
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "validation_data":  # Keras would wrap its dicts.
-            vars(self)[name] = value
+            self.__dict__[name] = value
         else:
             super().__setattr__(name, value)
 
