@@ -105,9 +105,12 @@ class TestText:
 
         private.fit(records, verbose=0)
 
-        np.testing.assert_array_equal(
+        # Rows in other batches differ by the rounding of float32.
+        np.testing.assert_allclose(
             private.predict(records, verbose=0),
             private.predict(vectorize(words), verbose=0),
+            rtol=1e-5,
+            atol=1e-7,
         )
 
 
