@@ -22,6 +22,8 @@ from tests.imports import ROOT, needs_tensorflow
 # product of small matrices takes a hundred times as long. Nothing has loaded
 # NumPy before, and processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Without it TensorFlow lacks kernels on some CPUs, and is slower there.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # What fails here fails everywhere; `make nightly` looks at other examples.
 hypothesis.settings.register_profile(
