@@ -228,7 +228,7 @@ def ending_with(schedule: Any, rounds: int) -> tuple[Any, float]:
     stays as it is, as does one of a class that is not of Keras.
 
     Args:
-        schedule: Of the script.
+        schedule: The one that the script has.
         rounds: The number of rounds of the training, >= 1.
     """
     schedules, kind = keras.optimizers.schedules, type(schedule)
