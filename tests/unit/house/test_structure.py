@@ -188,8 +188,8 @@ FLOORS = {
         "integer_lookup string_lookup text_vectorization",
     ],
     "recipes": [
-        "averaging batch_normalization held_rounds learning_rate",
-        "advice clip noise_for_account training_data",
+        "averaging batch_normalization clip held_rounds",
+        "advice learning_rate noise_for_account training_data",
         "correlation",
         "noise_for_target",
         "assembly",
