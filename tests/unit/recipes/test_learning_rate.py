@@ -194,6 +194,7 @@ class TestTheRate:
                 (endless, endless)
                 for endless in (
                     schedules.PolynomialDecay(0.5, 50, 0.1, cycle=True),
+                    schedules.PiecewiseConstantDecay([0], [0.5, 0.1]),
                     schedules.ExponentialDecay(0.5, 50, 0.9),
                     ScaledSchedule(schedules.CosineDecay(0.5, 50), 2.0),
                 )
