@@ -44,6 +44,13 @@ def as_array(leaf: Any, name: str, path: str) -> npt.NDArray[Any]:
         )
     if values.dtype.hasobject:
         return _utf8(values, name, path)
+    if values.dtype.kind in "mMV":
+        raise ValueError(
+            f"`{name}` must have arrays of numbers or of text. Received: dtype "
+            f"{values.dtype} at {path}. Make times numbers, such as "
+            "(times - start) / np.timedelta64(1, 'D'), and fields arrays of "
+            "their own."
+        )
     return values
 
 

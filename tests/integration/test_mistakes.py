@@ -333,6 +333,16 @@ FITS = [
         "`y` must hold numbers.*text.*np.unique",
     ),
     (
+        lambda: fit(private(), samples((X.astype(str), Y))),
+        ValueError,
+        "`x` must hold numbers.*text.*StringLookup",
+    ),
+    (
+        lambda: samples((X.astype("datetime64[D]"), Y)),
+        ValueError,
+        r"arrays of numbers or of text.*datetime64\[D\] at /0.*timedelta64",
+    ),
+    (
         lambda: private(
             net(keras.layers.Dense(2)), loss="sparse_categorical_crossentropy"
         ).train_on_batch(X, X[:, :2]),

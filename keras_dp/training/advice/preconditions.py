@@ -185,7 +185,7 @@ def check_target_shapes(error: ValueError, y: Any) -> None:
 
 
 def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
-    """Raises if targets are text, or no record of a physical batch is finite.
+    """Raises for text that must be numbers, and if no record is finite.
 
     All of them would count as zero, and rounds release nothing but noise.
 
@@ -198,9 +198,19 @@ def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
     Raises:
         PrivateTrainingError: Each record has a number that is not finite in its
             inputs or targets, and none has finite targets and outputs.
-        ValueError: The targets are text.
+        ValueError: The targets are text, or the inputs are and the model takes
+            numbers.
     """
-    if any(tf.as_dtype(leaf.dtype) == tf.string for leaf in _leaves(y)):
+    if _has_text(x):
+        try:
+            model(x)
+        except tf.errors.UnimplementedError:
+            raise ValueError(
+                "`x` must hold numbers for this model. Received: text. Number "
+                "the values, such as by np.unique(x, return_inverse=True), or "
+                "begin the model with StringLookup or TextVectorization."
+            ) from None
+    if _has_text(y):
         raise ValueError(
             "`y` must hold numbers. Received: targets of text. Number the "
             "classes, such as by np.unique(y, return_inverse=True)."
@@ -219,6 +229,10 @@ def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
         "alone. No round ran. Look at the columns of the data: "
         "np.isfinite(x).all(axis=0)."
     )
+
+
+def _has_text(nest: Any) -> bool:
+    return any(tf.as_dtype(leaf.dtype) == tf.string for leaf in _leaves(nest))
 
 
 def _leaves(nest: Any) -> list[Any]:
