@@ -12,14 +12,22 @@ share of the training data is left out, and scores the model instead of the test
 data: what a rule is chosen by. A row that the file has
 already is not trained again. The data is that of `$KERAS_DP_DATA`, or drawn
 with a fixed seed.
+
+The tasks `examples/NAME` are the programs of `examples/`, with their first
+15,000 records; the class weights of `imbalanced` are left out. Their models are
+trained from the same first weights.
 """
 
 import argparse
+import contextlib
 import csv
+import functools
 import gzip
 import itertools
 import json
 import os
+import re
+import runpy
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -329,6 +337,74 @@ TASKS = {
         _same(adult, 10_000), _classifier(_network(64, "tanh"), 1, ADAM), 10
     ),
 }
+
+
+class Captured(Exception):  # noqa: N818
+    """Ends a program that has given its model and its data."""
+
+
+class Example:
+    """A program of `examples/`, run up to the training of its model."""
+
+    MOST_RECORDS = 15_000
+
+    def __init__(self, name: str) -> None:
+        self._path = EXAMPLES / name / "plain.py"
+
+    @property
+    def epochs(self) -> int:
+        """Those of the program."""
+        found = re.search(r"QUICK else \(\S+, (\d+)", self._path.read_text())
+        return int(found[1])
+
+    def data(self) -> tuple[Any, Any, Any, Any]:
+        """Returns x, y, x_test, y_test."""
+        x, y, x_test, y_test, _ = self._captured
+        return x, y, x_test, y_test
+
+    def model(self, x: Any) -> keras.Model:
+        """Returns the one model, with its first weights."""
+        *_, model = self._captured
+        model.set_weights(self._weights)
+        return model
+
+    @functools.cached_property
+    def _captured(self) -> tuple[Any, ...]:
+        found: list[Any] = []
+        fit, evaluate = keras.Model.fit, keras.Model.evaluate
+
+        def fit_or_keep(model: Any, x: Any, y: Any, **options: Any) -> Any:
+            if options.get("verbose") == 0:  # Of public data.
+                return fit(model, x, y, **options)
+            found.extend(rows_of((x, y), slice(self.MOST_RECORDS)))
+            self._weights = model.get_weights()
+            return None
+
+        def keep(model: Any, x: Any, y: Any, **_: Any) -> None:
+            found.extend([x, y, model])
+            raise Captured
+
+        folder = os.getcwd()
+        keras.Model.fit, keras.Model.evaluate = fit_or_keep, keep
+        try:
+            with contextlib.suppress(Captured):
+                runpy.run_path(str(self._path))
+        finally:
+            keras.Model.fit, keras.Model.evaluate = fit, evaluate
+            os.chdir(folder)
+        return tuple(found)
+
+
+def rows_of(data: Any, rows: slice) -> Any:
+    """Returns some rows of a nest of arrays."""
+    return keras.tree.map_structure(lambda each: each[rows], data)
+
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+TASKS |= {
+    f"examples/{path.parent.name}": Example(path.parent.name)
+    for path in EXAMPLES.glob("*/plain.py")
+}
 for few in (100, 300):
     TASKS[f"tabular{few}"] = TASKS["tabular1200"]._replace(
         data=_same(tabular, few)
@@ -353,7 +429,8 @@ def train(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     x, y, x_test, y_test = of.data()
     kept = len(y) - round(settings.get("held_out", 0) * len(y))
     if kept < len(y):
-        x, y, x_test, y_test = x[:kept], y[:kept], x[kept:], y[kept:]
+        x_test, y_test = rows_of((x, y), slice(kept, None))
+        x, y = rows_of((x, y), slice(kept))
     keras.utils.set_random_seed(settings["seed"])
     model = of.model(x)
     options = dict(settings["options"])
@@ -372,10 +449,10 @@ def train(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     private = keras_dp.make_private(model, (x, y), **given, verbose=False)
     private.fit(verbose=0)
     query, inner = private.optimizer.query, private.optimizer.inner
-    loss, metric = model.evaluate(x_test, y_test, batch_size=2000, verbose=0)
+    scores = model.evaluate(x_test, y_test, batch_size=2000, verbose=0)
     return {
-        "metric": metric,
-        "loss": loss,
+        "metric": float(np.ravel(scores)[-1]),
+        "loss": float(np.ravel(scores)[0]),
         "rate": float(inner.learning_rate),
         "rounds": private.optimizer.rounds_released,
         "batch": private.samples.expected_sample_size,
