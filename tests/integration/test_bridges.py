@@ -12,8 +12,6 @@ import pytest
 from tests import documents
 from tests.imports import ROOT
 
-pytestmark = pytest.mark.full
-
 SECONDS = 900
 
 
@@ -34,6 +32,8 @@ def peer(request, migration):
         pytest.skip(f"{request.param} cannot be installed: {error}")
 
 
+# The guide below runs the same library, with fewer of its options.
+@pytest.mark.nightly
 def test_the_steps_of_the_real_library(peer) -> None:
     name, python = peer
     command = [
@@ -57,6 +57,7 @@ def test_the_steps_of_the_real_library(peer) -> None:
     assert "skipped" not in ran.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "peer",
     ["opacus", pytest.param("jax_privacy", marks=pytest.mark.nightly)],

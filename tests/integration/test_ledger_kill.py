@@ -20,7 +20,7 @@ from keras_dp.ledger import (
 from keras_dp.ledger.places import journal
 from tests.ledger_faults import start_fork
 
-KILLS = 40
+KILLS = 20
 BLOCK = 7
 QUERIES = [GaussianSum("gradients", 1.0, 4.0)]
 
