@@ -321,6 +321,12 @@ def make_private(
     if verbose:
         summary = _summary(private, held, queries, continued)
         print_line(f"{summary}{_of_units(private, given)}")
+        if continued is not None:
+            print_line(
+                "Give fit the callback BackupAndRestore that the run had, or "
+                "restore its weights: without them the weights and a schedule "
+                "of learning rates begin anew, with the rounds that are left."
+            )
         rounds = long * how.samples.rounds_per_epoch
         if sentence := how.sentence(private.optimizer.inner, rounds):
             print_line(sentence)
