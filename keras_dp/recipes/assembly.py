@@ -13,6 +13,7 @@ from keras_dp.recipes.learning_rate import (
     ChosenRate,
     build,
     chosen_rate,
+    numbers_to_reproduce,
     trained_weights,
     with_rate,
 )
@@ -80,6 +81,7 @@ def assemble(
             rounds,
             trained_weights(model),
             compiled["loss"],
+            numbers_to_reproduce(samples),
         )
     if rate is not None:
         inner = with_rate(inner, rate.rate)

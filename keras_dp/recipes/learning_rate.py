@@ -34,6 +34,9 @@ from keras_dp.training.data.sampled_batches import SampledBatches
 # longest, also for networks on tables of embeddings. These begin with small
 # entries, and must leave them. Measured by benchmarks/first_run.py.
 _WALK, _LONGEST_WALK, _LONGEST_ON_TABLES = 2.0, 0.3, 0.6
+# A record that is to be reproduced says more than a label. With so many numbers
+# as targets the walk of a weight is longer.
+_MANY_TARGETS, _WALK_TO_MANY = 64, 3.2
 # Where most weights are in tables whose rows are averaged, much of their noise
 # cancels. Below such a signal the walk is longer, by its root, at most so much.
 _CLEAR_SIGNAL, _WHERE_AVERAGED = 10_000.0, 2.0
@@ -159,6 +162,7 @@ def chosen_rate(
     rounds: int,
     weights: Weights,
     loss: Any = None,
+    targets: int = 1,
 ) -> ChosenRate | None:
     """Returns the learning rate that suits the noise of a training.
 
@@ -171,6 +175,7 @@ def chosen_rate(
         rounds: The number of rounds of the training, >= 1.
         weights: As from `trained_weights`.
         loss: As in `compile`.
+        targets: As from `numbers_to_reproduce`.
 
     Returns:
         The rate, or `None` if noise does not move the weights by a finite
@@ -179,7 +184,10 @@ def chosen_rate(
     count = max(1, weights.others)
     on_tables = weights.others and weights.in_tables
     longest = _LONGEST_ON_TABLES if on_tables else _LONGEST_WALK
-    wanted = min(longest, _WALK / count**0.25)
+    classifies = is_one_of(loss, _OF_CLASSIFIERS)
+    reproduces = targets >= _MANY_TARGETS and not classifies
+    walk_of_one = _WALK_TO_MANY if reproduces else _WALK
+    wanted = min(longest, walk_of_one / count**0.25)
     if weights.averages and 0 < weights.others < weights.in_tables:
         each = query.noise_multiplier / query.denominator
         hidden = math.sqrt(_CLEAR_SIGNAL * each / math.sqrt(rounds))
@@ -188,7 +196,7 @@ def chosen_rate(
     noise = clip * query.noise_multiplier / query.denominator
     step = wanted * clip / math.sqrt(rounds)  # At which a step is 1 long.
     signal = _SIGNAL * clip / math.sqrt(count)
-    if is_one_of(loss, _OF_CLASSIFIERS):
+    if classifies:
         signal = min(signal, step / _SAFE_STEP)
     stddev = max(math.hypot(noise, signal), step / _LONGEST_STEP)
     own = scripts_rate(optimizer)
@@ -282,6 +290,15 @@ def build(model: keras.Model, samples: Sampler) -> None:
         return keras.KerasTensor((rows, *spec.shape), dtype)
 
     model(keras.tree.map_structure(tensor, x))
+
+
+def numbers_to_reproduce(samples: Sampler) -> int:
+    """Returns how many numbers a record has as targets; labels are none."""
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(
+        SampledBatches(samples).structure
+    )
+    specs = [spec for spec in keras.tree.flatten(y) if spec is not None]
+    return sum(math.prod(x.shape) for x in specs if x.dtype.kind == "f")
 
 
 def trained_weights(model: keras.Model) -> Weights:

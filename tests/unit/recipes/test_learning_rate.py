@@ -16,6 +16,7 @@ from keras_dp.recipes.learning_rate import (
     build,
     chosen_rate,
     ending_with,
+    numbers_to_reproduce,
     trained_weights,
     walk,
     with_rate,
@@ -251,8 +252,46 @@ class TestTheRate:
 
         assert chosen.walk == pytest.approx(walk_, abs=0.006)
 
+    @pytest.mark.parametrize(
+        ("loss", "targets", "walk_"),
+        [
+            ("mse", 784, 0.16),
+            (lambda y, outputs: outputs, 64, 0.16),
+            ("mse", 63, 0.1),
+            ("categorical_crossentropy", 784, 0.1),
+        ],
+        ids=["images", "own loss", "few", "classes"],
+    )
+    def test_is_larger_where_records_are_reproduced(
+        self, loss, targets, walk_
+    ) -> None:
+        chosen = chosen_rate(
+            *(optimizers.Adam(), query(), ROUNDS, Weights(0, 160_000)),
+            loss=loss,
+            targets=targets,
+        )
+
+        assert chosen.walk == pytest.approx(walk_, abs=0.005)
+
     def test_of_a_script_that_does_not_move_is_left(self) -> None:
         assert chosen_rate(optimizers.SGD(0.0), query(), 5, WEIGHTS) is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "count"),
+    [
+        (np.zeros([64, 28, 28], "float32"), 784),
+        (np.zeros([64, 28, 28], "int32"), 0),
+        ({"a": np.zeros(64), "b": np.zeros([64, 3])}, 4),
+    ],
+    ids=["image", "labels", "nest"],
+)
+def test_numbers_to_reproduce_are_those_of_one_record(targets, count) -> None:
+    data = (np.zeros([64, 2], "float32"), targets)
+
+    samples = PoissonBatches(data, sampling_probability=0.1)
+
+    assert numbers_to_reproduce(samples) == count
 
 
 class TestWeights:
