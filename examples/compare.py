@@ -3,10 +3,7 @@
 Runs `plain.py` and `private.py` of each example, each in a process of its own,
 and prints the table of `README.md`.
 
-    python examples/compare.py [NAME ...] [--chosen-epochs]
-
-With `--chosen-epochs` it leaves out the epochs that `private.py` has from
-`plain.py`, so that `make_private` chooses them.
+    python examples/compare.py [NAME ...]
 """
 
 import argparse
@@ -38,13 +35,6 @@ NAMES = [
 ]
 # Layers are adapted, and metrics computed, under the epsilon of the training.
 IN_ONE_LEDGER = ["wide_and_deep", "text", "feature_space"]
-# A program that runs a script as if `make_private` had no argument `epochs`.
-WITHOUT_EPOCHS = """
-import runpy, sys, keras_dp
-make = keras_dp.make_private
-keras_dp.make_private = lambda *args, **kw: make(*args, **kw | {"epochs": None})
-runpy.run_path(sys.argv[1], run_name="__main__")
-"""
 HEAD = """\
 | Example | Changed lines | epsilon | Without privacy | With | Seconds |
 | --- | --- | --- | --- | --- | --- |"""
@@ -82,12 +72,8 @@ def changed_lines(plain: str, private: str) -> int:
     )
 
 
-def run(path: Path, *command: str) -> Finished:
+def run(path: Path) -> Finished:
     """Runs a script in a temporary folder, which holds its ledger too.
-
-    Args:
-        path: The script.
-        *command: Arguments of Python before the path.
 
     Raises:
         subprocess.CalledProcessError: The script failed.
@@ -95,7 +81,7 @@ def run(path: Path, *command: str) -> Finished:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         text = subprocess.run(
-            [sys.executable, *command, str(path)],
+            [sys.executable, str(path)],
             check=True,
             stdout=subprocess.PIPE,
             text=True,
@@ -108,11 +94,10 @@ def run(path: Path, *command: str) -> Finished:
     return Finished(quantity, value, claim and claim[1], seconds)
 
 
-def row(name: str, chosen_epochs: bool) -> str:
+def row(name: str) -> str:
     """Returns the row of an example, which is run for it."""
     plain = run(ROOT / name / "plain.py")
-    command = ["-c", WITHOUT_EPOCHS] if chosen_epochs else []
-    private = run(ROOT / name / "private.py", *command)
+    private = run(ROOT / name / "private.py")
     return (
         f"| [{name}]({name}/private.py) "
         f"| {changed_lines(*programs(name))} "
@@ -125,11 +110,10 @@ def main() -> None:
     """Prints the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", default=NAMES)
-    parser.add_argument("--chosen-epochs", action="store_true")
     options = parser.parse_args()
     print(HEAD)
     for name in options.names:
-        print(row(name, options.chosen_epochs), flush=True)
+        print(row(name), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from keras import layers
 import keras_dp
 
 QUICK = "KERAS_DP_QUICK" in os.environ
-RECORDS, EPOCHS = (512, 1) if QUICK else (60_000, 5)
+RECORDS = 512 if QUICK else 60_000
 
 
 def draw(count, seed):
@@ -65,7 +65,7 @@ model = keras.Sequential(
     ]
 )
 model.compile(keras.optimizers.Adam(3e-3), loss=squared_error, metrics=["mse"])
-private = keras_dp.make_private(model, (x, x), target_epsilon=3, epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, x), target_epsilon=3)
 private.fit()
 
 model.save("model.keras")

@@ -16,7 +16,7 @@ import numpy as np
 import keras_dp
 
 QUICK = "KERAS_DP_QUICK" in os.environ
-RECORDS, EPOCHS = (512, 1) if QUICK else (32_561, 20)
+RECORDS = 512 if QUICK else 32_561
 WEIGHTS = {1: 3.0}  # The others weigh 1.
 DATA = Path(__file__).resolve().parents[2] / "data" / "adult.npz"
 # In the order of `num_names`: age, final weight, years of education, ...
@@ -53,7 +53,7 @@ model.compile(
     metrics=[keras.metrics.AUC(from_logits=True, name="auc")],
     weighted_metrics=[],
 )
-private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3)
 private.fit(class_weight=WEIGHTS)
 
 model.save("model.keras")

@@ -78,7 +78,7 @@ model.compile(
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
-private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3)
 private.fit()
 
 model.save("model.keras")

@@ -14,7 +14,7 @@ from keras import layers
 import keras_dp
 
 QUICK = "KERAS_DP_QUICK" in os.environ
-RECORDS, EPOCHS = (512, 1) if QUICK else (40_000, 10)
+RECORDS = 512 if QUICK else 40_000
 USERS, FILMS, WIDTH = 100, 100, 2
 
 
@@ -41,7 +41,7 @@ taste = layers.Embedding(USERS, WIDTH, "random_normal")(user)
 style = layers.Embedding(FILMS, WIDTH, "random_normal")(film)
 model = keras.Model((user, film), layers.Dot(axes=1)([taste, style]))
 model.compile(keras.optimizers.Adam(2e-2), loss="mse")
-private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3)
 private.fit()
 
 model.save("model.keras")

@@ -13,7 +13,7 @@ from keras import layers
 import keras_dp
 
 QUICK = "KERAS_DP_QUICK" in os.environ
-RECORDS, EPOCHS = (512, 1) if QUICK else (8_000, 10)
+RECORDS = 512 if QUICK else 8_000
 
 
 def draw(count, seed):
@@ -33,7 +33,7 @@ model = keras.Sequential(
     [keras.Input((24, 1)), layers.LSTM(16), layers.Dense(1)]
 )
 model.compile(keras.optimizers.Adam(1e-2), loss="mse")
-private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3)
 private.fit()
 
 model.save("model.keras")

@@ -14,7 +14,7 @@ from keras import layers
 import keras_dp
 
 QUICK = "KERAS_DP_QUICK" in os.environ
-RECORDS, EPOCHS = (512, 1) if QUICK else (8_000, 10)
+RECORDS = 512 if QUICK else 8_000
 LENGTH, WORDS, WIDTH = 24, 50, 16
 
 
@@ -51,7 +51,7 @@ model.compile(
     loss=keras.losses.BinaryCrossentropy(from_logits=True),
     metrics=[keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)],
 )
-private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3)
 private.fit()
 
 model.save("model.keras")

@@ -18,7 +18,7 @@ from keras import layers, ops
 import keras_dp
 
 QUICK = "KERAS_DP_QUICK" in os.environ
-RECORDS, EPOCHS = (512, 1) if QUICK else (60_000, 5)
+RECORDS = 512 if QUICK else 60_000
 CODE = 8
 
 
@@ -88,7 +88,7 @@ pixels = layers.Dense(784)(hidden)
 outputs = layers.Concatenate()([pixels, mean, log_variance])
 model = keras.Model(images, outputs)
 model.compile(keras.optimizers.Adam(3e-3), loss=negative_elbo)
-private = keras_dp.make_private(model, (x, x), target_epsilon=3, epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, x), target_epsilon=3)
 private.fit()
 
 model.save("model.keras")

@@ -14,7 +14,7 @@ from keras import layers
 import keras_dp
 
 QUICK = "KERAS_DP_QUICK" in os.environ
-RECORDS, EPOCHS = (512, 1) if QUICK else (60_000, 5)
+RECORDS = 512 if QUICK else 60_000
 
 
 def draw(count, seed):
@@ -64,7 +64,7 @@ model.compile(
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
-private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3)
 private.fit()
 
 model.save("model.keras")
