@@ -62,7 +62,8 @@ class Trainer:
         """Builds the model, and splits its training data."""
         of = first_run.TASKS[task]
         x, y, *_ = of.data()
-        kept = len(y) - round(HELD_OUT * len(y))
+        rows = len(keras.tree.flatten(y)[0])
+        kept = rows - round(HELD_OUT * rows)
         keras.utils.set_random_seed(0)
         self.model = of.model(x)
         self.script = of.model(x).optimizer
@@ -120,10 +121,10 @@ class Trainer:
         rate = chosen.rate * setting["factor"]
         if size not in self._loops:
             self._loops[size] = self._loop(size)
-        run, optimizer, averages = self._loops[size]
+        run, optimizer, averages, first = self._loops[size]
         self.model.set_weights(self._start)
-        for variable in optimizer.variables:
-            variable.assign(tf.zeros_like(variable.value))
+        for variable, value in first:
+            variable.assign(value)
         optimizer.learning_rate.assign(rate)
         for average in averages:
             average.assign(tf.zeros_like(average))
@@ -146,14 +147,15 @@ class Trainer:
         values = self.model.evaluate(*self.held_out, 2000, verbose=0)
         return float(np.ravel(values)[-1])
 
-    def _loop(self, size: int) -> tuple[Any, Any, list[tf.Variable]]:
-        """Returns the compiled training with one batch size."""
+    def _loop(self, size: int) -> tuple[Any, ...]:
+        """Returns the compiled training with one batch size, and its state."""
         probability = size / self.records
         rows = default_physical_batch_size(self.records, probability)
         engine = GradientEngine(self.model)
         optimizer = type(self.script).from_config(self.script.get_config())
         weights = self.model.trainable_variables
         optimizer.build(weights)
+        first = [(each, each.numpy()) for each in optimizer.variables]
         averages = [tf.Variable(tf.zeros_like(w.value)) for w in weights]
         data = keras.tree.map_structure(tf.constant, (self.x, self.y))
 
@@ -219,7 +221,7 @@ class Trainer:
                 *(tf.constant(each, tf.float32) for each in numbers),
             )
 
-        return called, optimizer, averages
+        return called, optimizer, averages, first
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

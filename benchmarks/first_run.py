@@ -427,8 +427,9 @@ def train(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     """
     of = TASKS[task]
     x, y, x_test, y_test = of.data()
-    kept = len(y) - round(settings.get("held_out", 0) * len(y))
-    if kept < len(y):
+    rows = len(keras.tree.flatten(y)[0])
+    kept = rows - round(settings.get("held_out", 0) * rows)
+    if kept < rows:
         x_test, y_test = rows_of((x, y), slice(kept, None))
         x, y = rows_of((x, y), slice(kept))
     keras.utils.set_random_seed(settings["seed"])

@@ -35,7 +35,7 @@ from keras_dp.training.data.sampled_batches import SampledBatches
 # entries, and must leave them. Measured by benchmarks/first_run.py.
 _WALK, _LONGEST_WALK, _LONGEST_ON_TABLES = 2.0, 0.3, 0.6
 # A record that is to be reproduced says more than a label. With so many numbers
-# as targets the walk of a weight is longer.
+# as targets the walk of a weight is longer, but for SGD, which then diverged.
 _MANY_TARGETS, _WALK_TO_MANY = 64, 3.2
 # Where most weights are in tables whose rows are averaged, much of their noise
 # cancels. Below such a signal the walk is longer, by its root, at most so much.
@@ -185,7 +185,9 @@ def chosen_rate(
     on_tables = weights.others and weights.in_tables
     longest = _LONGEST_ON_TABLES if on_tables else _LONGEST_WALK
     classifies = is_one_of(loss, _OF_CLASSIFIERS)
-    reproduces = targets >= _MANY_TARGETS and not classifies
+    reproduces = targets >= _MANY_TARGETS and not (
+        classifies or isinstance(optimizer, keras.optimizers.SGD)
+    )
     walk_of_one = _WALK_TO_MANY if reproduces else _WALK
     wanted = min(longest, walk_of_one / count**0.25)
     if weights.averages and 0 < weights.others < weights.in_tables:

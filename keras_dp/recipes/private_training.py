@@ -120,10 +120,11 @@ def make_private(
         delta: In (0, 1/N) for N units, by default `N^-1.1`.
         l2_norm_clip: Bound on the norm of an example's gradient, > 0. By
             default 1; but 1/32 where the loss is a mean of squared or absolute
-            errors, whose gradients are short (`docs/choosing.md`). Or
-            "automatic": every gradient `g` is multiplied by
-            `1 / (norm of g + 0.01)`, so that there is no clip to choose; see
-            `GaussianSumQuery`.
+            errors, and about 1 / sqrt(n), at least 1/32, where it is a mean of
+            binary cross entropies of n outputs: such gradients are short
+            (`docs/choosing.md`). Or "automatic": every gradient `g` is
+            multiplied by `1 / (norm of g + 0.01)`, so that there is no clip to
+            choose; see `GaussianSumQuery`.
         noise: "independent" in each round. "correlated" lets the noise of
             rounds partly cancel in their sums, where this is expected to leave
             less noise: it chooses bands, coefficients and samples, see
@@ -228,7 +229,7 @@ def make_private(
         views=views,
     )
     compiled = compile_options(model, **options)
-    clip, gamma = clip_of(l2_norm_clip, compiled["loss"])
+    clip, gamma = clip_of(l2_norm_clip, compiled["loss"], model)
     is_new = isinstance(ledger, (str, os.PathLike)) and not (
         place_of(ledger).exists()
     )

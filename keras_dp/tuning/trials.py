@@ -149,7 +149,7 @@ class Trials:
         ledger = self._ledger(plan)
         model = self.built(settings)
         compiled = compile_options(model)
-        clip, gamma = clip_of(chosen["l2_norm_clip"], compiled["loss"])
+        clip, gamma = clip_of(chosen["l2_norm_clip"], compiled["loss"], model)
         private = assemble(
             model,
             samples,

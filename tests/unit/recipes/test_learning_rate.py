@@ -253,20 +253,21 @@ class TestTheRate:
         assert chosen.walk == pytest.approx(walk_, abs=0.006)
 
     @pytest.mark.parametrize(
-        ("loss", "targets", "walk_"),
+        ("optimizer", "loss", "targets", "walk_"),
         [
-            ("mse", 784, 0.16),
-            (lambda y, outputs: outputs, 64, 0.16),
-            ("mse", 63, 0.1),
-            ("categorical_crossentropy", 784, 0.1),
+            ("adam", "mse", 784, 0.16),
+            ("adam", lambda y, outputs: outputs, 64, 0.16),
+            ("adam", "mse", 63, 0.1),
+            ("adam", "categorical_crossentropy", 784, 0.1),
+            ("sgd", "mse", 784, 0.1),
         ],
-        ids=["images", "own loss", "few", "classes"],
+        ids=["images", "own loss", "few", "classes", "steps of gradients"],
     )
     def test_is_larger_where_records_are_reproduced(
-        self, loss, targets, walk_
+        self, optimizer, loss, targets, walk_
     ) -> None:
         chosen = chosen_rate(
-            *(optimizers.Adam(), query(), ROUNDS, Weights(0, 160_000)),
+            *(optimizers.get(optimizer), query(), ROUNDS, Weights(0, 160_000)),
             loss=loss,
             targets=targets,
         )

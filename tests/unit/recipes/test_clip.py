@@ -1,0 +1,59 @@
+"""The clip follows from how long the gradients of a loss can be."""
+
+import keras
+import pytest
+
+from keras_dp.recipes.clip import clip_of
+
+
+def model(*shape):
+    inputs = keras.Input((3,))
+    size = 1
+    for each in shape:
+        size *= each
+    rows = keras.layers.Dense(size)(inputs)
+    return keras.Model(inputs, keras.layers.Reshape(shape)(rows))
+
+
+class TestClip:
+    @pytest.mark.parametrize(
+        ("loss", "clip"),
+        [
+            ("mse", 2**-5),
+            (["mse"], 2**-5),
+            ({"a": "mae", "b": keras.losses.LogCosh()}, 2**-5),
+            ({"a": "mae", "b": "binary_crossentropy"}, 1),
+            ("sparse_categorical_crossentropy", 1),
+            (lambda y, outputs: outputs, 1),
+            ([], 1),
+        ],
+        ids=["errors", "one", "two", "mixed", "classes", "own", "none"],
+    )
+    def test_is_small_where_errors_are_averaged(self, loss, clip) -> None:
+        assert clip_of(None, loss) == (clip, None)
+
+    @pytest.mark.parametrize(
+        ("shape", "clip"),
+        [
+            ((1,), 1),
+            ((2,), 1),
+            ((4,), 1 / 2),
+            ((40,), 1 / 8),
+            ((28, 28), 1 / 32),
+        ],
+        ids=str,
+    )
+    def test_is_smaller_for_a_mean_of_many_outputs(self, shape, clip) -> None:
+        loss = keras.losses.BinaryCrossentropy()
+
+        assert clip_of(None, loss, model(*shape)) == (clip, None)
+        # Control: other classes have a gradient of about 1, however many.
+        assert clip_of(None, "categorical_crossentropy", model(*shape))[0] == 1
+
+    def test_of_unknown_outputs_is_that_of_one(self) -> None:
+        unbuilt = keras.Sequential([keras.layers.Dense(40)])
+
+        assert clip_of(None, "binary_crossentropy", unbuilt) == (1, None)
+
+    def test_that_is_given_stays(self) -> None:
+        assert clip_of(0.7, "binary_crossentropy", model(40)) == (0.7, None)
