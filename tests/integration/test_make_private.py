@@ -351,7 +351,7 @@ class TestWhatItTakesOver:
             (keras.losses.MeanAbsoluteError(), None, 1 / 32),
             ("mse", 2.0, 2.0),
             ("binary_crossentropy", None, 1.0),
-            ({"dense": "mse"}, None, 1.0),
+            ({"dense": "mse"}, None, 1 / 32),
         ],
         ids=["name", "object", "given", "no error", "of outputs"],
     )
