@@ -118,6 +118,17 @@ def tabular(records: int) -> tuple[Any, ...]:
     return x[:-4000], y[:-4000], x[-4000:], y[-4000:]
 
 
+def several_labels(count: int, records: int = 8000) -> tuple[Any, ...]:
+    """Returns a drawn problem of 20 features and labels `[n, count]`."""
+    generator = np.random.default_rng(7)
+    shape = (records + 4000, count)
+    x = generator.normal(size=(records + 4000, 20)).astype("float32")
+    hidden = np.tanh(x @ generator.normal(size=(20, 10)) / 2)
+    score = hidden @ generator.normal(size=(10, count))
+    y = (score + generator.normal(0, 0.3, shape) > 0.5).astype("float32")
+    return x[:-4000], y[:-4000], x[-4000:], y[-4000:]
+
+
 def ratings(records: int = 20_000) -> tuple[Any, ...]:
     """Returns users, items and drawn ratings in [0, 1]."""
     generator = np.random.default_rng(4)
@@ -207,7 +218,23 @@ def _vector_machine(x: Any) -> keras.Model:
     return model
 
 
-def _autoencoder(x: Any) -> keras.Model:
+def _several_labels(count: int) -> Callable[[Any], keras.Model]:
+    def build(x: Any) -> keras.Model:
+        model = keras.Sequential(
+            [
+                keras.Input(x.shape[1:]),
+                layers.Dense(32, activation="relu"),
+                layers.Dense(count, activation="sigmoid"),
+            ]
+        )
+        metric = "binary_accuracy"
+        model.compile("adam", "binary_crossentropy", metrics=[metric])
+        return model
+
+    return build
+
+
+def _autoencoder(x: Any, loss: str = "mse") -> keras.Model:
     model = keras.Sequential(
         [
             keras.Input(x.shape[1:]),
@@ -219,7 +246,7 @@ def _autoencoder(x: Any) -> keras.Model:
             layers.Reshape((28, 28, 1)),
         ]
     )
-    model.compile("adam", loss="mse", metrics=["mse"])
+    model.compile("adam", loss=loss, metrics=["mse"])
     return model
 
 
@@ -321,6 +348,13 @@ TASKS = {
     ),
     "autoencoder": Task(_copied, _autoencoder, 10),
     "autoencoder5k": Task(_same(_copied, 5000), _autoencoder, 10),
+    "autoencoder_bce": Task(
+        _same(_copied, 8000),
+        functools.partial(_autoencoder, loss="binary_crossentropy"),
+        10,
+    ),
+    "labels5": Task(_same(several_labels, 5), _several_labels(5), 10),
+    "labels40": Task(_same(several_labels, 40), _several_labels(40), 10),
     "recommender": Task(ratings, _recommender, 10),
     "waves": Task(waves, _forecaster, 10),
     "mnist_cnn15k_tanh": Task(
