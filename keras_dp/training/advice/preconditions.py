@@ -204,7 +204,9 @@ def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
     if _has_text(x):
         try:
             model(x)
-        except tf.errors.UnimplementedError:
+        except tf.errors.UnimplementedError as error:
+            if "string" not in error.message:
+                raise
             raise ValueError(
                 "`x` must hold numbers for this model. Received: text. Number "
                 "the values, such as by np.unique(x, return_inverse=True), or "
