@@ -7,6 +7,7 @@ all of them, and finds private names that are touched elsewhere.
 
 import collections
 import contextlib
+import copy
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -388,8 +389,16 @@ def build_from_batch(model: keras.Model, data_batch: Any) -> None:
 
     `Trainer._symbolic_build`, Keras 3.15. Without it the loss is not built
     before the step is compiled. It gives the model an argument by name, which
-    a rematerialized layer cannot take in a graph.
+    a rematerialized layer cannot take in a graph. What must run eagerly cannot
+    be built from symbols: it is called once, on the batch itself.
     """
+    if model.run_eagerly:
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data_batch)
+        outputs = model(x, training=False)
+        model.compute_metrics(x, y, outputs, sample_weight=weight)
+        model._compute_loss(x, y, outputs, weight, training=False)
+        model.reset_metrics()
+        return
     with without_rematerialization(model):
         model._symbolic_build(data_batch=data_batch)
 
@@ -415,11 +424,22 @@ def metrics_in_order(model: keras.Model, logs: dict[str, Any]) -> Any:
 def compile_arguments_of(model: keras.Model) -> dict[str, Any]:
     """Returns the arguments of `compile` as the user gave them, {} without.
 
-    `Trainer._compile_config`, Keras 3.15. Without it a compiled model must be
-    described once more to be made private.
+    `Trainer._compile_config`, Keras 3.15. It holds what "auto" stood for as
+    `jit_compile`, and no `auto_scale_loss`, of which the optimizer tells.
+    Without it a compiled model must be described once more to be made private.
     """
     config = getattr(model, "_compile_config", None)
-    return {} if config is None else dict(config.config)
+    if config is None:
+        return {}
+    found = dict(config.config)
+    if found["run_eagerly"] or (
+        found["jit_compile"] == model._resolve_auto_jit_compile()
+    ):
+        del found["jit_compile"]
+    scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    if model.dtype_policy.name == "mixed_float16" and not scales:
+        found["auto_scale_loss"] = False
+    return found
 
 
 def print_line(text: str) -> None:
@@ -490,14 +510,120 @@ def own_variables_of(
     return list(optimizer._variables)
 
 
+def optimizers_in(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.optimizers.Optimizer]:
+    """Returns the optimizer, and all that it holds, each once.
+
+    `OptimizerMap` and `MultiOptimizer`, Keras 3.15, hold theirs in attributes,
+    lists and dicts, as optimizers of one's own do. Without it an optimizer that
+    another one holds is not looked at.
+    """
+    found: dict[int, keras.optimizers.Optimizer] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, keras.optimizers.Optimizer):
+            if id(value) not in found:
+                found[id(value)] = value
+                look(list(vars(value).values()))
+        elif isinstance(value, keras.optimizers.OptimizerMap):
+            look(list(vars(value).values()))
+        elif isinstance(value, dict):
+            look(list(value.values()))
+        elif isinstance(value, (list, tuple)):
+            for each in value:
+                look(each)
+
+    look(optimizer)
+    return list(found.values())
+
+
+# The options that all optimizers of Keras 3.15 have in common.
+_OPTIONS = (
+    "name",
+    "weight_decay",
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "ema_momentum",
+    "ema_overwrite_frequency",
+    "loss_scale_factor",
+    "gradient_accumulation_steps",
+)
+
+
+def fresh_copy_of(
+    optimizer: keras.optimizers.Optimizer, learning_rate: Any = None
+) -> Any:
+    """Returns an optimizer that does what another one does, and is not built.
+
+    `get_config` does not say all that an optimizer does: which variables it
+    excludes from weight decay, functions, and what a class of one's own forgot.
+    So the copy gets new variables from the constructor of the base class, and
+    every other attribute of the other one (`vars`, Keras 3.15). Optimizers
+    inside are copied, too. Without it an optimizer belongs to the first model
+    that it trains.
+
+    Args:
+        optimizer: Is not changed.
+        learning_rate: A number, a schedule or a function in the place of that
+            of the optimizer.
+    """
+    made: dict[int, Any] = {}
+
+    def copied(value: Any) -> Any:
+        if id(value) in made:
+            return made[id(value)]
+        if isinstance(value, keras.optimizers.Optimizer):
+            return of_optimizer(value)
+        if isinstance(value, keras.optimizers.OptimizerMap):
+            made[id(value)] = new = copy.copy(value)
+            vars(new).update({k: copied(v) for k, v in vars(value).items()})
+            return new
+        if isinstance(value, dict):
+            return {key: copied(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            parts = [copied(each) for each in value]
+            return parts if isinstance(value, list) else tuple(parts)
+        return value
+
+    def of_optimizer(given: Any, rate: Any = None) -> Any:
+        new = made[id(given)] = type(given).__new__(type(given))
+        if rate is None:
+            rate = learning_rate_of(given)
+        if not callable(rate):
+            rate = float(keras.ops.convert_to_numpy(rate))
+        keras.optimizers.Optimizer.__init__(
+            new,
+            learning_rate=rate,
+            **{name: getattr(given, name) for name in _OPTIONS},
+        )
+        own = vars(given).keys() - vars(new).keys() - {"apply"}
+        for name in [name for name in vars(given) if name in own]:
+            value = vars(given)[name]
+            if isinstance(value, keras.Variable):
+                variable = new.add_variable(
+                    value.shape, dtype=value.dtype, name=value.name
+                )
+                variable.assign(value)
+                value = variable
+            setattr(new, name, copied(value))
+        return new
+
+    return of_optimizer(optimizer, learning_rate)
+
+
 def averages_of(
     optimizer: keras.optimizers.Optimizer,
 ) -> list[tuple[keras.Variable, keras.Variable]]:
     """Returns each variable that is averaged, with its average.
 
-    `BaseOptimizer._model_variables_moving_average`, Keras 3.15. Without it a
-    model is evaluated without the averages until its training ends.
+    `BaseOptimizer._model_variables_moving_average`, Keras 3.15, which is there
+    once an optimizer with `use_ema` is built. Without it no weights are averaged.
     """
+    if not (optimizer.use_ema and optimizer.built):
+        return []
     return [
         (variable, average)
         for variable, average in zip(

@@ -286,7 +286,12 @@ class GradientEngine:
         return HookedPass(calls, cotangents, losses, outputs, added)
 
     def _trace_for_hooks(self, inputs: Any, batch: int, training: bool) -> None:
-        """Settles the hooks by a trace of the model, which is discarded."""
+        """Settles the hooks by a trace of the model, which is discarded.
+
+        Only a graph shows whether the rows that a layer sees are the examples.
+        A model that cannot be traced gets one hook for all of its weights: it
+        is called again for one example after another.
+        """
 
         def traced(inputs: Any) -> None:
             self.hooked_pass(
@@ -295,13 +300,20 @@ class GradientEngine:
 
         try:
             trace_of(tf.function(traced, autograph=False), inputs)
-        except (AttributeError, NotImplementedError, TypeError) as error:
-            raise UnsupportedLayerError(
-                "A model that runs eagerly must be one that tf.function can "
-                "trace: only its graph shows whether the rows that a layer "
-                f"sees are the examples. Received: {error} Write it without "
-                "Python that reads the values of tensors."
-            ) from error
+        except (
+            AttributeError,
+            NotImplementedError,
+            TypeError,
+            tf.errors.OperatorNotAllowedInGraphError,
+        ):
+            logging.warning(
+                "Model %r cannot be traced by tf.function, because its Python "
+                "reads the values of tensors. It is called for one example "
+                "after another, which is slow.",
+                self.model.name,
+            )
+            self._knows_uses, self._whole = True, [self.model]
+            self.hooks = find_hooks(self.model, self._whole)
 
     def settle_hooks_again(self, inputs: Any, batch: int) -> bool:
         """Looks where the hooks must be if there is one example more.

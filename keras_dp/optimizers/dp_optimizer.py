@@ -369,7 +369,9 @@ class DPOptimizer(WrappingOptimizer):
             if self.round.groups is not None:
                 noise = self.round.groups.join(variables, noise)
             self.inner.observe_noise(noise)
+        is_first = tf.equal(self.inner.iterations, 0)
         apply_once(self.inner, gradients, variables)
+        self._average(is_first)
         return released.event, released.answers
 
     def read_state(self) -> State:
@@ -428,6 +430,9 @@ class DPOptimizer(WrappingOptimizer):
             "inner": serialize(self.inner),
             "query": serialize(self.query),
             "groups": groups,
+            "use_ema": self.use_ema,
+            "ema_momentum": self.ema_momentum,
+            "ema_overwrite_frequency": self.ema_overwrite_frequency,
         }
 
     @classmethod
@@ -446,6 +451,8 @@ class DPOptimizer(WrappingOptimizer):
         optimizer._configure(
             inner, query, patterns_from(config["groups"]), None, config["name"]
         )
+        for name in ("use_ema", "ema_momentum", "ema_overwrite_frequency"):
+            setattr(optimizer, name, config[name])
         return optimizer
 
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import keras
 
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.keras_internals import gradient_reduction
+from keras_dp.keras_internals import gradient_reduction, optimizers_in
 
 
 def check_inner(inner: Any) -> None:
@@ -29,14 +29,39 @@ def check_inner(inner: Any) -> None:
             f"gradients. Received: {type(inner).__name__}. Pass the optimizer "
             "inside of it, and compile(loss_scale=...) for float16."
         )
-    for option in ("gradient_accumulation_steps", "loss_scale_factor"):
-        if getattr(inner, option, None) is not None:
-            raise ValueError(
-                f"`{option}` of `inner` must be None. Received: "
-                f"{option}={getattr(inner, option)!r}. A sample larger than "
-                "memory is split by the sampler's physical_batch_size, with "
-                "noise added once."
-            )
+    for each in optimizers_in(inner):
+        for option in ("gradient_accumulation_steps", "loss_scale_factor"):
+            if getattr(each, option, None) is not None:
+                raise ValueError(
+                    f"`{option}` of `inner` must be None. Received: "
+                    f"{option}={getattr(each, option)!r}. A sample larger than "
+                    "memory is split by the sampler's physical_batch_size, "
+                    "with noise added once."
+                )
+
+
+def take_averaging(inner: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """Takes the options of averaged weights from an optimizer.
+
+    Returns:
+        The options, for the optimizer that averages in its place.
+
+    Raises:
+        ValueError: Optimizers inside of it average in different ways.
+    """
+    names = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+    averaging = [each for each in optimizers_in(inner) if each.use_ema]
+    found = [
+        {name: getattr(each, name) for name in names} for each in averaging
+    ]
+    if any(options != found[0] for options in found):
+        raise ValueError(
+            "`inner` must average all weights in one way. Received: optimizers "
+            f"with {found!r}. Give them the same `ema_momentum`."
+        )
+    for each in averaging:
+        each.use_ema = False
+    return found[0] if found else {}
 
 
 def close(inner: keras.optimizers.Optimizer) -> None:
@@ -79,16 +104,18 @@ class _AsTheyAre:
 def already_summed(inner: keras.optimizers.Optimizer) -> Iterator[None]:
     """Makes the optimizer take gradients as they are, equal on all replicas.
 
-    By default Keras sums the gradients of all replicas before it applies them.
-    The same noise would then count once for each replica.
+    By default each optimizer sums the gradients of all replicas before it
+    applies them. The same noise would then count once for each replica.
     """
     name = gradient_reduction()
-    stand_in = vars(inner).setdefault(name, _AsTheyAre())
-    stand_in.users += 1
+    every = optimizers_in(inner)
+    for each in every:
+        vars(each).setdefault(name, _AsTheyAre()).users += 1
     try:
         yield
     finally:
         # Several replicas can be inside. The last one to leave removes it.
-        stand_in.users -= 1
-        if not stand_in.users:
-            del vars(inner)[name]
+        for each in every:
+            vars(each)[name].users -= 1
+            if not vars(each)[name].users:
+                del vars(each)[name]

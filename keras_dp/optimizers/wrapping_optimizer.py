@@ -5,11 +5,12 @@ from typing import Any, NoReturn
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.keras_internals import own_variables_of
-from keras_dp.optimizers.inner_optimizer import close
+from keras_dp.keras_internals import averages_of, own_variables_of
+from keras_dp.optimizers.inner_optimizer import close, take_averaging
 
 
 def _of_inner(name: str) -> Any:
@@ -38,22 +39,23 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     """Holds an inner Keras optimizer, and refuses ordinary gradients.
 
     The options and the iterations are those of the inner optimizer, which
-    applies noised answers. A subclass decides which answers these are.
+    applies noised answers. A subclass decides which answers these are. Averages
+    of the weights (`use_ema`) are the wrapper's own: those of an inner optimizer
+    with an `apply` of its own may never be filled.
     """
 
     weight_decay = _of_inner("weight_decay")
     clipnorm = _of_inner("clipnorm")
     clipvalue = _of_inner("clipvalue")
     global_clipnorm = _of_inner("global_clipnorm")
-    use_ema = _of_inner("use_ema")
-    ema_momentum = _of_inner("ema_momentum")
-    ema_overwrite_frequency = _of_inner("ema_overwrite_frequency")
     learning_rate = _of_inner("learning_rate")
     apply = apply_gradients = scale_loss = stateless_apply = _refuse_gradients
 
     def _wrap(self, inner: keras.optimizers.Optimizer, name: str) -> None:
         """Sets the attributes, for the constructor and for loading."""
-        keras.optimizers.Optimizer.__init__(self, learning_rate=0.0, name=name)
+        keras.optimizers.Optimizer.__init__(
+            self, learning_rate=0.0, name=name, **take_averaging(inner)
+        )
         self._inner = inner
         close(inner)
 
@@ -61,18 +63,6 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     def inner(self) -> keras.optimizers.Optimizer:
         """The Keras optimizer that applies the noised answers."""
         return self._inner
-
-    @property
-    def inner_optimizer(self) -> keras.optimizers.Optimizer:
-        """The inner optimizer, under the name that Keras's callbacks use."""
-        return self._inner
-
-    @override
-    def add_optimizer_variables(
-        self, *arguments: Any, **options: Any
-    ) -> list[Any]:
-        """Returns an empty list: only the inner optimizer has slots."""
-        return []
 
     @override
     def exclude_from_weight_decay(
@@ -119,6 +109,34 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
         """The number of rounds that were released, as an integer."""
         return int(keras.ops.convert_to_numpy(self.inner.iterations))
 
+    def _average(self, is_first: Any) -> None:
+        """Moves the averages towards the weights, after a release.
+
+        Args:
+            is_first: Whether it was the first release. The averages are then
+                the weights, scalar.
+        """
+        momentum = tf.where(is_first, 0.0, self.ema_momentum)
+        every = self.ema_overwrite_frequency
+        for variable, average in averages_of(self):
+            kept = tf.cast(momentum, average.dtype)
+            average.assign(kept * average + (1 - kept) * variable)
+            if every:
+                is_due = tf.equal(self.iterations % every, 0)
+                variable.assign(tf.where(is_due, average, variable))
+
+    def put_averages(self) -> None:
+        """Replaces the weights by their averages, if there are any.
+
+        An average of weights that meet a constraint need not meet it: it is
+        projected again.
+        """
+        for variable, average in averages_of(self):
+            project = variable.constraint or (lambda value: value)
+            variable.assign(project(average.value))
+
     @override
     def finalize_variable_values(self, var_list: Any) -> None:
+        """Leaves the averages in the model, if weights are averaged."""
         self.inner.finalize_variable_values(var_list)
+        self.put_averages()

@@ -4,25 +4,24 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_dp.keras_internals import compile_arguments_of
+from keras_dp.keras_internals import (
+    compile_arguments_of,
+    fresh_copy_of,
+    optimizers_in,
+)
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.optimizers.inner_optimizer import check_inner
 from keras_dp.recipes.averaging import average_weights
 from keras_dp.recipes.learning_rate import (
-    ChosenRate,
     build,
     chosen_rate,
     numbers_to_reproduce,
     trained_weights,
-    with_rate,
 )
 from keras_dp.recipes.noise_for_target import RoundQueries
 from keras_dp.sampling import Sampler
 from keras_dp.training import PrivateModel
-
-# Arguments that are taken over from the `compile` of the user's model.
-_KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
 class Assembled(NamedTuple):
@@ -30,13 +29,14 @@ class Assembled(NamedTuple):
 
     Attributes:
         model: The private model, with samples and epochs, without a target.
-        rate: The learning rate, `None` if it was not chosen here.
+        rate: What was done about the learning rate, for a person; `None` if
+            that was said by the caller.
         averaged: Over how many rounds weights are averaged, `None` if that was
             not chosen here.
     """
 
     model: PrivateModel
-    rate: ChosenRate | None
+    rate: str | None
     averaged: int | None
 
 
@@ -69,34 +69,50 @@ def assemble(
         is_chosen = isinstance(optimizer, keras.optimizers.Optimizer)
         learning_rate = "keep" if is_chosen else "auto"
     private = PrivateModel(model)
-    inner = _inner(model, optimizer)
-    check_inner(inner)
+    given = _given(model, optimizer)
+    check_inner(given)
     rounds = epochs * samples.rounds_per_epoch
-    rate = None
+    said = None
     if learning_rate == "auto":
-        build(model, samples)
+        build(model, samples, eagerly=compiled.get("run_eagerly", False))
         rate = chosen_rate(
-            inner,
+            given,
             queries.gradients,
             rounds,
             trained_weights(model),
             compiled["loss"],
             numbers_to_reproduce(samples),
         )
-    if rate is not None:
-        inner = with_rate(inner, rate.rate)
-    elif learning_rate not in ("auto", "keep"):
-        inner = with_rate(inner, learning_rate)
+        if rate is None:
+            said = (
+                f"The learning rate of {type(given).__name__} is kept: it has no "
+                "one number or schedule that steps follow."
+            )
+        else:
+            said = f'{rate} learning_rate="keep" keeps it.'
+            learning_rate = rate.rate
+    if learning_rate in ("auto", "keep"):
+        learning_rate = None
+    elif len(optimizers_in(given)) > 1:
+        raise ValueError(
+            '`learning_rate` must be "keep" for an optimizer that holds others, '
+            f"each with a rate of its own. Received: {type(given).__name__}. "
+            "Set their rates."
+        )
+    inner = fresh_copy_of(given, learning_rate)
+    private_optimizer = DPOptimizer(
+        inner, query=queries.released, ledger=ledger
+    )
     averaged = None
     if average is not None:
-        averaged = average_weights(inner, rounds)
+        averaged = average_weights(private_optimizer, rounds)
     private.compile(
-        DPOptimizer(inner, query=queries.released, ledger=ledger),
+        private_optimizer,
         batch_statistics=queries.batch_statistics,
         **compiled,
     )
     private.samples, private.epochs = samples, epochs
-    return Assembled(private, rate, averaged)
+    return Assembled(private, said, averaged)
 
 
 def compile_options(model: keras.Model, **given: Any) -> dict[str, Any]:
@@ -109,19 +125,10 @@ def compile_options(model: keras.Model, **given: Any) -> dict[str, Any]:
     Raises:
         ValueError: There is no loss.
     """
-    before = compile_arguments_of(model)
-    found = {
-        name: value
-        for name, value in {
-            **{n: before.get(n) for n in _KEPT},
-            **{
-                name: value
-                for name, value in given.items()
-                if value is not None
-            },
-        }.items()
-        if value is not None
-    }
+    found = compile_arguments_of(model)
+    found.pop("optimizer", None)
+    found |= {name: value for name, value in given.items() if value is not None}
+    found = {name: each for name, each in found.items() if each is not None}
     if "loss" not in found:
         raise ValueError(
             "`loss` must be given, or the model be compiled with one. "
@@ -130,11 +137,8 @@ def compile_options(model: keras.Model, **given: Any) -> dict[str, Any]:
     return found
 
 
-def _inner(model: keras.Model, optimizer: Any) -> keras.optimizers.Optimizer:
-    """Returns a new optimizer like the given one, or the model's."""
+def _given(model: keras.Model, optimizer: Any) -> keras.optimizers.Optimizer:
+    """Returns the optimizer that is given, or else that of the model."""
     if optimizer is None:
         optimizer = compile_arguments_of(model).get("optimizer", "adam")
-    found = keras.optimizers.get(optimizer)
-    if found is optimizer:  # One that is built belongs to its variables.
-        return type(found).from_config(found.get_config())
-    return found
+    return keras.optimizers.get(optimizer)

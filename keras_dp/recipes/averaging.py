@@ -1,19 +1,16 @@
 """Averages of weights, in which much of the noise cancels."""
 
-import keras
+from keras_dp.optimizers import DPOptimizer
 
 # An average is over about so many parts of a training: the last tenth.
 _PARTS = 10
 
 
-def average_weights(
-    optimizer: keras.optimizers.Optimizer, rounds: int
-) -> int | None:
-    """Makes an optimizer average the weights of a training.
+def average_weights(optimizer: DPOptimizer, rounds: int) -> int | None:
+    """Makes a private optimizer average the weights of a training.
 
-    It is the moving average of Keras, over about the last tenth of the rounds:
-    weights of `k` rounds ago count `(1 - 10 / rounds)**k` as much as the last
-    ones.
+    It is a moving average over about the last tenth of the rounds: weights of
+    `k` rounds ago count `(1 - 10 / rounds)**k` as much as the last ones.
 
     Args:
         optimizer: Not built yet. One that averages already stays as it is.

@@ -24,7 +24,12 @@ import tensorflow as tf
 
 from keras_dp._override import override
 from keras_dp.dp_queries import GaussianAverageQuery
-from keras_dp.keras_internals import layers_of
+from keras_dp.keras_internals import (
+    fresh_copy_of,
+    layers_of,
+    learning_rate_of,
+    optimizers_in,
+)
 from keras_dp.recipes.clip import is_one_of
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.record_source import RecordSpec
@@ -66,7 +71,7 @@ _SIDE, _INITIAL = 64, 0.05
 _MOST_ROUNDS = 5_000
 _DIGITS = 2
 # How close a walk comes to the one that is wanted, and after how many tries.
-_CLOSE, _MOST_TRIES = 0.1, 4
+_CLOSE, _MOST_TRIES = 0.1, 12
 
 
 class Weights(NamedTuple):
@@ -178,9 +183,12 @@ def chosen_rate(
         targets: As from `numbers_to_reproduce`.
 
     Returns:
-        The rate, or `None` if noise does not move the weights by a finite
-        length, as at a rate of 0.
+        The rate, or `None` if the optimizer has no one rate, or if no rate lets
+        noise move the weights by the length that is wanted.
     """
+    own = scripts_rate(optimizer)
+    if own is None:
+        return None
     count = max(1, weights.others)
     on_tables = weights.others and weights.in_tables
     longest = _LONGEST_ON_TABLES if on_tables else _LONGEST_WALK
@@ -201,33 +209,43 @@ def chosen_rate(
     if classifies:
         signal = min(signal, step / _SAFE_STEP)
     stddev = max(math.hypot(noise, signal), step / _LONGEST_STEP)
-    own = scripts_rate(optimizer)
     stretch = 1.0
     if callable(own):
         own, stretch = ending_with(own, rounds)
-    rate, factor = own, 1.0
+    rate, factor, low, high = own, 1.0, 0.0, math.inf
     # For most optimizers the first factor is right. Others look at the weights.
     for _ in range(_MOST_TRIES):
-        walked = walk(with_rate(optimizer, rate), stddev, rounds)
-        if not 0 < walked < math.inf:
-            return None
+        walked = walk(optimizer, stddev, rounds, rate)
         if abs(walked / wanted - 1) < _CLOSE:
-            break
+            return ChosenRate(rate, factor, wanted, rounds, stretch)
+        if walked == 0:
+            return None
+        low, high = (factor, high) if walked < wanted else (low, factor)
+        factor *= wanted / walked
+        if not low < factor < high:  # The walk is no multiple of the rate.
+            factor = math.sqrt(low * high) if low else high / 10
         if callable(own):
-            factor = _rounded(factor * wanted / walked)
+            factor = _rounded(factor)
             rate = ScaledSchedule(own, factor)
         else:
-            rate = _rounded(rate * wanted / walked)
+            rate = _rounded(own * factor)
             factor = rate / own
-    return ChosenRate(rate, factor, wanted, rounds, stretch)
+    return None
 
 
 def scripts_rate(optimizer: keras.optimizers.Optimizer) -> Any:
-    """Returns the learning rate of an optimizer as a number or a schedule."""
-    rate = optimizer.get_config()["learning_rate"]
-    if isinstance(rate, dict):
-        return keras.optimizers.schedules.deserialize(rate)
-    return float(rate)
+    """Returns the learning rate of an optimizer as a number or a schedule.
+
+    It is `None` for another function, and where optimizers inside have rates of
+    their own.
+    """
+    rate = learning_rate_of(optimizer)
+    if len(optimizers_in(optimizer)) > 1:
+        return None
+    if callable(rate):
+        schedules = keras.optimizers.schedules.LearningRateSchedule
+        return rate if isinstance(rate, schedules) else None
+    return float(keras.ops.convert_to_numpy(rate))
 
 
 def ending_with(schedule: Any, rounds: int) -> tuple[Any, float]:
@@ -242,44 +260,43 @@ def ending_with(schedule: Any, rounds: int) -> tuple[Any, float]:
         rounds: The number of rounds of the training, >= 1.
     """
     schedules, kind = keras.optimizers.schedules, type(schedule)
+    if kind not in (
+        schedules.CosineDecay,
+        schedules.PolynomialDecay,
+        schedules.PiecewiseConstantDecay,
+    ):
+        return schedule, 1.0
     config = schedule.get_config()
     if kind is schedules.CosineDecay:
         if config["warmup_target"] is None:  # Then there is no warmup.
             config["warmup_steps"] = 0
         stretch = rounds / (config["warmup_steps"] + config["decay_steps"])
-    elif kind is schedules.PolynomialDecay and not config["cycle"]:
+    elif kind is schedules.PolynomialDecay:
+        if config["cycle"]:
+            return schedule, 1.0
         stretch = rounds / config["decay_steps"]
-    elif kind is schedules.PiecewiseConstantDecay:
+    else:
         # The last piece is taken to be as long as the others are on average.
         pieces = config["boundaries"]
         if pieces[-1] <= 0:
             return schedule, 1.0
         stretch = rounds / (pieces[-1] * (1 + 1 / len(pieces)))
         config["boundaries"] = [x * stretch for x in pieces]
-    else:
-        return schedule, 1.0
     for name in {"warmup_steps", "decay_steps"} & config.keys():
         config[name] *= stretch
     return kind.from_config(config), stretch
 
 
-def with_rate(
-    optimizer: keras.optimizers.Optimizer, rate: Any
-) -> keras.optimizers.Optimizer:
-    """Returns an optimizer like the given one with another learning rate.
+def build(
+    model: keras.Model, samples: Sampler, *, eagerly: bool = False
+) -> None:
+    """Builds a model for the records of a sampler, unless it is built.
 
     Args:
-        optimizer: Not built yet.
-        rate: A number, or a schedule.
+        model: The model of the user.
+        samples: Draws the samples.
+        eagerly: Whether the model must be called with values: all are 0.
     """
-    if callable(rate):
-        rate = keras.optimizers.schedules.serialize(rate)
-    config = optimizer.get_config() | {"learning_rate": rate}
-    return type(optimizer).from_config(config)
-
-
-def build(model: keras.Model, samples: Sampler) -> None:
-    """Builds a model for the records of a sampler, unless it is built."""
     if model.built:
         return
     x, _, _ = keras.utils.unpack_x_y_sample_weight(
@@ -287,8 +304,10 @@ def build(model: keras.Model, samples: Sampler) -> None:
     )
     rows = samples.physical_batch_size
 
-    def tensor(spec: RecordSpec) -> keras.KerasTensor:
+    def tensor(spec: RecordSpec) -> Any:
         dtype = "string" if spec.dtype.kind in "OSU" else spec.dtype.name
+        if eagerly:
+            return tf.zeros((rows, *spec.shape), dtype)
         return keras.KerasTensor((rows, *spec.shape), dtype)
 
     model(keras.tree.map_structure(tensor, x))
@@ -335,7 +354,10 @@ def _averages_rows(found: Iterable[keras.Layer]) -> bool:
 
 
 def walk(
-    optimizer: keras.optimizers.Optimizer, stddev: float, rounds: int
+    optimizer: keras.optimizers.Optimizer,
+    stddev: float,
+    rounds: int,
+    rate: Any = None,
 ) -> float:
     """Returns how far noise moves a weight, as the root of the mean square.
 
@@ -346,12 +368,13 @@ def walk(
         optimizer: Is not changed.
         stddev: The standard deviation of each answer, > 0.
         rounds: >= 1.
+        rate: A learning rate or schedule in the place of that of the optimizer.
     """
-    config = optimizer.get_config() | {"use_ema": False}
     steps = min(rounds, _MOST_ROUNDS)
 
     def walked() -> float:
-        copy = type(optimizer).from_config(config)
+        copy = fresh_copy_of(optimizer, rate)
+        copy.use_ema = False
         start = _INITIAL * _normals(steps)
         weight = keras.Variable(start, dtype="float32")
         copy.build([weight])

@@ -332,7 +332,7 @@ def make_private(
         if sentence := how.sentence(private.optimizer.inner, rounds):
             print_line(sentence)
         if rate is not None:
-            print_line(f'{rate} learning_rate="keep" keeps it.')
+            print_line(rate)
         if averaged is not None:
             print_line(
                 f"Weights are averaged over about {averaged:,} rounds. "

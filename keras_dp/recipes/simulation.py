@@ -7,7 +7,7 @@ import keras
 from keras_dp import _check
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery, ScheduledQuery
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.keras_internals import compile_arguments_of
+from keras_dp.keras_internals import compile_arguments_of, fresh_copy_of
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.recipes.training_data import stored
@@ -76,7 +76,9 @@ def simulation_of(
     model = keras.models.clone_model(private.model)
     if private.model.built:
         model.set_weights(private.model.get_weights())
-    inner = private.optimizer.inner
+    inner = fresh_copy_of(private.optimizer.inner)
+    for name in ("use_ema", "ema_momentum", "ema_overwrite_frequency"):
+        setattr(inner, name, getattr(private.optimizer, name))
     result = PrivateModel(model)
     result.is_simulation = True
     compiled = compile_arguments_of(private)
@@ -85,7 +87,7 @@ def simulation_of(
         compiled.pop(name, None)
     result.compile(
         DPOptimizer(
-            type(inner).from_config(inner.get_config()),
+            inner,
             query=_divided(private.optimizer.query, divided_by),
             ledger=PrivacyLedger.in_memory(dataset="public data"),
         ),

@@ -260,8 +260,8 @@ class PrivateModel(HeldModel):
                 they are differentiated, for layers that compute in float16. By
                 default 1024 if there are any, else 1. It never changes, so that
                 it reveals nothing. Examples that overflow count as zero.
-            **options: The options of `keras.Model.compile` other than
-                `auto_scale_loss`.
+            **options: The other options of `keras.Model.compile`. With
+                `auto_scale_loss=False` losses are not multiplied by default.
         """
         if getattr(self, "_loop", None) is not None:
             raise PrivateTrainingError(
@@ -275,7 +275,8 @@ class PrivateModel(HeldModel):
         side_queries = SideQueries(private_metrics, batch_statistics)
         optimizer.check_side_queries(side_queries.queries)
         check_compiled_steps(options)
-        options.pop("auto_scale_loss", None)
+        if not options.pop("auto_scale_loss", True) and loss_scale is None:
+            loss_scale = 1.0
         if Replicas(self.distribute_strategy).are_many:
             check_no_jit(options)
         super().compile(optimizer, loss, auto_scale_loss=False, **options)
@@ -431,7 +432,7 @@ class PrivateModel(HeldModel):
                     None if self.is_simulation else ready.ledger,
                     ready.delta,
                     lambda: loop.recorder.rounds_left,
-                    self.optimizer.inner,
+                    self.optimizer,
                     self._answer_sizes,
                 ),
             )

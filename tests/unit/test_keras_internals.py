@@ -419,6 +419,8 @@ WORKS = {
     "own_variables_of": lambda f: len(f(_model().optimizer)) == 2,
     "trainable_variables_of": lambda f: len(f(_model().optimizer)) == 2,
     "averages_of": lambda f: _averages(f),
+    "optimizers_in": lambda f: _finds_optimizers(f),
+    "fresh_copy_of": lambda f: _copies_optimizers(f),
     "place_of_variable": lambda f: _finds_places(f),
     "compile_arguments_of": lambda f: f(_model())["loss"] == "mse",
     "print_line": lambda f: f("A line.") is None,
@@ -531,6 +533,39 @@ def _averages(function):
         optimizer.apply([tf.constant([1.0])])
     ((variable, average),) = function(optimizer)
     return variable is weight and float(average[0]) != float(weight[0])
+
+
+def _holding():
+    optimizers = keras.optimizers
+    adam, sgd = optimizers.Adam(0.5), optimizers.SGD(lambda: 0.25)
+    adam.exclude_from_weight_decay(var_names=["bias"])
+    chosen = optimizers.OptimizerMap(sgd, {".*kernel": adam})
+    return optimizers.MultiOptimizer(chosen), adam, sgd
+
+
+def _finds_optimizers(function):
+    outer, adam, sgd = _holding()
+    return {*map(id, function(outer))} == {id(outer), id(adam), id(sgd)}
+
+
+def _copies_optimizers(function):
+    outer, adam, sgd = _holding()
+    outer.build([keras.Variable([1.0], name="kernel")])
+    copy = function(outer)
+    (first, second), weight = copy.optimizers, keras.Variable([1.0])
+    copy.build([weight])
+    copy.apply([tf.constant([1.0])])
+    return (
+        float(weight[0]) == 0.75
+        and type(first) is type(adam)
+        and first is not adam
+        and float(function(adam, 2.0).learning_rate) == 2.0
+        and float(first.learning_rate) == 0.5
+        and not first.built
+        and first._exclude_from_weight_decay_pattern is not None
+        and second.learning_rate == 0.25
+        and int(outer.iterations) == 0
+    )
 
 
 def _finds_places(function):

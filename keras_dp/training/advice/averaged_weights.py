@@ -7,12 +7,13 @@ import numpy as np
 
 from keras_dp._override import override
 from keras_dp.keras_internals import averages_of
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
 
 
 class AveragedWeights(keras.callbacks.Callback):
     """Puts averaged weights into the model while it is evaluated or saved.
 
-    The optimizer averages (`use_ema`), and at the end of `fit` the model has
+    Where the private optimizer averages (`use_ema`), at the end of `fit` the model has
     the averages. With this callback it also has them during validation and at
     the end of each epoch, when other callbacks save it. Then training goes on
     with the weights that are not averaged. `keras.callbacks.SwapEMAWeights`
@@ -20,7 +21,7 @@ class AveragedWeights(keras.callbacks.Callback):
     training ends before its last epoch.
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
+    def __init__(self, optimizer: DPOptimizer) -> None:
         super().__init__()
         self._optimizer = optimizer
         self._latest: list[np.ndarray] | None = None
@@ -42,11 +43,10 @@ class AveragedWeights(keras.callbacks.Callback):
         self._put_latest()
 
     def _put_averages(self) -> None:
-        pairs = averages_of(self._optimizer)
         if self._latest is None:
+            pairs = averages_of(self._optimizer)
             self._latest = [weight.numpy() for weight, _ in pairs]
-        for weight, average in pairs:
-            weight.assign(average)
+        self._optimizer.put_averages()
 
     def _put_latest(self) -> None:
         if self._latest is None:

@@ -8,6 +8,7 @@ from absl import logging
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.answer_sizes import Sizes
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.training.advice.averaged_weights import AveragedWeights
 from keras_dp.training.advice.epsilon_progress import EpsilonProgress
@@ -21,7 +22,7 @@ def fit_callbacks(
     ledger: PrivacyLedger | LedgerOfChief | None,
     delta: float,
     rounds_left: Callable[[], int | None],
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: DPOptimizer,
     sizes: Callable[[], Sizes | None],
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of `fit`, with what a private training adds.
@@ -40,7 +41,7 @@ def fit_callbacks(
         delta: The delta of the shown epsilon, in (0, 1).
         rounds_left: Returns how many more rounds the target and the account
             leave room for, `None` if neither limits the training.
-        optimizer: The Keras optimizer, which applies the answers.
+        optimizer: The private optimizer.
         sizes: Returns how large answers and their noise were so far, `None` if
             it is not known.
 
@@ -58,7 +59,7 @@ def fit_callbacks(
         own.append(EpsilonProgress(ledger, delta, rounds_left))
     users = _listed(given)
     swaps = keras.callbacks.SwapEMAWeights
-    if optimizer.use_ema and not any(isinstance(x, swaps) for x in users):
+    if not any(isinstance(x, swaps) for x in users):
         own.append(AveragedWeights(optimizer))
     return [*own, *users]
 

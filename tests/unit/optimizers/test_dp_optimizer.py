@@ -94,6 +94,8 @@ OPTIONS = {
     "clipnorm": (2.0, 3.0),
     "clipvalue": (2.0, 3.0),
     "global_clipnorm": (2.0, 3.0),
+}
+AVERAGING = {
     "use_ema": (True, False),
     "ema_momentum": (0.5, 0.75),
     "ema_overwrite_frequency": (3, 4),
@@ -124,7 +126,23 @@ class TestOptionsOfKeras:
         refused = {"loss_scale_factor", "gradient_accumulation_steps"}
         others = {"momentum", "nesterov", "name", "kwargs"}
 
-        assert {*taken} - others == refused | {*OPTIONS}
+        assert {*taken} - others == refused | {*OPTIONS} | {*AVERAGING}
+
+    @pytest.mark.parametrize("name", AVERAGING)
+    def test_of_averages_are_taken_from_the_inner_one(self, name) -> None:
+        first, second = AVERAGING[name]
+        inner = keras.optimizers.SGD(**{"use_ema": True, name: first})
+        outer = DPOptimizer(
+            inner,
+            query=query(),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        )
+
+        assert getattr(outer, name) == first
+        assert not inner.use_ema
+        setattr(outer, name, second)
+        loaded = DPOptimizer.from_config(outer.get_config())
+        assert getattr(loaded, name) == second
 
     def test_make_no_variables_of_their_own(self) -> None:
         plain = keras.optimizers.SGD(use_ema=True)
@@ -187,7 +205,7 @@ class TestOptionsOfKeras:
     @pytest.mark.full
     @pytest.mark.parametrize("swap_on_epoch", [False, True])
     def test_let_averages_be_swapped_in(self, swap_on_epoch) -> None:
-        """`SwapEMAWeights` looks for the averages of the inner optimizer."""
+        """`SwapEMAWeights` finds the averages of the private optimizer."""
         private = keras_dp.PrivateModel(model(), self_check_examples=0)
         private.compile(optimizer(use_ema=True, ema_momentum=0.5), loss="mse")
         seen = []

@@ -32,6 +32,14 @@ def private_of(given, **changes):
     return keras_dp.make_private(given, data(), **(arguments | changes))
 
 
+def around(inner):
+    return keras_dp.DPOptimizer(
+        inner,
+        query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=40),
+        ledger=keras_dp.PrivacyLedger.in_memory(dataset="doc"),
+    )
+
+
 class Weights(keras.callbacks.Callback):
     """Notes the weights at the end of each round and of each epoch."""
 
@@ -112,12 +120,14 @@ class TestAveraging:
     def test_is_left_to_an_optimizer_that_averages(self) -> None:
         own = keras.optimizers.SGD(use_ema=True, ema_momentum=0.5)
 
-        assert average_weights(own, ROUNDS) is None
-        assert own.ema_momentum == 0.5
+        private = private_of(model(), optimizer=own)
+
+        assert private.optimizer.ema_momentum == 0.5
+        assert average_weights(private.optimizer, ROUNDS) is None
 
     @pytest.mark.parametrize("rounds", [1, 5, 10, 1000])
     def test_is_over_a_tenth_of_the_rounds(self, rounds) -> None:
-        optimizer = keras.optimizers.SGD()
+        optimizer = around(keras.optimizers.SGD())
 
         over = average_weights(optimizer, rounds)
 
