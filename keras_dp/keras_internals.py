@@ -25,6 +25,7 @@ from keras.src.trainers.data_adapters.array_slicing import (
     train_validation_split,
 )
 from keras.src.utils import io_utils
+from keras.src.utils.python_utils import pythonify_logs
 
 from keras_dp._override import override
 
@@ -421,6 +422,16 @@ def metrics_in_order(model: keras.Model, logs: dict[str, Any]) -> Any:
     return model._flatten_metrics_in_order(logs)
 
 
+def python_values(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns logs by name, with Python numbers where they are scalars.
+
+    `python_utils.pythonify_logs`, Keras 3.15. Without it a metric of several
+    numbers ends `train_on_batch` after its round.
+    """
+    found: dict[str, Any] = pythonify_logs(logs)
+    return found
+
+
 def compile_arguments_of(model: keras.Model) -> dict[str, Any]:
     """Returns the arguments of `compile` as the user gave them, {} without.
 
@@ -572,22 +583,6 @@ def fresh_copy_of(
     """
     made: dict[int, Any] = {}
 
-    def copied(value: Any) -> Any:
-        if id(value) in made:
-            return made[id(value)]
-        if isinstance(value, keras.optimizers.Optimizer):
-            return of_optimizer(value)
-        if isinstance(value, keras.optimizers.OptimizerMap):
-            made[id(value)] = new = copy.copy(value)
-            vars(new).update({k: copied(v) for k, v in vars(value).items()})
-            return new
-        if isinstance(value, dict):
-            return {key: copied(each) for key, each in value.items()}
-        if isinstance(value, (list, tuple)):
-            parts = [copied(each) for each in value]
-            return parts if isinstance(value, list) else tuple(parts)
-        return value
-
     def of_optimizer(given: Any, rate: Any = None) -> Any:
         new = made[id(given)] = type(given).__new__(type(given))
         if rate is None:
@@ -599,16 +594,37 @@ def fresh_copy_of(
             learning_rate=rate,
             **{name: getattr(given, name) for name in _OPTIONS},
         )
-        own = vars(given).keys() - vars(new).keys() - {"apply"}
-        for name in [name for name in vars(given) if name in own]:
-            value = vars(given)[name]
+
+        def is_slot(value: Any) -> bool:
+            """Whether `build` made the value, and will make another."""
+            return given.built and isinstance(value, keras.Variable)
+
+        def copied(value: Any) -> Any:
+            if id(value) in made:
+                return made[id(value)]
+            if isinstance(value, keras.optimizers.Optimizer):
+                return of_optimizer(value)
+            if isinstance(value, keras.optimizers.OptimizerMap):
+                made[id(value)] = chosen = copy.copy(value)
+                vars(chosen).update(copied(vars(value)))
+                return chosen
             if isinstance(value, keras.Variable):
-                variable = new.add_variable(
+                made[id(value)] = variable = new.add_variable(
                     value.shape, dtype=value.dtype, name=value.name
                 )
                 variable.assign(value)
-                value = variable
-            setattr(new, name, copied(value))
+                return variable
+            if isinstance(value, dict):
+                items = [(k, v) for k, v in value.items() if not is_slot(v)]
+                return {key: copied(each) for key, each in items}
+            if isinstance(value, (list, tuple)):
+                parts = [copied(each) for each in value if not is_slot(each)]
+                return parts if isinstance(value, list) else tuple(parts)
+            return value
+
+        own = vars(given).keys() - vars(new).keys() - {"apply"}
+        for name in [name for name in vars(given) if name in own]:
+            setattr(new, name, copied(vars(given)[name]))
         return new
 
     return of_optimizer(optimizer, learning_rate)

@@ -89,7 +89,8 @@ def assemble(
                 "one number or schedule that steps follow."
             )
         else:
-            said = f'{rate} learning_rate="keep" keeps it.'
+            decays = " Weight decay follows it." if given.weight_decay else ""
+            said = f'{rate}{decays} learning_rate="keep" keeps it.'
             learning_rate = rate.rate
     if learning_rate in ("auto", "keep"):
         learning_rate = None

@@ -236,13 +236,16 @@ class TrainingRun:
 
         Args:
             planned: One of the rounds.
-            count: How many, at most.
+            count: How many, at most. The rounds that are left of the training
+                bound them, too: a process that dies is charged for its block.
             block: The block before, all of whose rounds ran, if there is one.
 
         Raises:
             BudgetExceededError: There is no room for a single round.
             LedgerWriteError: The ledger cannot be written.
         """
+        if self._most is not None:
+            count = max(1, min(count, self._most - self._own))
         while True:
             allowed = self.room(planned, count)
             if not allowed:

@@ -23,6 +23,7 @@ from keras_dp.spending.recording import (
     recording_with,
 )
 from keras_dp.spending.run import TrainingRun
+from keras_dp.training.adapters import renew_adapters
 from keras_dp.training.advice.out_of_range import check_in_range
 from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
 from keras_dp.training.advice.preconditions import check_lengths
@@ -62,6 +63,7 @@ class TrainingLoop:
         built_step: BuiltStep,
         *,
         stop: Callable[[], None] = lambda: None,
+        try_out: Callable[[], None] | None = None,
         ends_run: bool = True,
     ) -> None:
         """Starts with nothing recorded.
@@ -72,6 +74,8 @@ class TrainingLoop:
             run: The run of the ledger; `None` if another worker records.
             built_step: Returns the compiled steps for a batch.
             stop: Is called after the last round that there is room for.
+            try_out: Is called once the first round is traced, before the ledger
+                holds anything. An error that it raises costs no privacy.
             ends_run: Whether the run ends with the loop.
 
         Raises:
@@ -80,12 +84,14 @@ class TrainingLoop:
         self.ready, self.ledger_run = ready, run
         self._terms, self._built_step = terms, built_step
         self._stop, self._ends_run = stop, ends_run
+        self._try_out = try_out
         self._adapter, self._optimizer = ready.adapter, ready.optimizer
         self._replicas = ready.replicas
         self._seeds = LayerSeeds(ready.model, ready.optimizer.seed)
         self.logs: Mapping[str, Any] = {}
         self._rounds_run = 0
         self._left_of_epoch: int | None = None
+        self._until_settled = LARGEST_BLOCK  # Rounds, at the end of the epoch.
         self._is_begun = False
         self._own: Iterator[Any] | None = None
         self._planned: Event | None = None
@@ -100,7 +106,7 @@ class TrainingLoop:
                 plan=self._planned_round,
                 events_of=self._events_of,
                 adapts=lambda: self._optimizer.round.adapts,
-                left=lambda: self._left,
+                left=lambda: min(self._left, self._until_settled),
             )
 
     @contextlib.contextmanager
@@ -194,7 +200,9 @@ class TrainingLoop:
             rounds = min(rounds, self._left_of_epoch)
             self._left_of_epoch -= rounds
         try:
-            for _ in range(rounds):
+            for done in range(rounds):
+                if self._left_of_epoch is not None:
+                    self._until_settled = self._left_of_epoch + rounds - done
                 self.logs = self._run_round(iterator)
                 if self.recorder.is_exhausted:
                     break
@@ -226,11 +234,16 @@ class TrainingLoop:
         step = self._checked_step(batch)
         if self._optimizer.round.adapts:
             self._planned = None
-        self.recorder.cover()
         planned = self._plan()
         grouping = self._adapter.grouping
         is_whole = batch.ends_sample and not step.releases_apart
-        logs, event = step.run(batch, BatchKind(is_whole, grouping), planned)
+        kind = BatchKind(is_whole, grouping)
+        step.prepare(batch, kind, planned)
+        if self._try_out is not None:
+            self._try_out()
+            self._try_out = None
+        self.recorder.cover()
+        logs, event = step.run(batch, kind, planned)
         while not batch.ends_sample:
             batch = self._next_batch(iterator)
             part = BatchKind(is_whole=False, grouping=grouping)
@@ -292,6 +305,7 @@ class TrainingLoop:
 
     def _begin(self, batch: PhysicalStep) -> None:
         """Acts once the model is built, before the first round."""
+        renew_adapters(self.ready.model, self._optimizer)
         said, query = self.ready.said, self._optimizer.query
         warn_of_missing_rounds(self._optimizer, said)
         for text in advice(self._planned_round(), query, self._adapter, batch):

@@ -2,10 +2,11 @@
 
 import contextlib
 import weakref
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Self
 
 import keras
+import tensorflow as tf
 
 from keras_dp import _check
 from keras_dp._override import override
@@ -16,9 +17,11 @@ from keras_dp.keras_internals import (
     build_from_batch,
     check_compiled,
     compiled_loss_of,
+    fresh_copy_of,
     loss_tracker_of,
     metrics_in_order,
     print_line,
+    python_values,
 )
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
@@ -50,6 +53,7 @@ from keras_dp.training.advice.preconditions import (
     check_target_shapes,
     check_trained,
     check_wrapped,
+    invalid_validation_data,
     resolved_loss_scale,
     warn_of_test_step,
 )
@@ -221,10 +225,16 @@ class PrivateModel(HeldModel):
     def from_config(
         cls, config: Mapping[str, Any], custom_objects: Any = None
     ) -> Self:
-        """Returns the private model around a new, equal model."""
+        """Returns the private model around a new, equal model.
+
+        The optimizer of that model has trained nothing, and no file has its
+        state: it is not built.
+        """
         model = keras.saving.deserialize_keras_object(
             config["model"], custom_objects=custom_objects
         )
+        if getattr(model, "optimizer", None) is not None:
+            model.optimizer = fresh_copy_of(model.optimizer)
         return cls(model, **{k: v for k, v in config.items() if k != "model"})
 
     # Training.
@@ -417,7 +427,10 @@ class PrivateModel(HeldModel):
             if x is self.samples:
                 run = ready.continuing(run, self.last_run)
         with self._running(
-            ready, terms, ready.new_run(run, terms.rounds)
+            ready,
+            terms,
+            ready.new_run(run, terms.rounds),
+            try_out=lambda: self._try_validation(batch_size, options),
         ) as loop:
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
@@ -515,7 +528,7 @@ class PrivateModel(HeldModel):
             ready, terms, self._batches_run, ends_run=False
         ) as loop:
             loop.run(iter([(x, y, sample_weight)]), rounds=1)
-        logs = {name: float(loop.logs[name]) for name in sorted(loop.logs)}
+        logs = python_values(loop.logs)
         return logs if return_dict else metrics_in_order(self, logs)
 
     @override
@@ -663,6 +676,36 @@ class PrivateModel(HeldModel):
             delta=delta,
         )
 
+    def _try_validation(
+        self, batch_size: int | None, options: Mapping[str, Any]
+    ) -> None:
+        """Evaluates the first batch of the validation data, and forgets it.
+
+        Args:
+            batch_size: The argument of `fit`.
+            options: Other arguments for Keras's `fit`.
+
+        Raises:
+            ValueError: The model cannot be evaluated on the data.
+        """
+        data = options.get("validation_data")
+        alone = Replicas(self.distribute_strategy).workers == 1
+        # What can be read but once is left to the end of the epoch.
+        if data is None or isinstance(data, Iterator) or not alone:
+            return
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        batch_size = options.get("validation_batch_size") or batch_size or 32
+        if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
+            batch_size = None  # It has batches of its own.
+        try:
+            self.evaluate(
+                x, y, batch_size, 0, weight, steps=1, return_dict=True
+            )
+        except (TypeError, ValueError, tf.errors.OpError) as error:
+            raise invalid_validation_data(error) from None
+        finally:
+            self.reset_metrics()
+
     def _stop(self) -> None:
         """Ends `fit` as a callback would."""
         self.stop_training = True
@@ -674,6 +717,7 @@ class PrivateModel(HeldModel):
         terms: FitTerms,
         run: TrainingRun | None,
         *,
+        try_out: Callable[[], None] | None = None,
         ends_run: bool = True,
     ) -> Iterator[TrainingLoop]:
         """Records the rounds run inside, and settles them at the end."""
@@ -685,6 +729,7 @@ class PrivateModel(HeldModel):
             run,
             self._built_step,
             stop=self._stop,
+            try_out=try_out,
             ends_run=ends_run,
         )
         with loop.recording():

@@ -422,6 +422,9 @@ WORKS = {
     "optimizers_in": lambda f: _finds_optimizers(f),
     "fresh_copy_of": lambda f: _copies_optimizers(f),
     "place_of_variable": lambda f: _finds_places(f),
+    "python_values": lambda f: (
+        f({"b": tf.constant([1.0, 2.0]), "a": tf.constant(1.0)})["a"] == 1.0
+    ),
     "compile_arguments_of": lambda f: f(_model())["loss"] == "mse",
     "print_line": lambda f: f("A line.") is None,
     "gradient_reduction": lambda f: callable(getattr(_model().optimizer, f())),

@@ -184,6 +184,23 @@ def check_target_shapes(error: ValueError, y: Any) -> None:
         ) from None
 
 
+def invalid_validation_data(error: Exception) -> ValueError:
+    """Returns what says that the model cannot be evaluated.
+
+    Args:
+        error: What evaluating one batch raised. The text of an error of
+            TensorFlow may hold values, and is left out.
+    """
+    said = str(error)
+    if isinstance(error, tf.errors.OpError):
+        said = f"{type(error).__name__}. Are labels and ids in range?"
+    return ValueError(
+        "`validation_data` must be data that the model can be evaluated on, "
+        "like that on which it is trained. No round ran. Received: data for "
+        f"which Keras says: {said}"
+    )
+
+
 def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
     """Raises for text that must be numbers, and if no record is finite.
 

@@ -35,9 +35,10 @@ class Replicas:
 
     @property
     def are_many(self) -> bool:
-        """Whether steps must be spread, also over one mirrored replica."""
+        """Whether steps must be spread, also over the one of a strategy."""
         return self.count > 1 or isinstance(
-            self.strategy, tf.distribute.MirroredStrategy
+            self.strategy,
+            (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy),
         )
 
     @property

@@ -52,8 +52,8 @@ class TrainingStep:
         self._inner = parts.optimizer.inner
         self._learning_rate = learning_rate_of(self._inner)
         self._asked = parts.optimizer.round.fingerprint()
-        # By kind of batch, nest and shapes.
-        self._traces: dict[tuple[BatchKind, Any, Any], Callable[..., Any]] = {}
+        # By kind of batch, nest and shapes; and that of the release.
+        self._traces: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._functions: dict[Any, Any] = {}
         optimizer = parts.optimizer
         parts.side_queries.check_names(optimizer.public_metrics())
@@ -117,6 +117,25 @@ class TrainingStep:
         """Checks the engine on a batch, as `EngineCheck` does."""
         self._check.run(step)
 
+    def prepare(
+        self, step: PhysicalStep, kind: BatchKind, planned: Event
+    ) -> None:
+        """Traces all that a sample of such batches runs, and runs none of it.
+
+        What is wrong with the model, its loss or its metrics shows here, before
+        the ledger holds a round.
+
+        Args:
+            step: The batch.
+            kind: Which step it takes.
+            planned: The event of the release.
+        """
+        if self._parts.options.run_eagerly:
+            return
+        self._traced(step, kind, planned)
+        if not kind.is_whole:
+            self._release(planned)
+
     def run(
         self,
         step: PhysicalStep,
@@ -139,24 +158,18 @@ class TrainingStep:
         """
         if is_first:
             self._parts.round.prepare()
-        if not kind.is_whole:
-            self._computation.make_sums()
-        parts: tuple[Any, ...] = (*step.data, step.mask)
-        replicas = self._parts.options.replicas
-        if replicas.are_many:
-            parts = replicas.parts(step)
-        arguments = (
-            *parts,
-            planned if kind.is_whole else tf.constant(is_first),
-        )
-        return self._traced(kind, parts, arguments)(*arguments)
+        run, arguments = self._traced(step, kind, planned, is_first=is_first)
+        return run(*arguments)
 
     def release(self, planned: Event) -> tuple[Mapping[str, Any], Event | None]:
         """Releases a sample of several batches. Returns metrics and event."""
+        return self._release(planned)(planned)
+
+    def _release(self, planned: Event) -> Callable[..., Any]:
         key = "release"
         if key not in self._functions:
             self._functions[key] = self._compiled(self._release_step)
-        return self._functions[key](planned)
+        return self._trace((key,), key, (planned,))
 
     @property
     def examples_apart(self) -> str:
@@ -192,15 +205,20 @@ class TrainingStep:
 
     def _traced(
         self,
+        step: PhysicalStep,
         kind: BatchKind,
-        parts: tuple[Any, ...],
-        arguments: tuple[Any, ...],
-    ) -> Callable[..., Any]:
-        """Returns the step for batches of the shapes of this one."""
-        function = self._function(kind)
-        options = self._parts.options
-        if options.replicas.are_many or options.run_eagerly:
-            return function
+        planned: Event,
+        *,
+        is_first: bool = True,
+    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Returns the step for batches of the shapes of this one.
+
+        Returns:
+            The step, and its arguments.
+        """
+        if not kind.is_whole:
+            self._computation.make_sums()
+        parts: tuple[Any, ...] = (*step.data, step.mask)
         # TensorFlow's own search for the trace takes half of the time that a
         # small step spends outside its computation.
         shapes = tuple(
@@ -208,10 +226,26 @@ class TrainingStep:
             for leaf in keras.tree.flatten(parts)
         )
         nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
-        key = (kind, nest, shapes)
+        replicas = self._parts.options.replicas
+        if replicas.are_many:
+            parts = replicas.parts(step)
+        more = planned if kind.is_whole else tf.constant(is_first)
+        self._function(kind)
+        arguments = (*parts, more)
+        return self._trace((kind, nest, shapes), kind, arguments), arguments
+
+    def _trace(
+        self, key: tuple[Any, ...], name: Any, arguments: tuple[Any, ...]
+    ) -> Callable[..., Any]:
+        """Returns a function of this name, traced once for each key."""
+        function = self._functions[name]
+        if self._parts.options.run_eagerly:
+            return function
         if key not in self._traces:
             self._traces[key] = trace_of(function, *arguments)
-        return self._traces[key]
+        # The trace of one replica does not take the batches of several.
+        many = self._parts.options.replicas.are_many
+        return function if many else self._traces[key]
 
     def _function(self, kind: BatchKind) -> Any:
         if kind in self._functions:
