@@ -87,7 +87,10 @@ class GaussianAverageQuery(WrappingQuery):
     ) -> None:
         _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
         stddev = stddev_from(
-            l2_norm_clip, noise_multiplier, sum_stddev=sum_stddev
+            l2_norm_clip,
+            noise_multiplier,
+            checked_denominator(denominator),
+            sum_stddev=sum_stddev,
         )
         set_fields(
             self,

@@ -32,6 +32,8 @@ from keras_dp.noise import grid, seeds
 
 # Noise is at least a million times the smallest float32.
 _SMALLEST_STDDEV = 1e-30
+# In units of the clip: sums of 128 records are below 2^27 standard deviations.
+_SMALLEST_MULTIPLIER = 2.0**-20
 # Ten times as much is still finite.
 _LARGEST_STDDEV = 1e37
 # Gammas are well above norms whose squares float32 rounds to 0.
@@ -91,9 +93,9 @@ class GaussianSumQuery(SummingQuery):
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
         stddev: Standard deviation of the noise on the sum, in the record's
-            unit: 0, or in [1e-30, 1e37]. At 0 the sum is released without
-            noise, and every accountant says epsilon = inf. Float32 would round
-            smaller noise away.
+            unit: 0, or in [1e-30, 1e37] and at least 2^-20 times the clip. At 0
+            the sum is released without noise, and every accountant says
+            epsilon = inf. Less noise would cut sums off, or be rounded away.
         noise_multiplier: The ratio `stddev / l2_norm_clip`, which decides what
             a round costs. Give either this or `stddev`.
         gamma: `None` to clip, or a number for automatic clipping: the norm, in
@@ -251,6 +253,7 @@ class GaussianSumQuery(SummingQuery):
 def stddev_from(
     l2_norm_clip: float,
     noise_multiplier: float | None,
+    denominator: float | None = None,
     **stddev: float | None,
 ) -> float:
     """Returns the stddev of the noise, from itself or the noise multiplier.
@@ -258,11 +261,13 @@ def stddev_from(
     Args:
         l2_norm_clip: Bound on one record's norm.
         noise_multiplier: The stddev over `l2_norm_clip`, or `None`.
+        denominator: How many records a sum has about; `None` if nobody knows.
         **stddev: The stddev under the name of its argument, or `None`.
 
     Raises:
         TypeError: Both or neither of the two are given.
-        ValueError: The stddev is neither 0 nor in [1e-30, 1e37].
+        ValueError: The stddev is neither 0 nor in [1e-30, 1e37]; or so small
+            that the grid would cut the sum off.
     """
     ((name, given),) = stddev.items()
     if (given is None) == (noise_multiplier is None):
@@ -271,17 +276,25 @@ def stddev_from(
             f"Received: {name}={given!r}, "
             f"noise_multiplier={noise_multiplier!r}."
         )
-    if noise_multiplier is not None:
+    if given is None:
         _check.finite_non_negative(noise_multiplier=noise_multiplier)
-        given = noise_multiplier * l2_norm_clip
-    if given is not None:
-        _check.finite_non_negative(**{name: given})
-        if not given or _SMALLEST_STDDEV <= given <= _LARGEST_STDDEV:
-            return given
-    raise ValueError(
-        f"`{name}` must be 0, or in [{_SMALLEST_STDDEV}, {_LARGEST_STDDEV}]. "
-        f"Received: {name}={given!r}."
-    )
+        given = (noise_multiplier or 0.0) * l2_norm_clip
+    _check.finite_non_negative(**{name: given})
+    if given and not _SMALLEST_STDDEV <= given <= _LARGEST_STDDEV:
+        raise ValueError(
+            f"`{name}` must be 0, or in [{_SMALLEST_STDDEV}, "
+            f"{_LARGEST_STDDEV}]. Received: {name}={given!r}."
+        )
+    least = max(_SMALLEST_MULTIPLIER, 2.0**-26 * (denominator or 0))
+    if 0 < given < least * l2_norm_clip:
+        raise ValueError(
+            f"`noise_multiplier` must be 0 or at least {least:.3g}. Received: "
+            f"{name}={given:.3g} for the clip {l2_norm_clip:g}. Sums are cut "
+            "off at 2^27 standard deviations of their noise, and with so "
+            "little of it some would be. 0 trains without noise, to compare "
+            "with."
+        )
+    return given
 
 
 def checked_gamma(gamma: float | None, l2_norm_clip: float) -> float | None:

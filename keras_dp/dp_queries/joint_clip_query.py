@@ -128,7 +128,10 @@ class JointClipQuery(SummingQuery, WrappingQuery):
                 )
         _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
         stddev = stddev_from(
-            l2_norm_clip, noise_multiplier, sum_stddev=sum_stddev
+            l2_norm_clip,
+            noise_multiplier,
+            checked_denominator(denominator),
+            sum_stddev=sum_stddev,
         )
         floats = _nests.join(scales, iter(map(float, each)))
         set_fields(

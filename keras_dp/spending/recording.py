@@ -193,7 +193,7 @@ class RoundRecorder(Generic[Event]):
         if seconds <= 0:
             seconds = max(time.monotonic() - self._block_started, 1e-6)
         a_second = max(1, int(self._used * BLOCK_SECONDS / seconds))
-        most = 1 if self._adapts() else 4 * self._reserved
+        most = 1 if self._adapts() else 4 * self._next_block
         self._next_block = min(a_second, most, LARGEST_BLOCK)
 
     def _compare(self) -> None:

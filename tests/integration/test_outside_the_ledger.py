@@ -83,6 +83,22 @@ class TestAdaptedLayers:
         assert not messages(caplog, "without noise")
 
 
+def StopsAt(name):  # noqa: N802 - a class with the name in its code.
+    if name == "loss":
+
+        class Stops(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                self.model.stop_training = logs["loss"] < 0
+
+    else:
+
+        class Stops(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                self.model.stop_training = logs["val_loss"] < 0
+
+    return Stops()
+
+
 class TestDecisions:
     @pytest.mark.parametrize(
         "callback",
@@ -91,6 +107,13 @@ class TestDecisions:
             lambda path: keras.callbacks.ReduceLROnPlateau("loss"),
             lambda path: keras.callbacks.ModelCheckpoint(
                 path / "a.keras", monitor="loss", save_best_only=True
+            ),
+            lambda path: keras.callbacks.TerminateOnNaN(),
+            lambda path: StopsAt("loss"),
+            lambda path: keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, found: (
+                    found["loss"] < 0 and path.assign(found)
+                )
             ),
         ],
     )
@@ -104,13 +127,20 @@ class TestDecisions:
 
         (message,) = messages(caplog, "what it decides")
         assert message.startswith(f"{type(acts).__name__} acts on")
-        assert f"'val_{acts.monitor}'" in message
+        assert f"'val_{getattr(acts, 'monitor', 'loss')}'" in message
 
     @pytest.mark.parametrize(
         "callback",
         [
             lambda path: keras.callbacks.EarlyStopping("val_loss"),
             lambda path: keras.callbacks.EarlyStopping("epsilon", mode="min"),
+            lambda path: keras.callbacks.LearningRateScheduler(
+                lambda epoch: 1.0
+            ),
+            lambda path: keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, logs: path.mkdir(exist_ok=True)
+            ),
+            lambda path: StopsAt("val_loss"),
             lambda path: keras.callbacks.ModelCheckpoint(
                 path / "a.keras", monitor="loss"
             ),

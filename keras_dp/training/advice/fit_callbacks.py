@@ -1,5 +1,6 @@
 """Adds callbacks of private training to those that `fit` is given."""
 
+import dis
 from collections.abc import Callable
 from typing import Any
 
@@ -72,22 +73,57 @@ def warn_of_decisions(given: Any) -> None:
             metrics.
     """
     for callback in _listed(given):
-        monitored = getattr(callback, "monitor", None)
-        acts = getattr(callback, "save_best_only", True)
-        if (
-            acts
-            and isinstance(monitored, str)
-            and not monitored.startswith(("val_", "epsilon"))
-        ):
+        found = _acts_on(callback)
+        if found is not None:
             logging.warning(
-                "%s acts on %r, which is computed on the training data without "
-                "noise: the privacy guarantee does not cover what it decides. "
-                "Release the metric by compile(..., private_metrics=...), or "
-                "monitor one of public validation data, such as 'val_%s'.",
+                "%s acts on %s, computed on the training data without noise: "
+                "the privacy guarantee does not cover what it decides. Release "
+                "the metric by compile(..., private_metrics=...), or use one of "
+                "public validation data, such as 'val_%s'.",
                 type(callback).__name__,
-                monitored,
-                monitored,
+                "metrics" if found == _OWN else repr(found),
+                "loss" if found == _OWN else found,
             )
+
+
+# What a callback of the user does to a training, by the names in its code.
+_DEEDS = frozenset(
+    ("stop_training", "learning_rate", "set_weights", "load_weights", "assign")
+)
+_METHODS = ("on_batch_end", "on_train_batch_end", "on_epoch_end")
+_OWN = ""
+
+
+def _acts_on(callback: keras.callbacks.Callback) -> str | None:
+    """Returns the metric that a callback acts on.
+
+    It is `_OWN` for code of the user that acts on the logs it is given, and
+    `None` where nothing of the training data is seen to decide.
+    """
+    if isinstance(callback, keras.callbacks.TerminateOnNaN):
+        return "loss"
+    monitored = getattr(callback, "monitor", None)
+    if isinstance(monitored, str):
+        is_public = monitored.startswith(("val_", "epsilon"))
+        acts = getattr(callback, "save_best_only", True)
+        return monitored if acts and not is_public else None
+    methods = [getattr(callback, name) for name in _METHODS]
+    return _OWN if any(map(_decides, methods)) else None
+
+
+def _decides(method: Any) -> bool:
+    """Whether code of the user reads the logs it is given, and acts."""
+    code = getattr(method, "__code__", None)
+    if code is None or method.__module__.partition(".")[0] == "keras":
+        return False
+    public = any("val_" in str(each) for each in code.co_consts)
+    if public or _DEEDS.isdisjoint(code.co_names) or not code.co_argcount:
+        return False
+    logs = code.co_varnames[code.co_argcount - 1]
+    return any(
+        each.opname.startswith("LOAD_FAST") and logs in str(each.argval)
+        for each in dis.get_instructions(code)
+    )
 
 
 def _listed(given: Any) -> list[keras.callbacks.Callback]:

@@ -236,7 +236,7 @@ def test_numbers_out_of_range_are_refused(query, options, message) -> None:
     clip = options.get("l2_norm_clip", 1.0)
     others = {k: v for k, v in options.items() if k != "l2_norm_clip"}
     with pytest.raises(ValueError, match=f"^{message}"):
-        query(clip, 1.0, **others)
+        query(clip, clip, **others)
 
 
 def test_rescale_is_a_boolean() -> None:

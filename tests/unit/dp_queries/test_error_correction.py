@@ -198,7 +198,7 @@ class TestDecisions:
         values = np.linspace(-3, 3, 1001)
         apart = np.abs(np.abs(values) - 1) > 1e-3
 
-        got = corrected(values, stddev=1e-6).numpy()
+        got = corrected(values, stddev=1e-5).numpy()
 
         expected = np.where(np.abs(values) > 1, np.sign(values), 0)
         np.testing.assert_array_equal(got[apart], expected[apart])
