@@ -7,6 +7,8 @@ from keras_dp.gradients.capture.losses import (
     TracedMaps,
     batch_losses,
     example_losses,
+    reduced_losses,
+    summing,
 )
 from keras_dp.gradients.checks.adapted_layers import (
     AdaptedLayer,
@@ -40,7 +42,9 @@ __all__ = [
     "check_loss_splits",
     "example_losses",
     "layers_without_rule",
+    "reduced_losses",
     "self_check",
+    "summing",
     "trained_normalizations",
     "update_statistics",
     "without_variable_writes",

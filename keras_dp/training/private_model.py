@@ -12,6 +12,7 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients import reduced_losses
 from keras_dp.gradients.unsupported.layers import check_model
 from keras_dp.keras_internals import (
     build_from_batch,
@@ -289,7 +290,9 @@ class PrivateModel(HeldModel):
             loss_scale = 1.0
         if Replicas(self.distribute_strategy).are_many:
             check_no_jit(options)
-        super().compile(optimizer, loss, auto_scale_loss=False, **options)
+        super().compile(
+            optimizer, reduced_losses(loss), auto_scale_loss=False, **options
+        )
         warn_of_adapted_layers(self.model)
         warn_of_earlier_training(self.model)
         self._side_queries = side_queries

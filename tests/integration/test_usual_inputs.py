@@ -167,6 +167,138 @@ class TestWeights:
             )
 
 
+def cross_entropy(**options):
+    return keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, **options
+    )
+
+
+def of_steps(loss):
+    """A private model with five labels a record, or one and five."""
+    keras.utils.set_random_seed(1)
+    x = keras.Input((4,))
+    steps = layers.Reshape((5, 3), name="steps")(layers.Dense(15)(x))
+    outputs = steps
+    if isinstance(loss, dict):
+        outputs = {"one": layers.Dense(3, name="one")(x), "steps": steps}
+    return compiled(keras.Model(x, outputs), loss=loss)
+
+
+class OwnCall(keras.losses.Loss):
+    """Answers a number for each step, whatever its reduction is."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return keras.losses.sparse_categorical_crossentropy(
+            y_true, y_pred, from_logits=True
+        )
+
+
+class TestALossThatIsNotReduced:
+    """It trains as it does by default: by the mean of a record's entries."""
+
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            cross_entropy(reduction="none"),
+            cross_entropy(reduction=None),
+            OwnCall(),
+        ],
+        ids=["none", "None", "own call"],
+    )
+    @pytest.mark.parametrize("steps", [1, 5])
+    def test_is_the_mean_of_a_record(self, loss, steps) -> None:
+        x, y = data()
+        if steps == 5:
+            y = np.stack([(y + k) % 3 for k in range(5)], axis=1)
+        make = compiled if steps == 1 else of_steps
+        found, expected = make(loss=loss), make(loss=cross_entropy())
+
+        for each in (found, expected):
+            each.fit(samples((x, y)), epochs=2, verbose=0)
+
+        for one, other in zip(
+            found.get_weights(), expected.get_weights(), strict=True
+        ):
+            # float32 rounding of weights of order 1.
+            np.testing.assert_allclose(one, other, atol=2e-6)
+
+    def test_is_so_for_each_of_several(self) -> None:
+        x, y = data()
+        targets = {"one": y, "steps": np.stack([y] * 5, axis=1)}
+        found, expected = (
+            of_steps({name: cross_entropy(**options) for name in targets})
+            for options in ({"reduction": "none"}, {})
+        )
+
+        for each in (found, expected):
+            each.fit(samples((x, targets)), verbose=0)
+
+        for one, other in zip(
+            found.get_weights(), expected.get_weights(), strict=True
+        ):
+            np.testing.assert_allclose(one, other, atol=2e-6)
+
+    def test_stays_what_it_is_for_others(self) -> None:
+        loss = cross_entropy(reduction="none")
+
+        compiled(loss=loss).fit(samples(data()), verbose=0)
+
+        assert loss.reduction == "none"
+
+
+def ignoring(y_true, y_pred):
+    return keras.losses.sparse_categorical_crossentropy(
+        y_true, y_pred, from_logits=True, ignore_class=255
+    )
+
+
+def ignoring_and_coupling(y_true, y_pred):
+    losses = ignoring(y_true, y_pred)
+    coupled = losses * keras.ops.max(losses)
+    coupled._keras_mask = losses._keras_mask
+    return coupled
+
+
+class TestAnIgnoredClass:
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            cross_entropy(ignore_class=255),
+            cross_entropy(ignore_class=255, reduction="none"),
+            ignoring,
+        ],
+        ids=["loss", "not reduced", "function"],
+    )
+    @pytest.mark.parametrize("seed", range(3))
+    def test_trains_whichever_steps_it_is_in(self, loss, seed) -> None:
+        """The loss of a record is the mean of the steps that it keeps."""
+        generator = np.random.default_rng(seed)
+        x, y = data()
+        y = np.stack([(y + k) % 3 for k in range(5)], axis=1)
+        weights = generator.random(y.shape) < generator.random((RECORDS, 1))
+        weights[0], weights[1] = True, False
+        found, expected = of_steps(loss), of_steps(cross_entropy())
+        # The mean of all five, weighed by five over those that are kept.
+        scale = 5 / np.maximum(weights.sum(axis=1, keepdims=True), 1)
+
+        found.fit(samples((x, np.where(weights, y, 255))), verbose=0)
+        expected.fit(samples((x, y, weights * scale)), verbose=0)
+
+        for one, other in zip(
+            found.get_weights(), expected.get_weights(), strict=True
+        ):
+            # float32 rounding of weights of order 1.
+            np.testing.assert_allclose(one, other, atol=2e-6)
+
+    def test_hides_no_coupling(self) -> None:
+        """Control: what couples the records that are kept is refused."""
+        x, y = data()
+        y = np.stack([y, y, y, y, np.full_like(y, 255)], axis=1)
+
+        with pytest.raises(GradientCheckError, match="mean or sum over ex"):
+            of_steps(ignoring_and_coupling).fit(samples((x, y)), verbose=0)
+
+
 class TestEvaluation:
     @pytest.mark.parametrize("physical", [7, 64])
     def test_takes_each_record_once_in_order(self, physical) -> None:

@@ -409,6 +409,9 @@ WORKS = {
     "metrics_in_order": lambda f: f(_built(), {"loss": 1.0}) == 1.0,
     "compiled_loss_of": lambda f: callable(f(_model())),
     "loss_tracker_of": lambda f: f(_model()).name == "loss",
+    "losses_in": lambda f: (
+        len(f(keras_internals.compiled_loss_of(_built()))) == 1
+    ),
     "part_trackers_of": lambda f: (
         f(keras_internals.compiled_loss_of(_model())) == []
     ),

@@ -7,6 +7,7 @@ and the model is not.
 """
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,13 @@ import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
 from keras_dp.gradients.capture.mapped_examples import map_examples
-from keras_dp.keras_internals import mask_of, part_trackers_of, set_mask
+from keras_dp.keras_internals import (
+    losses_in,
+    mask_of,
+    part_trackers_of,
+    replaced_attribute,
+    set_mask,
+)
 
 
 class ExampleLosses(NamedTuple):
@@ -155,7 +162,7 @@ def _loss_of_one(
     y_true, y_pred, weight = keras.tree.pack_sequence_as(structure, values)
     with _untracked(compiled_loss) as parts:
         total = compiled_loss(y_true, y_pred, weight)
-    return total, parts
+    return tf.reduce_mean(total), list(map(tf.reduce_mean, parts))
 
 
 def _differentiable(
@@ -229,20 +236,80 @@ def _times(gradient: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     return gradient * tf.cast(tf.reshape(share, along), gradient.dtype)
 
 
-def batch_losses(compiled_loss: Any, targets: Any, outputs: Any) -> list[Any]:
+class BatchLosses(NamedTuple):
+    """Losses of a whole batch, as Keras computes them.
+
+    Attributes:
+        values: A scalar for each loss. If there are several, they are without
+            loss weights.
+        leaves_out: Whether a loss leaves out entries by a mask of its own, as
+            it does for `ignore_class`.
+    """
+
+    values: list[tf.Tensor]
+    leaves_out: bool
+
+
+def batch_losses(compiled_loss: Any, targets: Any, outputs: Any) -> BatchLosses:
     """Returns each loss of a whole batch, as Keras computes it.
 
     Args:
         compiled_loss: As in `example_losses`.
         targets: As in `example_losses`.
         outputs: As in `example_losses`.
-
-    Returns:
-        Scalars. If there are several, they are without loss weights.
     """
-    with _untracked(compiled_loss) as parts:
+    masked: list[bool] = []
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            values = original(*arguments, **options)
+            masked.append(mask_of(values) is not None)
+            return values
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for loss in losses_in(compiled_loss):
+            call = noting(loss.call)
+            stack.enter_context(replaced_attribute(loss, "call", call))
+        parts = stack.enter_context(_untracked(compiled_loss))
         total = compiled_loss(targets, outputs, None)
-    return parts or [total]
+    values = list(map(tf.reduce_mean, parts or [total]))
+    return BatchLosses(values, any(masked))
+
+
+@contextlib.contextmanager
+def summing(compiled_loss: Any) -> Iterator[None]:
+    """Makes losses sums of their entries: no number of entries divides them.
+
+    Args:
+        compiled_loss: As in `example_losses`.
+    """
+    with contextlib.ExitStack() as stack:
+        for loss in losses_in(compiled_loss):
+            stack.enter_context(replaced_attribute(loss, "reduction", "sum"))
+        yield
+
+
+def reduced_losses(loss: Any) -> Any:
+    """Returns losses that answer one number where they were not reduced.
+
+    The loss of an example is then the mean of its entries, as it is by default
+    and in TensorFlow Privacy.
+
+    Args:
+        loss: The argument `loss` of `compile`.
+    """
+
+    def reduced(each: Any) -> Any:
+        is_loss = isinstance(each, keras.losses.Loss)
+        if not is_loss or each.reduction not in (None, "none"):
+            return each
+        each = copy.copy(each)
+        each.reduction = "sum_over_batch_size"
+        return each
+
+    return keras.tree.map_structure(reduced, loss)
 
 
 def _check_batch(leaves: list[Any], batch: int) -> None:

@@ -7,7 +7,12 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_dp.gradients import batch_losses, self_check
+from keras_dp.gradients import (
+    batch_losses,
+    example_losses,
+    self_check,
+    summing,
+)
 from keras_dp.keras_internals import counting_one_replica, trace_of
 from keras_dp.training.data.data_adapter import PhysicalStep, example_batch
 from keras_dp.training.metrics.example_metrics import masks_of, set_masks
@@ -103,10 +108,22 @@ class EngineCheck:
             set_masks(outputs, masks)
             return self._computation.losses(y, outputs, None, rows)
 
-        @tf.function(autograph=False)
         def of_batch(outputs: Any) -> Any:
             with counting_one_replica():
                 return batch_losses(self._parts.loss, y, outputs)
+
+        @tf.function(autograph=False)
+        def splits(outputs: Any, totals: list[tf.Tensor]) -> Any:
+            whole = of_batch(outputs)
+            if whole.leaves_out:
+                # Keras divides by the entries that the whole batch keeps.
+                with summing(self._parts.loss):
+                    losses = example_losses(
+                        self._parts.loss, y, outputs, None, rows
+                    )
+                    totals = losses.parts or [losses.total]
+                    whole = of_batch(outputs)
+            return list(zip(totals, whole.values, strict=True))
 
         def run(function: Any, *arguments: Any) -> Any:
             # TensorFlow warns of functions whose calls trace too often.
@@ -122,12 +139,6 @@ class EngineCheck:
                 outputs = keras.tree.map_structure(tf.identity, outputs)
                 masks = [None] * len(masks)
             losses = run(of_examples, outputs, masks)
-            return list(
-                zip(
-                    losses.parts or [losses.total],
-                    run(of_batch, outputs),
-                    strict=True,
-                )
-            )
+            return run(splits, outputs, losses.parts or [losses.total])
 
         return losses_of, splits_of
