@@ -98,6 +98,14 @@ class Records:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def in_memory(self) -> Nest:
+        """Nest of arrays `[records, ...]`; `None` for what is read from files.
+
+        Nothing is known of where a source has its records.
+        """
+        return None if self._is_mapped else self._arrays
+
     def in_rows(self, rows: Indices) -> Nest:
         """Returns the record that each row asks for, zeros where that is -1.
 

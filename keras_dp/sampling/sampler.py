@@ -137,6 +137,8 @@ class Sampler(abc.ABC):
             this sampler draws from.
         record_structure: Nest of `RecordSpec`s of the structure of one record
             as it is stored, known without a draw.
+        records_in_memory: Nest of arrays `[records, ...]`, all that the sampler
+            was given; `None` for a source or files. Secret.
     """
 
     physical_batch_size: int
@@ -281,6 +283,11 @@ class Sampler(abc.ABC):
     def record_structure(self) -> Any:
         """The structure of one record, as a nest of `RecordSpec`s."""
         return self._records.structure
+
+    @property
+    def records_in_memory(self) -> Any:
+        """The records as they are stored, `None` if they are read elsewhere."""
+        return self._records.in_memory
 
     @abc.abstractmethod
     def sampling_of(self, of: Pass) -> SamplingEvent:

@@ -1,26 +1,58 @@
-"""Says which ids or labels are out of range, and shows none of them."""
+"""Says which ids or labels are out of range, and shows none of them.
+
+Arrays in memory are read before a training. Other records are found when they
+are drawn, by an error of TensorFlow.
+"""
 
 import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+import keras
+import numpy as np
 import tensorflow as tf
 
+from keras_dp.gradients import batch_losses, without_variable_writes
+from keras_dp.keras_internals import layers_of, trace_of
+from keras_dp.sampling import Sampler
+from keras_dp.sampling.record_source import as_arrays
+from keras_dp.training.data.augmentation import Augmentation
+
+_LABELS = (
+    "`y` must hold integer labels in [0, {end}), one for each output of the "
+    "model. Received: labels outside of it. Number the classes from 0, such "
+    "as by np.unique(y, return_inverse=True), or give the last layer more "
+    "units."
+)
+_IDS = (
+    "`x` must hold ids in [0, {end}), the rows of the table that {node} looks "
+    "them up in. Received: ids outside of it. Number the ids from 0, or give "
+    "the Embedding a larger input_dim."
+)
 # The words of TensorFlow 2.21, its range, and what is said in their place.
 _RULES = (
-    (
-        re.compile(r"outside the valid range of (\[0, \d+\))"),
-        "`y` must hold integer labels in {range}, one for each output of the "
-        "model. Received: labels outside of it. Number the classes from 0, "
-        "such as by np.unique(y, return_inverse=True), or give the last layer "
-        "more units.",
-    ),
-    (
-        re.compile(r"indices.* is not in (\[0, \d+\))"),
-        "`x` must hold ids in {range}, the rows of the table that {node} looks "
-        "them up in. Received: ids outside of it. Number the ids from 0, or "
-        "give the Embedding a larger input_dim.",
-    ),
+    (re.compile(r"outside the valid range of \[0, (\d+)\)"), _LABELS),
+    (re.compile(r"indices.* is not in \[0, (\d+)\)"), _IDS),
 )
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+# The operations that look up rows: the places of their table and their numbers.
+_LABELLING = "SparseSoftmaxCrossEntropyWithLogits"
+_LOOKUPS = {_LABELLING: (0, 1), "GatherV2": (0, 1)}
+_AT_ONCE = 4096
+
+
+class _Lookup(NamedTuple):
+    """An operation that looks up rows by numbers that follow from data alone.
+
+    Attributes:
+        numbers: The numbers, a tensor of integers.
+        end: The number of rows.
+        name: The name of the operation.
+    """
+
+    numbers: tf.Tensor
+    end: int
+    name: str
 
 
 def check_in_range(error: tf.errors.InvalidArgumentError) -> None:
@@ -37,6 +69,154 @@ def check_in_range(error: tf.errors.InvalidArgumentError) -> None:
         if found := words.search(text):
             node = _NODE.search(text)
             named = "a layer" if node is None else repr(node[1])
-            raise ValueError(
-                message.format(range=found[1], node=named)
-            ) from None
+            raise ValueError(message.format(end=found[1], node=named)) from None
+
+
+def check_ranges(
+    model: keras.Model, compiled_loss: Any, source: Any, y: Any = None
+) -> None:
+    """Raises for labels or ids of records in memory that are out of range.
+
+    All records are read, so that none of them can end a training when it is
+    drawn. Numbers are looked at as the loss and the layers see them: the
+    entries that `ignore_class` leaves out may be anything. Nothing is known of
+    records in files, of data sets, and of what a map makes of records.
+
+    Args:
+        model: The model of the user, built.
+        compiled_loss: The loss that `compile` made, built.
+        source: The argument `x` of `fit`: a sampler, or the inputs.
+        y: The targets, where `source` is no sampler.
+
+    Raises:
+        ValueError: A label or an id is out of range.
+    """
+    x = source
+    if isinstance(source, Sampler):
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(source.records_in_memory)
+        if source.map is not None:
+            x = None  # An augmentation keeps the targets.
+            y = y if isinstance(source.map, Augmentation) else None
+    x, y = map(_in_memory, (x, y))
+    layers = layers_of(model)
+    if x is not None and any(
+        isinstance(e, keras.layers.Embedding) for e in layers
+    ):
+
+        def call(x: Any) -> None:
+            with without_variable_writes(model):
+                model(x, training=False)
+
+        _check(call, x, _IDS)
+    specs = None if y is None else _outputs_of(model, x)
+    if specs is None:
+        return
+
+    def loss(y: Any) -> None:
+        # Only the numbers are computed, and they need no output.
+        outputs = keras.tree.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), specs
+        )
+        batch_losses(compiled_loss, y, outputs)
+
+    _check(loss, y, _LABELS)
+
+
+def _in_memory(nest: Any) -> Any:
+    """Returns arrays of NumPy, `None` for what is not in memory."""
+    leaves = keras.tree.flatten(nest)
+    if not all(hasattr(leaf, "__array__") for leaf in leaves) or any(
+        isinstance(leaf, np.memmap) for leaf in leaves
+    ):
+        return None
+    return as_arrays(nest) if leaves else None
+
+
+def _outputs_of(model: keras.Model, x: Any) -> Any:
+    """Returns the specs of the outputs, `None` where they are not known."""
+    if x is None:
+        inputs = getattr(model, "inputs", None)
+        if inputs is None:
+            return None
+    else:
+        inputs = keras.tree.map_structure(
+            lambda leaf: keras.KerasTensor(
+                (_AT_ONCE, *leaf.shape[1:]), tf.as_dtype(leaf.dtype).name
+            ),
+            x,
+        )
+    return keras.tree.map_structure(
+        lambda leaf: tf.TensorSpec((_AT_ONCE, *leaf.shape[1:]), leaf.dtype),
+        model.compute_output_spec(inputs),
+    )
+
+
+def _check(function: Callable[[Any], Any], nest: Any, message: str) -> None:
+    """Raises if a function of some arrays looks up rows that there are not.
+
+    Args:
+        function: Maps a nest of tensors `[_AT_ONCE, ...]` to anything.
+        nest: The arrays, `[records, ...]`.
+        message: What is said.
+    """
+    leaves = keras.tree.flatten(nest)
+    found: list[_Lookup] = []
+
+    def ranges(*rows: tf.Tensor) -> list[tf.Tensor]:
+        graph = tf.compat.v1.get_default_graph()
+        function(keras.tree.pack_sequence_as(nest, list(rows)))
+        found.extend(_lookups(graph, {each.name for each in rows}))
+        return [
+            tf.stack([tf.reduce_min(numbers), tf.reduce_max(numbers)])
+            for numbers, _, _ in found
+        ]
+
+    trace = trace_of(
+        tf.function(ranges, autograph=False),
+        *(tf.TensorSpec((_AT_ONCE, *x.shape[1:]), x.dtype) for x in leaves),
+    )
+    for start in range(0, len(leaves[0]) if found else 0, _AT_ONCE):
+        # The last record is read several times, because shapes are fixed.
+        rows = np.arange(start, start + _AT_ONCE).clip(max=len(leaves[0]) - 1)
+        taken = [tf.convert_to_tensor(x[rows]) for x in leaves]
+        with tf.device("CPU:0"):
+            answers = trace(*taken)
+        for (low, high), lookup in zip(answers, found, strict=True):
+            if low < 0 or high >= lookup.end:
+                raise ValueError(
+                    message.format(end=lookup.end, node=repr(lookup.name))
+                )
+
+
+def _lookups(graph: tf.Graph, data: set[str]) -> Iterator[_Lookup]:
+    """Yields the lookups of a graph by numbers that follow from data alone.
+
+    Args:
+        graph: The graph.
+        data: The names of the tensors that hold data.
+    """
+    for operation in graph.get_operations():
+        if operation.type not in _LOOKUPS:
+            continue
+        table, numbers = (operation.inputs[k] for k in _LOOKUPS[operation.type])
+        axis = -1
+        if operation.type != _LABELLING:
+            axis = tf.get_static_value(operation.inputs[2])
+        end = None if table.shape.rank is None else table.shape[axis]
+        if end is not None and _follows_from(numbers, data):
+            yield _Lookup(numbers, int(end), operation.name)
+
+
+def _follows_from(tensor: tf.Tensor, data: set[str]) -> bool:
+    """Whether a tensor is computed from data, and from nothing else."""
+    left, seen, has_data = [tensor], set(), False
+    while left:
+        each = left.pop()
+        if each.name in data:
+            has_data = True
+        elif each.op.op_def.is_stateful or each.op.type == "Placeholder":
+            return False
+        elif each.name not in seen:
+            left += each.op.inputs
+        seen.add(each.name)
+    return has_data
