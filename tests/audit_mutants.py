@@ -187,9 +187,9 @@ def _(patch):
 @mutant("clip", "the sum is divided by the number of records")
 def _(patch):
     def counted(clipped):
-        def divided(records, norms, clip, mask):
+        def divided(records, norms, clip, mask, gamma=None):
             count = tf.reduce_sum(records_lib.masked(tf.ones_like(norms), mask))
-            sums = clipped(records, norms, clip, mask)
+            sums = clipped(records, norms, clip, mask, gamma)
             return tf.nest.map_structure(
                 lambda leaf: 20 * leaf / tf.cast(count, leaf.dtype), sums
             )
@@ -641,54 +641,43 @@ mutant("noise", "two coordinates of a variable share one draw")(
 
 
 def noise_by(factor):
-    """Returns a plant that scales noise by a function of sums and seed."""
+    """Returns a plant that scales noise by a function of the sum and the seed.
+
+    Args:
+        factor: From the norm of the sum, in standard deviations of its noise,
+            and the seed.
+    """
 
     def plant(patch):
-        around(
-            patch,
-            seeds,
-            "rounded_normals_and_seed",
-            lambda f: (
-                lambda leaves, seed, s: f(
-                    leaves,
-                    seed,
-                    s * tf.cast(factor(leaves, seed), s.dtype),
-                )
-            ),
-        )
+        def scaled(normals_and_seed):
+            def drawn(leaves, seed, stddev):
+                in_steps = [tf.cast(leaf, stddev.dtype) for leaf in leaves]
+                size = tf.linalg.global_norm(in_steps) / stddev
+                by = tf.cast(factor(size, seed), stddev.dtype)
+                return normals_and_seed(leaves, seed, stddev * by)
+
+            return drawn
+
+        around(patch, seeds, "rounded_normals_and_seed", scaled)
 
     return plant
 
 
 mutant("noise", "noise is scaled by the norm of the sum")(
-    noise_by(
-        lambda leaves, seed: 1 + 0.01 * tf.linalg.global_norm(list(leaves))
-    )
+    noise_by(lambda size, seed: 1 + 0.01 * size)
 )
 mutant("noise", "noise is scaled by the norm of the sum, up to its own size")(
-    noise_by(
-        lambda leaves, seed: tf.minimum(
-            1.0, tf.cast(tf.linalg.global_norm(list(leaves)), tf.float32)
-        )
-    )
+    noise_by(lambda size, seed: tf.minimum(tf.ones_like(size), size))
 )
 mutant("noise", "large sums get half of the noise")(
-    noise_by(
-        lambda leaves, seed: tf.where(
-            tf.linalg.global_norm(list(leaves)) > 100, 0.5, 1.0
-        )
-    )
+    noise_by(lambda size, seed: tf.where(size > 100, 0.5, 1.0))
 )
 mutant("noise", "an empty sample gets no noise")(
-    noise_by(
-        lambda leaves, seed: tf.where(
-            tf.linalg.global_norm(list(leaves)) == 0, 0.0, 1.0
-        )
-    )
+    noise_by(lambda size, seed: tf.where(size == 0, 0.0, 1.0))
 )
 mutant("noise", "one seed in a hundred gives no noise")(
     noise_by(
-        lambda leaves, seed: tf.where(
+        lambda size, seed: tf.where(
             tf.math.floormod(seed[0], 100) == 0, 0.0, 1.0
         )
     )
@@ -728,8 +717,16 @@ def _(patch):
     def quieter(release):
         def released(self, sample, state, variables, planned):
             found = release(self, sample, state, variables, planned)
+            query, of = self.queries["gradients"], state["gradients"]
+            factor = query.derive_sample_params(of).spacing / 20
             own = [
-                (noised + bare / 20) / 2
+                (
+                    noised
+                    + tf.cast(
+                        tf.cast(bare, factor.dtype) * factor, noised.dtype
+                    )
+                )
+                / 2
                 for noised, bare in zip(
                     found.gradients,
                     tf.nest.flatten(sample["gradients"]),
@@ -1008,7 +1005,7 @@ def _(patch):
             for variable, total in zip(
                 variables, sample["gradients"], strict=True
             ):
-                variable.assign_add(1e-3 * total)
+                variable.assign_add(1e-9 * tf.cast(total, variable.dtype))
             return found
 
         return released
@@ -1145,7 +1142,8 @@ def _(patch):
 def _(patch):
     def unmasked(batches):
         def of(self, *args):
-            return batches(self, *args[:-1], None)
+            *others, _, views = args
+            return batches(self, *others, None, views)
 
         return of
 
