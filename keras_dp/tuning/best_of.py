@@ -8,7 +8,7 @@ same way as any other, and the one with the highest rank is kept.
 import math
 import secrets
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from keras_dp.ledger import TrialLaw
 from keras_dp.tuning.priors import Draw
@@ -26,9 +26,6 @@ class Scored(NamedTuple, Generic[Content]):
 
     score: float
     content: Content
-
-
-FAILED: Scored[Any] = Scored(-math.inf, None)
 
 
 def uniform() -> float:

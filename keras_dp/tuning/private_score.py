@@ -109,7 +109,12 @@ class PrivateScore:
             ledger, self.round, lambda: self._noisy_mean(model), "score"
         )
 
-    def _noisy_mean(self, model: keras.Model) -> float:
+    def total(self, model: keras.Model) -> float:
+        """Returns the sum of the values of all records, without noise.
+
+        Raises:
+            ValueError: The measure has no value for each example.
+        """
         outputs = model.predict(self._x, verbose=0)
         values = np.asarray(self._measure(self._y, outputs), np.float64)
         if values.shape[:1] != (self._size,) or not values.size:
@@ -120,5 +125,8 @@ class PrivateScore:
             )
         kept = np.clip(np.nan_to_num(values, nan=0.0), 0.0, 1.0)
         kept = kept.reshape(self._size, -1).mean(axis=1)
-        total = np.sum(np.rint(kept * _UNITS)) / _UNITS
+        return float(np.sum(np.rint(kept * _UNITS)) / _UNITS)
+
+    def _noisy_mean(self, model: keras.Model) -> float:
+        total = self.total(model)
         return float(noised(total, self.noise_multiplier)) / self._size

@@ -13,7 +13,11 @@ import keras
 from keras_dp import _check
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.replay import Replay
-from keras_dp.errors import BudgetExceededError, CalibrationError
+from keras_dp.errors import (
+    BudgetExceededError,
+    CalibrationError,
+    PrivateTrainingError,
+)
 from keras_dp.keras_internals import name_counts, print_line
 from keras_dp.ledger import (
     FullDataset,
@@ -35,11 +39,16 @@ from keras_dp.spending.recording import RoundRecorder
 from keras_dp.spending.run import TrainingRun
 from keras_dp.training.advice.outside_the_ledger import warn_of_other_ledgers
 from keras_dp.training.advice.settings_advice import advise_target
-from keras_dp.tuning.best_of import FAILED, Scored, best_of, uniform
+from keras_dp.tuning.best_of import Scored, best_of, uniform
 from keras_dp.tuning.priors import Prior, checked_space, drawn, values_of
 from keras_dp.tuning.private_score import PrivateScore
-from keras_dp.tuning.rehearsal import rehearse
-from keras_dp.tuning.secrecy import like_the_first, silenced
+from keras_dp.tuning.rehearsal import fault_of_records, rehearse
+from keras_dp.tuning.secrecy import (
+    like_the_first,
+    silenced,
+    withheld,
+    without_remains,
+)
 from keras_dp.tuning.trials import Plan, Score, Trials
 
 # The share of the target that may be left: the price itself is no nearer to
@@ -299,8 +308,8 @@ class PrivateSearch:
 
         Args:
             rehearsal: Whether to run one round on made-up records first, so
-                that mistakes show that have nothing to do with the data. In the
-                trials errors are withheld. With a sampler there is none.
+                that mistakes show that have nothing to do with the data. The
+                errors of trials are withheld. With a sampler there is none.
 
         Returns:
             The best model, its settings and its score. `None` if the law drew
@@ -311,18 +320,23 @@ class PrivateSearch:
             BudgetExceededError: The target or the account leaves no room for
                 the search.
             LedgerWriteError: The ledger cannot be written.
+            PrivateTrainingError: A trial failed, or would. Why and when is
+                withheld, and there is no result.
+            ValueError: Labels or ids are out of range. Nothing is recorded.
         """
         if rehearsal and not self._has_sampler:
             with silenced(), like_the_first(self._names):
                 rehearse(self._trials, drawn(self._space, uniform))
         self._check_room()
-        self._record()
         if self._debug:
+            self._record()
             best = best_of(self._law, self._trial)
         else:
-            # Once around all of them: no trial leaves what one trial leaves.
-            with silenced(), like_the_first(self._names):
-                best = best_of(self._law, self._trial)
+            fault = withheld(self._fault_of_records, _failed())
+            if fault is not None:
+                raise fault
+            self._record()
+            best = withheld(self._best_of_secret_trials, _failed())
         found = None if best is None else best.content
         if found is not None:
             warn_of_other_ledgers(found.model, self._ledger)
@@ -330,18 +344,21 @@ class PrivateSearch:
             print_line(_told(found))
         return found
 
+    def _fault_of_records(self) -> ValueError | None:
+        with silenced(), like_the_first(self._names):
+            return fault_of_records(self._trials, drawn(self._space, uniform))
+
+    def _best_of_secret_trials(self) -> Scored[Found] | None:
+        # Once around all of them: no trial leaves what one trial leaves.
+        with silenced(), like_the_first(self._names), without_remains():
+            return best_of(self._law, self._trial)
+
     def _trial(self) -> Scored[Found]:
-        """Runs one trial. One that fails has the worst score."""
-        try:
-            with like_the_first(self._names):
-                settings = drawn(self._space, uniform)
-                noise = self.noise_multipliers[self._trials.kind_of(settings)]
-                model, score = self._trials.run(settings, noise)
-            return Scored(score, Found(model, settings, score))
-        except Exception:  # Its text may tell of the data.
-            if self._debug:
-                raise
-            return FAILED
+        with like_the_first(self._names):
+            settings = drawn(self._space, uniform)
+            noise = self.noise_multipliers[self._trials.kind_of(settings)]
+            model, score = self._trials.run(settings, noise)
+        return Scored(score, Found(model, settings, score))
 
     def _check_room(self) -> None:
         """Raises if the ledger holds more than when the noise was found."""
@@ -447,6 +464,16 @@ class PrivateSearch:
             f"all rounds of the ledger {held.place}, which holds "
             f"{held.sentence(self.target)}"
         )
+
+
+def _failed() -> PrivateTrainingError:
+    return PrivateTrainingError(
+        "`build`, `score` and `data` must let each trial run to its end. "
+        "Received: an error, which is withheld, since it may tell of a record. "
+        "The search has ended without a result; what the ledger holds of it "
+        "counts. Search on public or made-up data to see the error, or with "
+        "debug=True."
+    )
 
 
 def _told(found: Found | None) -> str:

@@ -1,4 +1,4 @@
-"""One round on made-up records, before a search begins."""
+"""What a search tries before it is in the ledger."""
 
 import dataclasses
 import math
@@ -9,8 +9,11 @@ from typing import Any
 import keras
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
+from keras_dp.ledger import PrivacyLedger
 from keras_dp.sampling import PoissonBatches
+from keras_dp.training.advice.out_of_range import check_in_range
 from keras_dp.tuning.private_score import PrivateScore
 from keras_dp.tuning.trials import Trials
 
@@ -49,6 +52,39 @@ def rehearse(trials: Trials, settings: Mapping[str, Any]) -> None:
         defaults={**trials.defaults, "epochs": 1},
     )
     short.run(settings, _NOISE_MULTIPLIER)
+
+
+def fault_of_records(
+    trials: Trials, settings: Mapping[str, Any]
+) -> ValueError | None:
+    """Evaluates an untrained model on every record that trials may see.
+
+    In a trial a record that raises would decide how the search ends, and it
+    would do so as often as it is drawn. What comes out is dropped.
+
+    Args:
+        trials: The trials of a search.
+        settings: The settings of one trial.
+
+    Returns:
+        What is wrong with labels or ids.
+
+    Raises:
+        Exception: Whatever else a record causes.
+    """
+    ledger = PrivacyLedger.in_memory(dataset="none", unit=trials.unit)
+    private = trials.private(settings, _NOISE_MULTIPLIER, ledger)
+    try:
+        private.evaluate(private.samples, verbose=0)
+        if isinstance(trials.score, PrivateScore):
+            trials.score.total(private.model)
+    except tf.errors.InvalidArgumentError as error:
+        try:
+            check_in_range(error)
+        except ValueError as fault:
+            return ValueError(str(fault))  # Without the text of the first one.
+        raise
+    return None
 
 
 def _made_up(structure: Any) -> Any:

@@ -1,19 +1,21 @@
-"""Keeps a process from telling how many trials it runs.
+"""Keeps a process from telling how many trials it runs, and how they ended.
 
 Trials would tell their number by the lines and warnings that they write to the
-screen and to log files, by names that count upwards such as `dense_37`, and by
-generators of random numbers that have moved on.
+screen and to log files, by names that count upwards such as `dense_37`, by
+generators of random numbers that have moved on, and by models and threads that
+are still there. How a trial ended would tell of a record that makes it fail.
 """
 
 import contextlib
+import gc
 import logging
 import os
 import random
 import secrets
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +25,8 @@ from keras_dp.keras_internals import (
     counting_traces_anew,
     global_seed,
 )
+
+Result = TypeVar("Result")
 
 # The files of the process that libraries in C++ write to.
 _DESCRIPTORS = (1, 2)
@@ -80,6 +84,43 @@ def silenced() -> Iterator[None]:
                 stack.callback(setattr, silent, "is_silent", False)
                 stack.enter_context(redirect(silent))
         yield
+
+
+def withheld(function: Callable[[], Result], error: Exception) -> Result:
+    """Returns what a function returns, or raises one error for all others.
+
+    Guarantee: `error` has no cause and no context, and its traceback does not
+    reach into the function.
+
+    Args:
+        function: Its errors may tell of the data.
+        error: A new one, which tells of nothing.
+
+    Raises:
+        KeyboardInterrupt: Somebody stopped the process.
+    """
+    raised: BaseException
+    try:
+        return function()
+    except KeyboardInterrupt:
+        raised = KeyboardInterrupt()
+    except BaseException:  # noqa: BLE001 - such as the end of the process.
+        raised = error
+    # Outside of `except`: an error that is raised there keeps the first one.
+    raise raised
+
+
+@contextlib.contextmanager
+def without_remains() -> Iterator[None]:
+    """Frees in the end what nobody can reach any more.
+
+    Models and the threads of their data refer to themselves, and would stay
+    until Python looks for such.
+    """
+    try:
+        yield
+    finally:
+        gc.collect()
 
 
 @contextlib.contextmanager

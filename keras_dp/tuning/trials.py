@@ -142,31 +142,40 @@ class Trials:
         to an account with this plan in a new ledger in memory, which nobody
         else sees.
         """
-        chosen = self._of_training(settings)
-        size, epochs = self.kind_of(settings)
-        samples = self.samples[size]
-        plan = self.plan(size, epochs, noise_multiplier)
+        plan = self.plan(*self.kind_of(settings), noise_multiplier)
         ledger = self._ledger(plan)
+        private = self.private(settings, noise_multiplier, ledger)
+        private.fit(verbose=0, delta=self.delta)
+        model = private.model
+        if isinstance(self.score, PrivateScore):
+            return model, self.score.release(model, ledger)
+        return model, float(self.score(model))
+
+    def private(
+        self,
+        settings: Mapping[str, Any],
+        noise_multiplier: float,
+        ledger: PrivacyLedger,
+    ) -> PrivateModel:
+        """Returns a new model that trains as a trial does."""
+        chosen = self._of_training(settings)
+        samples = self.samples[chosen["batch_size"]]
         model = self.built(settings)
         compiled = compile_options(model)
         clip, gamma = clip_of(chosen["l2_norm_clip"], compiled["loss"], model)
-        private = assemble(
+        return assemble(
             model,
             samples,
             queries_at(
                 noise_multiplier, samples, l2_norm_clip=clip, gamma=gamma
             ),
             ledger=ledger,
-            epochs=epochs,
+            epochs=chosen["epochs"],
             compiled=compiled,
             optimizer=None,
             learning_rate=chosen["learning_rate"],
             average=self.average,
         ).model
-        private.fit(verbose=0, delta=self.delta)
-        if isinstance(self.score, PrivateScore):
-            return model, self.score.release(model, ledger)
-        return model, float(self.score(model))
 
     def _ledger(self, plan: Plan) -> PrivacyLedger:
         """Returns a new ledger, whose account pays for a plan and no more."""

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from keras_dp.ledger import PoissonTrials, TruncatedNegativeBinomial
-from keras_dp.tuning.best_of import FAILED, Scored, best_of, uniform
+from keras_dp.tuning.best_of import Scored, best_of, uniform
 
 LAW = TruncatedNegativeBinomial(shape=1, mean=4)
 
@@ -39,8 +39,8 @@ def test_a_score_that_is_not_finite_is_the_worst(bad) -> None:
     assert best == Scored(-5.0, None)
 
 
-def test_trials_that_all_fail_give_nothing() -> None:
-    assert best_of(LAW, lambda: FAILED, _many_trials()) is None
+def test_trials_without_a_score_give_nothing() -> None:
+    assert best_of(LAW, lambda: Scored(math.nan, 1), _many_trials()) is None
 
 
 def test_a_law_without_trials_gives_nothing() -> None:
@@ -60,7 +60,7 @@ def test_the_number_is_drawn_before_the_first_trial_and_once() -> None:
 
     def trial():
         order.append("trial")
-        return FAILED
+        return Scored(math.nan, None)
 
     best_of(LAW, trial, drawing)
 

@@ -11,6 +11,7 @@ from keras_dp import budgets
 from keras_dp.accountants.replay import Replay
 from keras_dp.errors import (
     BudgetExceededError,
+    PrivateTrainingError,
     UnsupportedEventError,
     UnsupportedLayerError,
 )
@@ -30,6 +31,7 @@ from keras_dp.tuning import (
     PrivateSearch,
     Uniform,
 )
+from keras_dp.tuning.private_search import _failed
 from keras_dp.tuning.trials import Trials
 from tests.unit.tuning.searches import (
     LAW,
@@ -75,18 +77,15 @@ class TestWhatIsReleased:
         assert found.settings == three_trials[2][0]
         assert isinstance(found.model, keras.Sequential)
 
-    def test_is_nothing_where_all_trials_fail(
+    def test_is_nothing_where_no_score_is_finite(
         self, three_trials, monkeypatch, capsys
     ) -> None:
-        def fails(self, settings, noise_multiplier):
-            raise ValueError("a record of a patient")
-
-        monkeypatch.setattr(Trials, "run", fails)
+        monkeypatch.setattr(
+            Trials, "run", lambda self, *_: (build({}), math.nan)
+        )
 
         assert search_of(verbose=True).run(rehearsal=False) is None
-        out = capsys.readouterr().out
-        assert "patient" not in out
-        assert "stays secret" in out
+        assert "stays secret" in capsys.readouterr().out
 
     def test_says_the_same_where_the_law_has_no_trial(
         self, three_trials, monkeypatch, capsys
@@ -114,6 +113,164 @@ class TestWhatIsReleased:
 
         ((round_, _),) = search._ledger.rounds
         assert not round_.queries[0].is_private
+
+
+class _Ended(BaseException):
+    """An end that is no `Exception`, such as that of a process."""
+
+
+class TestATrialThatFails:
+    @pytest.mark.parametrize(
+        "error", [ValueError, MemoryError, StopIteration, SystemExit, _Ended]
+    )
+    @pytest.mark.parametrize("failing", [1, 3])
+    def test_ends_the_search_with_one_error(
+        self, three_trials, monkeypatch, error, failing
+    ) -> None:
+        """Whichever trial it is, and whatever it raises."""
+        asked = []
+
+        def fails(self, settings, noise_multiplier):
+            asked.append(settings)
+            if len(asked) == failing:
+                raise error("a record of a patient")
+            return build(settings), 1.0
+
+        monkeypatch.setattr(Trials, "run", fails)
+        ledger = PrivacyLedger.in_memory(dataset="doc")
+
+        with pytest.raises(PrivateTrainingError) as raised:
+            search_of(ledger=ledger).run(rehearsal=False)
+
+        assert raised.value.args == _failed().args
+        assert _is_alone(raised.value)
+        assert [run.outcome for run in ledger.runs] == ["finished"]
+        assert len(ledger) == 1
+
+    def test_is_interrupted_without_a_word(
+        self, three_trials, monkeypatch
+    ) -> None:
+        def interrupted(self, settings, noise_multiplier):
+            raise KeyboardInterrupt("a record of a patient")
+
+        monkeypatch.setattr(Trials, "run", interrupted)
+
+        with pytest.raises(KeyboardInterrupt) as raised:
+            search_of().run(rehearsal=False)
+
+        assert raised.value.args == ()
+        assert _is_alone(raised.value)
+
+
+def _is_alone(error) -> bool:
+    """Returns whether an error leads to no other one and into no trial."""
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append(traceback.tb_frame.f_code.co_name)
+        traceback = traceback.tb_next
+    return (
+        error.__cause__ is None
+        and error.__context__ is None
+        and frames[1:] == ["run", "withheld"]
+    )
+
+
+def _with_a_label(label, count=200):
+    """Returns records of three classes, the last of which has a label."""
+    x, _ = data(count)
+    y = np.arange(count) % 3
+    y[-1] = label
+    return x, y
+
+
+def _classes(settings):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(
+        "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    return model
+
+
+def _ids(settings):
+    model = keras.Sequential(
+        [
+            keras.Input((1,), dtype="int32"),
+            keras.layers.Embedding(3, 2),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("sgd", loss="mse")
+    return model
+
+
+@pytest.fixture
+def one_trial(monkeypatch, noise_is_given):
+    monkeypatch.setattr(
+        TruncatedNegativeBinomial, "trials", lambda self, uniform: 1
+    )
+
+
+def _outcome(data, score=lambda model: 1.0, **changes):
+    """Returns how a search ends, and how many rows it leaves."""
+    ledger = PrivacyLedger.in_memory(dataset="doc")
+    changes = {"build": _classes, **changes}
+    search = search_of(score, data=data, ledger=ledger, **changes)
+    try:
+        found = search.run()
+    except (PrivateTrainingError, ValueError) as error:
+        return str(error), len(ledger)
+    return "nothing" if found is None else "a model", len(ledger)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("one_trial")
+class TestARecordThatMakesTrialsFail:
+    """It is found whether it is drawn or not, before anything is recorded."""
+
+    def test_has_a_label_out_of_range(self) -> None:
+        known = {_outcome(_with_a_label(99)) for _ in range(3)}
+
+        ((text, rows),) = known
+        assert "`y` must hold integer labels in [0, 3)" in text
+        assert "99" not in text
+        assert rows == 0
+        assert _outcome(_with_a_label(2)) == ("a model", 1)
+
+    def test_ends_the_search_where_no_record_was_looked_at(
+        self, monkeypatch
+    ) -> None:
+        """The control: a sample of all records has it, and the row counts."""
+        monkeypatch.setattr(PrivateSearch, "_fault_of_records", lambda _: None)
+
+        found = _outcome(_with_a_label(99), batch_size=200)
+
+        assert found == (str(_failed()), 1)
+
+    def test_has_an_id_out_of_range(self) -> None:
+        x, y = np.arange(200)[:, None] % 3, data()[1]
+        assert _outcome((x, y), build=_ids) == ("a model", 1)
+        x[7] = 99
+
+        text, rows = _outcome((x, y), build=_ids)
+
+        assert "`x` must hold ids in [0, 3)" in text
+        assert rows == 0
+
+    def test_is_one_that_the_score_cannot_measure(self) -> None:
+        def measure(y, outputs):
+            if 99 in y:
+                raise ValueError("a record of a patient")
+            return y == 0
+
+        good, bad = (
+            PrivateScore(_with_a_label(label), measure, noise_multiplier=20.0)
+            for label in (0, 99)
+        )
+
+        assert _outcome(_with_a_label(0), good) == ("a model", 1)
+        assert _outcome(_with_a_label(0), bad) == (str(_failed()), 0)
 
 
 class TestTheRow:

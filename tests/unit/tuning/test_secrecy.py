@@ -1,12 +1,14 @@
 """Nothing that a search leaves tells how many trials it ran."""
 
 import contextlib
+import gc
 import logging
 import os
 import random
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 
 import keras
@@ -21,6 +23,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     TruncatedNegativeBinomial,
 )
+from keras_dp.sampling.prefetch import Prefetched
 from keras_dp.tuning.secrecy import like_the_first, silenced
 from tests.unit.tuning.searches import build, search_of
 
@@ -283,3 +286,63 @@ def test_a_search_without_a_trial_leaves_what_others_leave(monkeypatch) -> None:
         return _next_numbers()
 
     assert after(0) == after(1) == after(2)
+
+
+class _Held:
+    """What a trial leaves behind: something that refers to itself."""
+
+    def __init__(self):
+        self.itself = self
+
+
+@pytest.fixture
+def held_after(monkeypatch, noise_is_given):
+    """Returns a function from a number of trials to what is still there."""
+
+    def score(model):
+        model.held = _Held()
+        return 1.0
+
+    def left_by(trials):
+        monkeypatch.setattr(
+            TruncatedNegativeBinomial, "trials", lambda self, uniform: trials
+        )
+        gc.collect()
+        others = {id(each) for each in _alive()}
+        found = search_of(score).run(rehearsal=False)
+        left = [each for each in _alive() if id(each) not in others]
+        for thread in threading.enumerate():
+            if thread.name == "keras_dp input":
+                thread.join()  # It was told to end.
+        assert found.model in left
+        kinds = sorted(type(each).__name__ for each in left)
+        return kinds, threading.active_count()
+
+    return left_by
+
+
+def _alive():
+    kinds = (keras.Model, PrivacyLedger, _Held, Prefetched)
+    return [each for each in gc.get_objects() if isinstance(each, kinds)]
+
+
+@pytest.mark.full
+def test_no_live_object_or_thread_is_a_count_of_trials(held_after) -> None:
+    assert held_after(1) == held_after(3)
+
+
+@pytest.mark.full
+def test_they_are_where_nobody_frees_them(held_after, monkeypatch) -> None:
+    """The control: Python has not looked for them when the search ends."""
+    monkeypatch.setattr(
+        "keras_dp.tuning.private_search.without_remains",
+        contextlib.nullcontext,
+    )
+    monkeypatch.setattr(threading.Thread, "join", lambda self: None)
+    gc.disable()
+    try:
+        one, three = held_after(1)[0], held_after(3)[0]
+    finally:
+        gc.enable()
+
+    assert len(one) < len(three)
