@@ -129,4 +129,6 @@ class PrivateScore:
 
     def _noisy_mean(self, model: keras.Model) -> float:
         total = self.total(model)
-        return float(noised(total, self.noise_multiplier)) / self._size
+        return (
+            float(noised(np.asarray(total), self.noise_multiplier)) / self._size
+        )

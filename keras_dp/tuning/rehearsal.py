@@ -1,4 +1,4 @@
-"""What a search tries before it is in the ledger."""
+"""Tries out the parts of a search before the ledger holds it."""
 
 import dataclasses
 import math
@@ -67,7 +67,8 @@ def fault_of_records(
         settings: The settings of one trial.
 
     Returns:
-        What is wrong with labels or ids.
+        An error that says whether labels or ids are out of range. `None` if
+        none are.
 
     Raises:
         Exception: Whatever else a record causes.

@@ -316,7 +316,7 @@ def held_after(monkeypatch, noise_is_given):
                 thread.join()  # It was told to end.
         assert found.model in left
         kinds = sorted(type(each).__name__ for each in left)
-        return kinds, threading.active_count()
+        return kinds, threading.active_count(), len(os.listdir("/dev/fd"))
 
     return left_by
 
