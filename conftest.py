@@ -25,11 +25,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Without it TensorFlow lacks kernels on some CPUs, and is slower there.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-# What fails here fails everywhere; `make nightly` looks at other examples.
-hypothesis.settings.register_profile(
-    "repeatable", derandomize=True, deadline=None
+# How long an example takes is no reason to fail.
+_PATIENT = hypothesis.settings(
+    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
+# What fails here fails everywhere; `make nightly` looks at other examples.
+hypothesis.settings.register_profile("repeatable", _PATIENT, derandomize=True)
+hypothesis.settings.register_profile("search", _PATIENT, print_blob=True)
 hypothesis.settings.load_profile("repeatable")
 
 TIERS = ("quick", "standard", "full", "nightly")
@@ -59,10 +61,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--tier", choices=TIERS, default="nightly", help="Which tests to run."
     )
     parser.addoption(
-        "--race-seconds",
-        type=float,
-        default=2.0,
-        help="How long processes race for one ledger.",
+        "--race-turns",
+        type=int,
+        default=20,
+        help="How often each of the processes that race writes to the ledger.",
     )
 
 

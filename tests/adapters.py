@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.noise import grid
+from tests.waiting import HUNG_SECONDS
 
 # Numbers that reach past every bound, or are none.
 EXTREMES = (0.0, -0.0, 1e-320, 1e-9, 1.0, -1e9, 1e308, np.inf, -np.inf, np.nan)
@@ -44,5 +45,6 @@ def answers_in_another_process(layer, inputs, folder):
         f"np.save({str(folder / 'answers.npy')!r}, answers)\n"
         "assert 'keras_dp' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+    command = [sys.executable, "-c", script]
+    subprocess.run(command, check=True, timeout=HUNG_SECONDS)
     return np.load(folder / "answers.npy")

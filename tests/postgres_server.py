@@ -6,10 +6,11 @@ import secrets
 import shutil
 import signal
 import subprocess
-import time
 import urllib.parse
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import HUNG_SECONDS, wait_until
 
 # A user whom the server asks for this password; it trusts all others.
 GUARDED, PASSWORD = "guarded", "p@ss/word:?#%"
@@ -71,17 +72,17 @@ class Server:
                 preexec_fn=_end_with_the_parent,
                 **self._as,
             )
-        for _ in range(600):
+
+        def is_ready() -> bool:
             assert self._process.poll() is None, self._read_log()
-            if self._is_ready():
-                return
-            time.sleep(0.05)
-        raise TimeoutError(self._read_log())
+            return self._is_ready()
+
+        wait_until(is_ready)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stops it; SIGQUIT is like the death of its machine."""
         self._process.send_signal(how)
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=HUNG_SECONDS)
 
     def new_url(self, user: str = "ledger") -> str:
         """Returns the address of a ledger that is not there yet."""

@@ -26,7 +26,6 @@ import pickle
 import random
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +61,7 @@ from keras_dp.spending import RunDetails
 from keras_dp.spending.recording import RoundRecorder
 from keras_dp.spending.run import TrainingRun
 from tests.ledger_faults import start_fork
+from tests.waiting import let_others_run, until
 
 STRATEGY, STDDEV, ROUNDS = BandedToeplitz((1.0, 0.5, 0.25)), 20.0, 24
 CLASSES, DELTA = 3, 1e-5
@@ -267,11 +267,12 @@ def kill(
             raise
 
     child = start_fork(told)
-    while place.releases.read_bytes().count(b"\n") < enough:
+    for _ in until(lambda: place.releases.read_bytes().count(b"\n") >= enough):
         if os.waitpid(child, os.WNOHANG) != (0, 0):
             raise ViolationError("A training ended by itself.")
-        time.sleep(0.003)
-    time.sleep(chosen.choice([0.0, 0.02]) * chosen.random())
+        let_others_run()
+    for _ in range(chosen.randrange(chosen.choice([1, 3000]))):
+        place.releases.stat()
     os.kill(child, signal.SIGKILL)
     if os.waitpid(child, 0)[1] != signal.SIGKILL:
         raise ViolationError("A training ended by itself.")

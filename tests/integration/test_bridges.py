@@ -11,8 +11,7 @@ import pytest
 
 from tests import documents
 from tests.imports import ROOT
-
-SECONDS = 900
+from tests.waiting import HUNG_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def test_the_steps_of_the_real_library(peer) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=HUNG_SECONDS,
         check=False,
     )
 

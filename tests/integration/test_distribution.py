@@ -19,10 +19,9 @@ from keras_dp.training.advice.preconditions import check_no_jit
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import LedgerOfChief, check_worker
+from tests.waiting import HUNG_SECONDS
 
 SCRIPT = Path(__file__).with_name("replica_training.py")
-# A dozen trainings, traced once per replica, on a machine that is busy.
-TIMEOUT_SECONDS = 900
 
 # Chance that a correct library fails, had the seed been free.
 FALSE_ALARM = 1e-6
@@ -48,7 +47,7 @@ def trained(tmp_path_factory):
         [sys.executable, str(SCRIPT), str(path)],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=HUNG_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

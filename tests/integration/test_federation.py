@@ -39,6 +39,7 @@ from keras_dp.experimental.federation import (
 from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
 from keras_dp.sampling import random_words
 from tests.imports import ROOT
+from tests.waiting import HUNG_SECONDS
 
 USERS, DENOMINATOR, CLIP = 5, 3.0, 0.05
 LOCAL = LocalTraining(0.02, epochs=2)
@@ -434,7 +435,7 @@ class TestTheLedger:
         process = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(script), str(path)],
             cwd=ROOT,
-            timeout=120,
+            timeout=HUNG_SECONDS,
         )
 
         assert process.returncode == 9

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.places import journal
 from tests.ledger_faults import start_fork
+from tests.waiting import let_others_run, until, wait_until
 
 KILLS = 20
 BLOCK = 7
@@ -75,11 +75,12 @@ def _run_and_kill(
     releases = os.open(side, os.O_WRONLY | os.O_APPEND)
     child = start_fork(lambda: act(address, releases))
     os.close(releases)
-    while side.stat().st_size < enough:
+    for _ in until(lambda: side.stat().st_size >= enough):
         if os.waitpid(child, os.WNOHANG) != (0, 0):
             return False
-        time.sleep(0.001)
-    time.sleep(chosen.uniform(0.0, 0.02))
+        let_others_run()
+    for _ in range(chosen.randrange(5000)):
+        side.stat()
     os.kill(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1] == signal.SIGKILL
 
@@ -181,14 +182,14 @@ def test_a_process_killed_while_it_creates_leaves_all_or_nothing(
         for number in range(10**6):
             PrivacyLedger.open(folder / f"{number}.db", dataset="d").close()
 
-    delays = random.Random(13)
+    chosen = random.Random(13)
     for kill in range(10):
         folder = tmp_path / str(kill)
         folder.mkdir()
         child = start_fork(lambda folder=folder: create(folder))
-        while not os.listdir(folder):
-            time.sleep(0.001)
-        time.sleep(delays.uniform(0.0, 0.03))
+        wait_until(lambda folder=folder: os.listdir(folder))
+        for _ in range(chosen.randrange(2000)):
+            os.listdir(folder)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import sys
-import time
 import urllib.parse
 
 import pytest
@@ -21,6 +20,7 @@ from keras_dp.ledger.places import connections
 from keras_dp.ledger.places.place import place_of
 from tests.ledger_faults import in_a_fork, start_fork
 from tests.postgres_server import GUARDED, PASSWORD, schema_of
+from tests.waiting import HUNG_SECONDS, wait_until
 
 pytestmark = pytest.mark.full
 
@@ -282,14 +282,6 @@ class TestDurability:
         assert rounds_of(url) == 6
 
 
-def wait_until(holds) -> None:
-    for _ in range(1000):
-        if holds():
-            return
-        time.sleep(0.01)
-    raise TimeoutError
-
-
 class TestConcurrency:
     def test_one_process_writes_at_a_time(self, url, monkeypatch) -> None:
         monkeypatch.setattr(connections, "BUSY_SECONDS", 0.05)
@@ -342,16 +334,23 @@ class TestConcurrency:
                     PrivacyLedger.open(f"{url}.{number}", dataset="d").close()
 
             child = start_fork(create)
-            time.sleep(chosen.uniform(0.05, 0.3))
+            wait_until(lambda url=url: names_of(server, url))
+            for _ in range(chosen.randrange(20)):
+                names_of(server, url)
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
 
-            names = server.execute(
-                "SELECT nspname FROM pg_namespace "
-                f"WHERE starts_with(nspname, '{schema_of(url)}')"
-            )
-            for (name,) in names:
+            for name in names_of(server, url):
                 assert rounds_of(server.url(name)) == 0
+
+
+def names_of(server, url) -> list[str]:
+    """Returns the ledgers whose names begin like that of an address."""
+    rows = server.execute(
+        "SELECT nspname FROM pg_namespace "
+        f"WHERE starts_with(nspname, '{schema_of(url)}')"
+    )
+    return [name for (name,) in rows]
 
 
 class TestForks:
@@ -375,7 +374,7 @@ class TestForks:
 
         def exits() -> None:
             # As a process does that ends: destructors run.
-            signal.alarm(10)
+            signal.alarm(int(HUNG_SECONDS))
             os.execv(sys.executable, [sys.executable, "-c", ""])
 
         assert in_a_fork(exits) == 0
@@ -655,7 +654,8 @@ class TestFailures:
             child = start_fork(lambda releases=releases: release(releases))
             os.close(releases)
             wait_until(lambda enough=enough: side.stat().st_size >= enough)
-            time.sleep(chosen.uniform(0.0, 0.05))
+            for _ in range(chosen.randrange(5000)):
+                side.stat()
             server.stop(signal.SIGQUIT)
             server.start()
 

@@ -1,14 +1,13 @@
-"""Eight processes write to one ledger at once, for `--race-seconds`.
+"""Eight processes write to one ledger at once, `--race-turns` times each.
 
-They go on, for a while, until what a test is about has happened: a machine that
-is busy takes longer for it.
+They go on until what a test is about has happened: a machine that is busy takes
+longer for it.
 """
 
 import json
 import logging
 import os
 import random
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +22,9 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
 )
+from keras_dp.ledger.places import connections
 from tests.ledger_faults import start_fork
+from tests.waiting import HUNG_SECONDS, let_others_run, until
 
 pytestmark = pytest.mark.full
 
@@ -31,27 +32,28 @@ PROCESSES = 8
 SHARED = [GaussianSum("all", 1.0, 4.0)]
 OTHER = (GaussianSum("all", 1.0, 5.0),)
 CAPACITY, PRICE = 100, 3
-PATIENCE_SECONDS = 120.0
+
+
+@pytest.fixture(autouse=True)
+def _nobody_gives_up(monkeypatch):
+    """Writers wait for each other for as long as it takes."""
+    monkeypatch.setattr(connections, "BUSY_SECONDS", HUNG_SECONDS)
 
 
 class Happened:
     """Whether something was seen, by any of the processes."""
 
-    def __init__(self, folder: Path, seconds: float) -> None:
+    def __init__(self, folder: Path, turns: int) -> None:
         self._file = folder / "happened"
-        self._seconds = seconds
+        self._turns = turns
 
     def note(self) -> None:
         self._file.touch()
 
-    def turns(self) -> Iterator[None]:
-        """Yields for some seconds, and then until it has happened."""
-        start = time.monotonic()
-        while time.monotonic() - start < self._seconds or (
-            not self._file.exists()
-            and time.monotonic() - start < PATIENCE_SECONDS
-        ):
-            yield
+    def turns(self) -> Iterator[object]:
+        """Yields some times, and then until it has happened."""
+        yield from range(self._turns)
+        yield from until(self._file.exists)
 
 
 def race(act: Callable[[int], object], watch: Callable[[], None]) -> list:
@@ -78,7 +80,7 @@ def race(act: Callable[[int], object], watch: Callable[[], None]) -> list:
         os.close(end)
     running = set(children)
     while running:
-        time.sleep(0.1)  # A reader that never rests would hold up writers.
+        let_others_run()
         watch()
         for child in [*running]:
             found, status = os.waitpid(child, os.WNOHANG)
@@ -94,7 +96,7 @@ def test_no_round_is_lost_doubled_or_torn(
 ) -> None:
     address = new_address()
     PrivacyLedger.open(address, dataset="d").close()
-    seen_at_work = Happened(tmp_path, pytestconfig.getoption("--race-seconds"))
+    seen_at_work = Happened(tmp_path, pytestconfig.getoption("--race-turns"))
 
     def append(number: int) -> tuple[int, int]:
         """Returns the run, and how many rounds are in it."""
@@ -150,7 +152,7 @@ def test_together_they_never_overspend(
             )
             charge = Charge(account.number, ((0, PRICE),))
     # A refusal, or without a charge more rounds than there is room for.
-    happened = Happened(tmp_path, pytestconfig.getoption("--race-seconds"))
+    happened = Happened(tmp_path, pytestconfig.getoption("--race-turns"))
 
     def spend(number: int) -> tuple[int, int, int]:
         """Returns how often it asked, was refused, and what it has kept."""
@@ -171,7 +173,7 @@ def test_together_they_never_overspend(
                     refused += 1
                     happened.note()
                     continue
-                time.sleep(0.003)  # The others take what is left.
+                os.sched_yield()  # The others take what is left.
                 used = chosen.random() < 0.02
                 block.settle(int(used))
                 kept += used

@@ -24,6 +24,7 @@ QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
 def test_a_forked_process_does_not_use_the_rounds_of_its_parent(
     tmp_path, monkeypatch
 ) -> None:
+    monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
     monkeypatch.setattr(recording, "LARGEST_BLOCK", 4)
     with PrivacyLedger.open(tmp_path / "l.db", dataset="d") as ledger:
         recorder = recording.RoundRecorder(
@@ -157,6 +158,7 @@ def test_an_interrupt_comes_out_and_all_rounds_stay_covered(
     monkeypatch,
 ) -> None:
     """At every line between two blocks, as Ctrl-C may come."""
+    monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
     monkeypatch.setattr(recording, "LARGEST_BLOCK", 2)
     line, kept = 0, collections.Counter()
     while True:

@@ -12,11 +12,10 @@ import pytest
 
 import keras_dp
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from tests.waiting import HUNG_SECONDS
 
 SCRIPT = Path(__file__).with_name("worker_training.py")
 WORKERS = 2
-# Starting a cluster takes half a minute where the machine is busy.
-TIMEOUT_SECONDS = 600
 
 pytestmark = pytest.mark.full
 
@@ -54,7 +53,7 @@ def _run(folder: Path, scenario: str):
     ]
     try:
         for process in processes:
-            _, said = process.communicate(timeout=TIMEOUT_SECONDS)
+            _, said = process.communicate(timeout=HUNG_SECONDS)
             assert process.returncode == 0, said[-4000:]
     finally:
         for process in processes:

@@ -20,6 +20,7 @@ from keras_dp.ledger import (
     PoissonUserSampling,
     PrivacyLedger,
 )
+from tests.waiting import HUNG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Writes down every file that Python opens for writing, makes, moves or
@@ -125,7 +126,7 @@ def finished_of(name, folder, *arguments, **variables):
     """Runs a tutorial, and returns what it left in its folder."""
     process = started(name, folder, *arguments, **variables)
     try:
-        code = process.wait(timeout=400)
+        code = process.wait(timeout=HUNG_SECONDS)
     finally:
         process.kill()
     return Finished(

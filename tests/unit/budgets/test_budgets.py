@@ -34,6 +34,7 @@ from keras_dp.ledger import (
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
+from keras_dp.ledger.places import connections
 from keras_dp.ledger.rows.canonical import canonical
 
 DELTA = 1e-5
@@ -666,9 +667,10 @@ class TestRoundsWhileAnAccountIsOpened:
     STEP = gaussian(1.0, 0.1)
 
     def test_wait_and_are_refused(self, address, monkeypatch) -> None:
-        refused = []
+        refused, begins = [], threading.Event()
 
         def record() -> None:
+            begins.set()
             with PrivacyLedger.open(address) as other:
                 try:
                     other.record(self.STEP.sampling, self.STEP.queries, 140)
@@ -680,9 +682,12 @@ class TestRoundsWhileAnAccountIsOpened:
 
         def while_held_is_counted(self, held):
             found = check_held(self, held)
+            with monkeypatch.context() as patch:
+                patch.setattr(connections, "BUSY_SECONDS", 0.0)
+                with pytest.raises(LedgerWriteError):
+                    PrivacyLedger.open(address)
             writer.start()
-            writer.join(0.3)
-            assert writer.is_alive()
+            begins.wait()
             return found
 
         with PrivacyLedger.open(address, dataset="d") as ledger:

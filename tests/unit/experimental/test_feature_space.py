@@ -21,6 +21,7 @@ from keras_dp.preprocessing import (
     StringLookup,
 )
 from tests.adapters import adapted, without_noise
+from tests.waiting import HUNG_SECONDS
 
 AGE = Normalization((0, 100), 1.0)
 HOURS = Discretization((0, 80), 4, 1.0)
@@ -80,7 +81,8 @@ def served(space, data, folder):
         f"np.save({str(folder / 'out.npy')!r}, np.asarray(space(data)))\n"
         "assert 'keras_dp' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+    command = [sys.executable, "-c", script]
+    subprocess.run(command, check=True, timeout=HUNG_SECONDS)
     return np.load(folder / "out.npy")
 
 

@@ -25,6 +25,7 @@ from keras_dp.ledger.rows import chain, log
 from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.ledger.rows.row import Row
 from tests.ledger_faults import in_a_fork
+from tests.waiting import HUNG_SECONDS
 
 EDITS = [
     "UPDATE log SET count = count - 1 WHERE seq = 1",
@@ -252,7 +253,7 @@ def test_other_tables_are_refused_before_one_is_read(path, script) -> None:
         connection.executescript(script)
 
     def is_refused() -> bool:
-        signal.alarm(60)  # A view without end would keep the process.
+        signal.alarm(int(HUNG_SECONDS))  # A view without end is not read.
         for mode in ("a", "r"):
             with pytest.raises(LedgerFormatError, match="its tables only"):
                 PrivacyLedger.open(path, mode=mode)

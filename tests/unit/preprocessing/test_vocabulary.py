@@ -5,7 +5,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import hypothesis
@@ -98,13 +97,11 @@ class TestWhatARecordAdds:
         assert all(500 < count < 700 for count in counts)
 
     def test_is_bounded_for_a_million_keys(self) -> None:
-        began = time.monotonic()
-
+        """A quadratic search would never end."""
         found = key_sums([{*range(10**6)}], 50)
 
         assert len(found) == 50
         assert sum(each**2 for each in found.values()) <= UNITS**2
-        assert time.monotonic() - began < 60  # No quadratic search.
 
     def test_is_one_key_for_a_million_copies(self, without_noise) -> None:
         adapter = TextVectorization(**LITTLE, max_keys=5)
