@@ -44,7 +44,7 @@ from tests.unit.tuning.searches import (
 
 @pytest.fixture
 def three_trials(monkeypatch, noise_is_given):
-    """Makes each search have three trials, which train nothing.
+    """Makes each search have three trials, which look at nothing.
 
     Returns the list of the settings and noise that they got.
     """
@@ -55,6 +55,7 @@ def three_trials(monkeypatch, noise_is_given):
         return build(settings), float(len(asked))
 
     monkeypatch.setattr(Trials, "run", run)
+    monkeypatch.setattr(PrivateSearch, "_fault_of_records", lambda self: None)
     monkeypatch.setattr(
         TruncatedNegativeBinomial, "trials", lambda self, uniform: 3
     )
@@ -607,6 +608,7 @@ class TestBadInput:
 @pytest.fixture
 def nothing_trains(monkeypatch):
     """Makes trials return a model at once, and noise a multiplier of 2."""
+    monkeypatch.setattr(PrivateSearch, "_fault_of_records", lambda self: None)
     monkeypatch.setattr(
         Trials, "run", lambda self, settings, noise: (build(settings), 1.0)
     )

@@ -276,6 +276,7 @@ def test_a_handler_that_is_made_inside_works_afterwards(capsys) -> None:
     assert capsys.readouterr() == ("", "shown\n")
 
 
+@pytest.mark.full
 def test_a_search_without_a_trial_leaves_what_others_leave(monkeypatch) -> None:
     def after(trials):
         keras.utils.set_random_seed(3)
