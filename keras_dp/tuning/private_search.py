@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import keras
 
@@ -43,13 +43,10 @@ from keras_dp.tuning.best_of import Scored, best_of, uniform
 from keras_dp.tuning.priors import Prior, checked_space, drawn, values_of
 from keras_dp.tuning.private_score import PrivateScore
 from keras_dp.tuning.rehearsal import fault_of_records, rehearse
-from keras_dp.tuning.secrecy import (
-    like_the_first,
-    silenced,
-    withheld,
-    without_remains,
-)
+from keras_dp.tuning.secrecy import like_the_first, silenced, withheld
 from keras_dp.tuning.trials import Plan, Score, Trials
+
+_Result = TypeVar("_Result")
 
 # The share of the target that may be left: the price itself is no nearer to
 # the least one.
@@ -332,11 +329,9 @@ class PrivateSearch:
             self._record()
             best = best_of(self._law, self._trial)
         else:
-            fault = withheld(self._fault_of_records, _failed())
-            if fault is not None:
-                raise fault
+            self._check_records()
             self._record()
-            best = withheld(self._best_of_secret_trials, _failed())
+            best = self._secretly(lambda: best_of(self._law, self._trial))
         found = None if best is None else best.content
         if found is not None:
             warn_of_other_ledgers(found.model, self._ledger)
@@ -344,14 +339,17 @@ class PrivateSearch:
             print_line(_told(found))
         return found
 
-    def _fault_of_records(self) -> ValueError | None:
+    def _secretly(self, function: Callable[[], _Result]) -> _Result:
+        # Once around all trials: no trial leaves what one trial leaves.
         with silenced(), like_the_first(self._names):
-            return fault_of_records(self._trials, drawn(self._space, uniform))
+            return withheld(function, _failed())
 
-    def _best_of_secret_trials(self) -> Scored[Found] | None:
-        # Once around all of them: no trial leaves what one trial leaves.
-        with silenced(), like_the_first(self._names), without_remains():
-            return best_of(self._law, self._trial)
+    def _check_records(self) -> None:
+        """Raises if a record would make a trial fail, drawn or not."""
+        settings = drawn(self._space, uniform)
+        fault = self._secretly(lambda: fault_of_records(self._trials, settings))
+        if fault is not None:
+            raise fault
 
     def _trial(self) -> Scored[Found]:
         with like_the_first(self._names):

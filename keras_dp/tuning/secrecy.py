@@ -90,7 +90,8 @@ def withheld(function: Callable[[], Result], error: Exception) -> Result:
     """Returns what a function returns, or raises one error for all others.
 
     Guarantee: `error` has no cause and no context, and its traceback does not
-    reach into the function.
+    reach into the function. What nobody can reach any more is freed: models,
+    and the threads of their data, refer to themselves and would stay.
 
     Args:
         function: Its errors may tell of the data.
@@ -99,28 +100,18 @@ def withheld(function: Callable[[], Result], error: Exception) -> Result:
     Raises:
         KeyboardInterrupt: Somebody stopped the process.
     """
-    raised: BaseException
+    raised: BaseException | None = None
     try:
-        return function()
+        result = function()
     except KeyboardInterrupt:
         raised = KeyboardInterrupt()
     except BaseException:  # noqa: BLE001 - such as the end of the process.
         raised = error
-    # Outside of `except`: an error that is raised there keeps the first one.
-    raise raised
-
-
-@contextlib.contextmanager
-def without_remains() -> Iterator[None]:
-    """Frees in the end what nobody can reach any more.
-
-    Models and the threads of their data refer to themselves, and would stay
-    until Python looks for such.
-    """
-    try:
-        yield
-    finally:
-        gc.collect()
+    gc.collect()
+    if raised is not None:
+        # Outside of `except`, where it would keep the first error.
+        raise raised
+    return result
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def three_trials(monkeypatch, noise_is_given):
         return build(settings), float(len(asked))
 
     monkeypatch.setattr(Trials, "run", run)
-    monkeypatch.setattr(PrivateSearch, "_fault_of_records", lambda self: None)
+    monkeypatch.setattr(PrivateSearch, "_check_records", lambda self: None)
     monkeypatch.setattr(
         TruncatedNegativeBinomial, "trials", lambda self, uniform: 3
     )
@@ -173,7 +173,7 @@ def _is_alone(error) -> bool:
     return (
         error.__cause__ is None
         and error.__context__ is None
-        and frames[1:] == ["run", "withheld"]
+        and frames[1:] == ["run", "_secretly", "withheld"]
     )
 
 
@@ -243,7 +243,7 @@ class TestARecordThatMakesTrialsFail:
         self, monkeypatch
     ) -> None:
         """The control: a sample of all records has it, and the row counts."""
-        monkeypatch.setattr(PrivateSearch, "_fault_of_records", lambda _: None)
+        monkeypatch.setattr(PrivateSearch, "_check_records", lambda _: None)
 
         found = _outcome(_with_a_label(99), batch_size=200)
 
@@ -608,7 +608,7 @@ class TestBadInput:
 @pytest.fixture
 def nothing_trains(monkeypatch):
     """Makes trials return a model at once, and noise a multiplier of 2."""
-    monkeypatch.setattr(PrivateSearch, "_fault_of_records", lambda self: None)
+    monkeypatch.setattr(PrivateSearch, "_check_records", lambda self: None)
     monkeypatch.setattr(
         Trials, "run", lambda self, settings, noise: (build(settings), 1.0)
     )
