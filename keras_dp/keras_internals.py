@@ -593,7 +593,8 @@ def fresh_copy_of(
     made: dict[int, Any] = {}
 
     def of_optimizer(given: Any, rate: Any = None) -> Any:
-        new = made[id(given)] = type(given).__new__(type(given))
+        kind: Any = type(given)
+        new = made[id(given)] = kind.__new__(kind)
         if rate is None:
             rate = learning_rate_of(given)
         if not callable(rate):
@@ -645,7 +646,8 @@ def averages_of(
     """Returns each variable that is averaged, with its average.
 
     `BaseOptimizer._model_variables_moving_average`, Keras 3.15, which is there
-    once an optimizer with `use_ema` is built. Without it no weights are averaged.
+    once an optimizer with `use_ema` is built. Without it no weights are
+    averaged.
     """
     if not (optimizer.use_ema and optimizer.built):
         return []

@@ -276,8 +276,9 @@ def stddev_from(
             f"Received: {name}={given!r}, "
             f"noise_multiplier={noise_multiplier!r}."
         )
-    if given is None:
+    if noise_multiplier is not None:
         _check.finite_non_negative(noise_multiplier=noise_multiplier)
+    if given is None:
         given = (noise_multiplier or 0.0) * l2_norm_clip
     _check.finite_non_negative(**{name: given})
     if given and not _SMALLEST_STDDEV <= given <= _LARGEST_STDDEV:

@@ -40,8 +40,8 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     The options and the iterations are those of the inner optimizer, which
     applies noised answers. A subclass decides which answers these are. Averages
-    of the weights (`use_ema`) are the wrapper's own: those of an inner optimizer
-    with an `apply` of its own may never be filled.
+    of the weights (`use_ema`) are the wrapper's own: those of an inner
+    optimizer with an `apply` of its own may never be filled.
     """
 
     weight_decay = _of_inner("weight_decay")

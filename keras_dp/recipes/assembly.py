@@ -85,8 +85,8 @@ def assemble(
         )
         if rate is None:
             said = (
-                f"The learning rate of {type(given).__name__} is kept: it has no "
-                "one number or schedule that steps follow."
+                f"The learning rate of {type(given).__name__} is kept: it has "
+                "no one number or schedule that steps follow."
             )
         else:
             decays = " Weight decay follows it." if given.weight_decay else ""
@@ -96,9 +96,9 @@ def assemble(
         learning_rate = None
     elif len(optimizers_in(given)) > 1:
         raise ValueError(
-            '`learning_rate` must be "keep" for an optimizer that holds others, '
-            f"each with a rate of its own. Received: {type(given).__name__}. "
-            "Set their rates."
+            '`learning_rate` must be "keep" for an optimizer that holds '
+            "others, each with a rate of its own. Received: "
+            f"{type(given).__name__}. Set their rates."
         )
     inner = fresh_copy_of(given, learning_rate)
     private_optimizer = DPOptimizer(

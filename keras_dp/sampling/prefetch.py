@@ -19,7 +19,8 @@ class Prefetched(Iterator[T], Generic[T]):
     of the iterator is raised in place of the item that it prevented, and again
     on every later call. At most `ahead` items wait, while one more is made.
     When this object ends, is closed, or is no longer referenced, the thread
-    finishes its item and ends. It never keeps a process alive.
+    finishes its item and ends; `close` waits for that. It never keeps a process
+    alive.
 
     >>> squares = Prefetched(iter([1, 4, 9]), ahead=2)
     >>> list(squares)
@@ -41,14 +42,14 @@ class Prefetched(Iterator[T], Generic[T]):
         for _ in range(ahead):
             self._orders.put(True)
         # The thread must not hold `self`, or nobody would ever end it.
-        thread = threading.Thread(
+        self._thread = threading.Thread(
             target=_produce,
             args=(iterator, self._items, self._orders, closed),
             name="keras_dp input",
             daemon=True,
         )
         self._close = weakref.finalize(self, _close, self._orders, closed)
-        thread.start()
+        self._thread.start()
 
     @override
     def __iter__(self) -> Self:
@@ -66,9 +67,10 @@ class Prefetched(Iterator[T], Generic[T]):
         raise self._end
 
     def close(self) -> None:
-        """Ends the thread; items not yet yielded are lost."""
+        """Ends the thread, once it has made its item; what is left is lost."""
         self._close()
         self._end = self._end or StopIteration()
+        self._thread.join()
 
 
 def _produce(

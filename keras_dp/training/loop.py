@@ -123,6 +123,7 @@ class TrainingLoop:
             try:
                 yield
             finally:
+                self._adapter.close()
                 # A model that is saved now does not hold the seeds of rounds.
                 self.renew_seeds()
 

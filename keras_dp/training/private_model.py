@@ -3,6 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Self
 
 import keras
@@ -36,6 +37,7 @@ from keras_dp.training.advice.fit_callbacks import (
     fit_callbacks,
     warn_of_decisions,
 )
+from keras_dp.training.advice.out_of_range import check_ranges
 from keras_dp.training.advice.outside_the_ledger import (
     warn_of_adapted_layers,
     warn_of_earlier_training,
@@ -433,7 +435,9 @@ class PrivateModel(HeldModel):
             ready,
             terms,
             ready.new_run(run, terms.rounds),
-            try_out=lambda: self._try_validation(batch_size, options),
+            try_out=lambda: self._try_out(
+                ready.adapter.source, y, batch_size, options
+            ),
         ) as loop:
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
@@ -484,7 +488,12 @@ class PrivateModel(HeldModel):
         )
         terms = FitTerms(1, {"steps_per_epoch": rounds}, 1)
         recorded = ready.new_run(run, rounds)
-        with self._running(ready, terms, recorded) as loop:
+        with self._running(
+            ready,
+            terms,
+            recorded,
+            try_out=lambda: self._try_out(samples, None),
+        ) as loop:
             batches = iter(ready.adapter.dataset())
             for _ in range(rounds):
                 self.reset_metrics()
@@ -528,7 +537,11 @@ class PrivateModel(HeldModel):
                 weakref.finalize(self, self._batches_run.abandon)
         self.reset_metrics()  # As Keras does.
         with self._running(
-            ready, terms, self._batches_run, ends_run=False
+            ready,
+            terms,
+            self._batches_run,
+            try_out=lambda: self._try_out(x, y),
+            ends_run=False,
         ) as loop:
             loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = python_values(loop.logs)
@@ -679,18 +692,30 @@ class PrivateModel(HeldModel):
             delta=delta,
         )
 
-    def _try_validation(
-        self, batch_size: int | None, options: Mapping[str, Any]
+    def _try_out(
+        self,
+        x: Any,
+        y: Any,
+        batch_size: int | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Evaluates the first batch of the validation data, and forgets it.
+        """Looks for faults that a later record would cause, once it is drawn.
+
+        Labels and ids in memory are read, and the first batch of the validation
+        data goes through the model. What it tells is forgotten.
 
         Args:
+            x: A sampler, or the argument of `fit`.
+            y: The argument of `fit`.
             batch_size: The argument of `fit`.
             options: Other arguments for Keras's `fit`.
 
         Raises:
-            ValueError: The model cannot be evaluated on the data.
+            ValueError: A label or an id is out of range, or the model cannot be
+                evaluated on the validation data.
         """
+        loss = compiled_loss_of(self)
+        check_ranges(self.model, loss, x, y)
         data = options.get("validation_data")
         alone = Replicas(self.distribute_strategy).workers == 1
         # What can be read but once is left to the end of the epoch.
@@ -701,6 +726,7 @@ class PrivateModel(HeldModel):
         if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
             batch_size = None  # It has batches of its own.
         try:
+            check_ranges(self.model, loss, x, y)
             self.evaluate(
                 x, y, batch_size, 0, weight, steps=1, return_dict=True
             )
@@ -720,7 +746,7 @@ class PrivateModel(HeldModel):
         terms: FitTerms,
         run: TrainingRun | None,
         *,
-        try_out: Callable[[], None] | None = None,
+        try_out: Callable[[], None],
         ends_run: bool = True,
     ) -> Iterator[TrainingLoop]:
         """Records the rounds run inside, and settles them at the end."""
@@ -741,4 +767,6 @@ class PrivateModel(HeldModel):
                 yield loop
             finally:
                 self._loop = None
+                if self._step is not None:
+                    self._step.close()
                 self.last_run = None if run is None else run.row

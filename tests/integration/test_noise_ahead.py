@@ -11,7 +11,7 @@ import keras_dp
 from keras_dp.noise import streams
 from keras_dp.optimizers.keras_optimizers import DPSGD
 from keras_dp.optimizers.private_round import PrivateRound
-from keras_dp.training.step.noise_ahead import traced_release
+from keras_dp.training.step.noise_ahead import TracedRelease
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def test_the_step_finds_the_kernels_compiled():
     variables = model.trainable_variables
     templates = optimizer.round.templates(variables, {})
 
-    traced_release(optimizer, optimizer.round, templates, variables).result()
+    TracedRelease(optimizer, optimizer.round, templates, variables).result()
 
     compiled = kernels()
     assert compiled == 2  # Of the noise and of the next seed.

@@ -555,7 +555,7 @@ def _finds_optimizers(function):
 
 
 def _copies_optimizers(function):
-    outer, adam, sgd = _holding()
+    outer, adam, _ = _holding()
     outer.build([keras.Variable([1.0], name="kernel")])
     copy = function(outer)
     (first, second), weight = copy.optimizers, keras.Variable([1.0])

@@ -13,12 +13,12 @@ from keras_dp.optimizers.dp_optimizer import DPOptimizer
 class AveragedWeights(keras.callbacks.Callback):
     """Puts averaged weights into the model while it is evaluated or saved.
 
-    Where the private optimizer averages (`use_ema`), at the end of `fit` the model has
-    the averages. With this callback it also has them during validation and at
-    the end of each epoch, when other callbacks save it. Then training goes on
-    with the weights that are not averaged. `keras.callbacks.SwapEMAWeights`
-    does the same, and leaves weights that are not averaged in the model if
-    training ends before its last epoch.
+    Where the private optimizer averages (`use_ema`), the model has the averages
+    at the end of `fit`. With this callback it also has them during validation
+    and at the end of each epoch, when other callbacks save it. Then training
+    goes on with the weights that are not averaged.
+    `keras.callbacks.SwapEMAWeights` does the same, and leaves weights that are
+    not averaged in the model if training ends before its last epoch.
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:

@@ -78,8 +78,8 @@ def warn_of_decisions(given: Any) -> None:
             logging.warning(
                 "%s acts on %s, computed on the training data without noise: "
                 "the privacy guarantee does not cover what it decides. Release "
-                "the metric by compile(..., private_metrics=...), or use one of "
-                "public validation data, such as 'val_%s'.",
+                "the metric by compile(..., private_metrics=...), or use one "
+                "of public validation data, such as 'val_%s'.",
                 type(callback).__name__,
                 "metrics" if found == _OWN else repr(found),
                 "loss" if found == _OWN else found,

@@ -193,11 +193,13 @@ def invalid_validation_data(error: Exception) -> ValueError:
     """
     said = str(error)
     if isinstance(error, tf.errors.OpError):
-        said = f"{type(error).__name__}. Are labels and ids in range?"
+        said = (
+            f"{type(error).__name__}: are its values of the kind, and in the "
+            "range, that the model and the loss take?"
+        )
     return ValueError(
         "`validation_data` must be data that the model can be evaluated on, "
-        "like that on which it is trained. No round ran. Received: data for "
-        f"which Keras says: {said}"
+        f"like that on which it is trained. No round ran. Received: {said}"
     )
 
 

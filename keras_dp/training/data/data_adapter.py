@@ -190,6 +190,11 @@ class DataAdapter:
         """Returns the sampler's endless physical batches, prefetched."""
         return self._batches
 
+    def close(self) -> None:
+        """Ends the iterators of the sampler, and waits for their threads."""
+        if self.is_sampler:
+            self._batches.close()
+
     @functools.cached_property
     def unverified(self) -> SamplingEvent:
         """How batches of the caller are recorded."""

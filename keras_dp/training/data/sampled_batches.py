@@ -37,7 +37,7 @@ class SampledBatches(tf.data.Dataset):
     Guarantee: each iterator draws samples of its own. Batches that were
     prepared and not used are lost: what is used is independent of them.
     Exceptions of the data surface in `next`. The thread ends with its
-    iterator.
+    iterator, or with `close`.
 
     Attributes:
         structure: Nest of `RecordSpec`s of a record as the model takes it.
@@ -64,6 +64,7 @@ class SampledBatches(tf.data.Dataset):
             return _elements(batches, np.asarray, sampler.views)
 
         self._plain = _generated(elements, spec).prefetch(_AHEAD)
+        self._open: weakref.WeakSet[Prefetched[Any]] = weakref.WeakSet()
         super().__init__(variant_of(self._plain))
 
     @override
@@ -83,7 +84,14 @@ class SampledBatches(tf.data.Dataset):
         # Asked for here, not in the thread: streams of a seed are in order.
         batches = self._sampler.rounds_of_passes(self._change)
         elements = _elements(batches, as_tensor, self._sampler.views)
-        return Prefetched(elements, ahead=_AHEAD)
+        prefetched = Prefetched(elements, ahead=_AHEAD)
+        self._open.add(prefetched)
+        return prefetched
+
+    def close(self) -> None:
+        """Ends all iterators, and waits for their threads."""
+        for each in list(self._open):
+            each.close()
 
 
 def _structure(sampler: Sampler, change: RecordMap | None) -> Nest:

@@ -6,7 +6,6 @@ the optimizer, the trained weights and, if they are released, the statistics of
 batch normalization.
 """
 
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import keras
@@ -36,7 +35,7 @@ from keras_dp.optimizers.record_batch import (
 from keras_dp.training.devices.replicas import summed
 from keras_dp.training.metrics.example_metrics import masks_of, with_penalties
 from keras_dp.training.step.local_updates import LocalUpdates
-from keras_dp.training.step.noise_ahead import Release, traced_release
+from keras_dp.training.step.noise_ahead import TracedRelease
 from keras_dp.training.step.sample_sums import SampleSums
 from keras_dp.training.step.step_parts import StepParts
 
@@ -103,7 +102,7 @@ class BatchComputation:
         self._parts = parts
         self._round = parts.round
         self._sums: SampleSums | None = None
-        self._release: Future[Release] | None = None
+        self._release: TracedRelease | None = None
         # A trace holds variables, and each replica has its own.
         many = parts.options.replicas.are_many
         self._loss_maps = None if many else TracedMaps()
@@ -143,12 +142,17 @@ class BatchComputation:
 
         All compiled steps then call this trace.
         """
-        self._release = traced_release(
+        self._release = TracedRelease(
             self._parts.optimizer,
             self._round,
             self.templates,
             self.engine.variables,
         )
+
+    def close(self) -> None:
+        """Waits for the thread that traces the release."""
+        if self._release is not None:
+            self._release.close()
 
     def make_sums(self) -> None:
         """Creates the sums of samples that span several batches, once."""

@@ -113,6 +113,10 @@ class TrainingStep:
         """The user's model."""
         return self._parts.model
 
+    def close(self) -> None:
+        """Waits for the thread that traces the release."""
+        self._computation.close()
+
     def check(self, step: PhysicalStep) -> None:
         """Checks the engine on a batch, as `EngineCheck` does."""
         self._check.run(step)

@@ -51,6 +51,35 @@ def test_arguments_are_numbers(name, value):
         make(GaussianAverageQuery, **{name: value})
 
 
+@pytest.mark.parametrize(
+    "make_query",
+    [
+        lambda z: GaussianSumQuery(3.0, noise_multiplier=z),
+        lambda z: GaussianAverageQuery(3.0, noise_multiplier=z, denominator=9),
+        lambda z: keras_dp.dp_queries.JointClipQuery(
+            [1.0], 3.0, noise_multiplier=z, denominator=9
+        ),
+        lambda z: keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
+            3.0, z, 0.5, 0.2, 1.0, 9.0
+        ),
+        lambda z: keras_dp.dp_queries.DiscretizedSumQuery(
+            0.1, 3.0, noise_multiplier=z
+        ),
+    ],
+)
+def test_noise_that_is_too_small_for_the_grid_is_refused(make_query):
+    """Sums of a few records would be cut off."""
+    make_query(1e-6)
+    make_query(0.0)
+    with pytest.raises(ValueError, match="`noise_multiplier` must be 0 or at"):
+        make_query(9e-7).initial_global_state()
+
+
+def test_noise_is_large_enough_for_the_number_of_records():
+    with pytest.raises(ValueError, match="`noise_multiplier` must be 0 or at"):
+        GaussianAverageQuery(1.0, noise_multiplier=1e-6, denominator=512)
+
+
 def test_noise_that_float32_would_round_away_is_refused():
     with pytest.raises(ValueError, match="`stddev` must"):
         GaussianSumQuery(1e-36, 1e-36)

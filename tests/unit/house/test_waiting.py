@@ -9,8 +9,6 @@ from tests.imports import ROOT, names_of
 CLOCKS = {
     "tests/waiting.py",
     "tests/oracle/truth/compute.py",  # Says how long it computed.
-    "tests/unit/sampling/test_prefetch.py",
-    "tests/unit/training/test_sampled_batches.py",
 }
 FILES = sorted((ROOT / "tests").rglob("*.py"))
 

@@ -3,11 +3,11 @@
 import gc
 import itertools
 import threading
-import time
 
 import pytest
 
 from keras_dp.sampling.prefetch import Prefetched
+from tests.waiting import HUNG_SECONDS, wait_until
 
 NAME = "keras_dp input"
 
@@ -17,7 +17,7 @@ def threads():
 
 
 def end_of(thread):
-    thread.join(timeout=20)
+    thread.join(HUNG_SECONDS)
     return not thread.is_alive()
 
 
@@ -43,13 +43,13 @@ class Endless:
         return self.made
 
 
-def made_at_most(counter, count):
-    """Waits until so many items were made, and whether one more is."""
-    deadline = time.monotonic() + 20
-    while counter.made < count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.2)
-    return counter.made == count
+def waits_after(prefetched, counter, count):
+    """Waits until so many items were made; returns whether no more will be.
+
+    Each item takes an order, and there is none left.
+    """
+    wait_until(lambda: counter.made >= count)
+    return counter.made == count and prefetched._orders.empty()
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 7])
@@ -62,9 +62,9 @@ def test_no_more_is_made_ahead_than_asked_for(ahead):
     counter = Endless()
     prefetched = Prefetched(counter, ahead=ahead)
 
-    assert made_at_most(counter, ahead)
+    assert waits_after(prefetched, counter, ahead)
     assert next(prefetched) == 1
-    assert made_at_most(counter, ahead + 1)
+    assert waits_after(prefetched, counter, ahead + 1)
 
 
 def test_items_are_made_in_another_thread():
@@ -111,23 +111,24 @@ def test_the_thread_ends_with_the_last_reference():
 def test_a_reference_keeps_the_thread_alive():
     """Control: the thread above did not end by itself."""
     prefetched, thread = started(Endless())
+    next(prefetched)
 
-    thread.join(timeout=0.5)
+    gc.collect()
 
     assert thread.is_alive()
     prefetched.close()
-    assert end_of(thread)
+    assert not thread.is_alive()
 
 
 def test_closing_ends_the_thread_at_once_and_the_iteration():
     counter = Endless()
     prefetched, thread = started(counter, ahead=3)
-    assert made_at_most(counter, 3)
+    assert waits_after(prefetched, counter, 3)
 
     prefetched.close()
     prefetched.close()
 
-    assert end_of(thread)
+    assert not thread.is_alive()
     assert counter.made == 3
     assert list(prefetched) == []
 
@@ -149,7 +150,6 @@ def test_the_thread_does_not_keep_the_iterator_of_a_closed_one():
 
     prefetched, thread = started(Held())
     prefetched.close()
-    end_of(thread)
     del prefetched, thread
     gc.collect()
 
@@ -166,10 +166,7 @@ def test_many_in_a_row_leave_nothing_behind():
         ]
     gc.collect()
 
-    deadline = time.monotonic() + 20
-    while len(threads()) > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(threads()) <= before
+    wait_until(lambda: len(threads()) <= before)
 
 
 def test_ahead_must_be_positive():
