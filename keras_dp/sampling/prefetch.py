@@ -22,6 +22,9 @@ class Prefetched(Iterator[T], Generic[T]):
     finishes its item and ends; `close` waits for that. It never keeps a process
     alive.
 
+    Attributes:
+        thread: The thread.
+
     >>> squares = Prefetched(iter([1, 4, 9]), ahead=2)
     >>> list(squares)
     [1, 4, 9]
@@ -42,14 +45,14 @@ class Prefetched(Iterator[T], Generic[T]):
         for _ in range(ahead):
             self._orders.put(True)
         # The thread must not hold `self`, or nobody would ever end it.
-        self._thread = threading.Thread(
+        self.thread = threading.Thread(
             target=_produce,
             args=(iterator, self._items, self._orders, closed),
             name="keras_dp input",
             daemon=True,
         )
         self._close = weakref.finalize(self, _close, self._orders, closed)
-        self._thread.start()
+        self.thread.start()
 
     @override
     def __iter__(self) -> Self:
@@ -70,7 +73,7 @@ class Prefetched(Iterator[T], Generic[T]):
         """Ends the thread, once it has made its item; what is left is lost."""
         self._close()
         self._end = self._end or StopIteration()
-        self._thread.join()
+        self.thread.join()
 
 
 def _produce(

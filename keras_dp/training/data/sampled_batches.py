@@ -1,5 +1,6 @@
 """Physical batches of a sampler, as a data set of TensorFlow."""
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -65,6 +66,7 @@ class SampledBatches(tf.data.Dataset):
 
         self._plain = _generated(elements, spec).prefetch(_AHEAD)
         self._open: weakref.WeakSet[Prefetched[Any]] = weakref.WeakSet()
+        self._threads: list[threading.Thread] = []
         super().__init__(variant_of(self._plain))
 
     @override
@@ -86,12 +88,15 @@ class SampledBatches(tf.data.Dataset):
         elements = _elements(batches, as_tensor, self._sampler.views)
         prefetched = Prefetched(elements, ahead=_AHEAD)
         self._open.add(prefetched)
+        self._threads.append(prefetched.thread)
         return prefetched
 
     def close(self) -> None:
         """Ends all iterators, and waits for their threads."""
         for each in list(self._open):
             each.close()
+        while self._threads:  # Some iterators are freed already.
+            self._threads.pop().join()
 
 
 def _structure(sampler: Sampler, change: RecordMap | None) -> Nest:
