@@ -142,6 +142,11 @@ class RoundRecorder(Generic[Event]):
         self._run.finish(failed=failed, exhausted=exhausted)
 
     @property
+    def is_between_blocks(self) -> bool:
+        """Whether the next round begins a block."""
+        return not self._ahead
+
+    @property
     def is_exhausted(self) -> bool:
         """Whether there is no room for a round more."""
         if self.ran_out:
@@ -233,7 +238,7 @@ class UnrecordedRounds:
     """
 
     # The chief stops, and the others with it.
-    is_exhausted = ran_out = False
+    is_exhausted = ran_out = is_between_blocks = False
     rounds_left = None
 
     def cover(self) -> None:

@@ -24,6 +24,7 @@ from keras_dp.spending.recording import (
 )
 from keras_dp.spending.run import TrainingRun
 from keras_dp.training.adapters import renew_adapters
+from keras_dp.training.advice.changed_weights import ReleasedWeights
 from keras_dp.training.advice.out_of_range import check_in_range
 from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
 from keras_dp.training.advice.preconditions import check_lengths
@@ -63,6 +64,7 @@ class TrainingLoop:
         built_step: BuiltStep,
         *,
         stop: Callable[[], None] = lambda: None,
+        weights: ReleasedWeights | None = None,
         try_out: Callable[[], None] | None = None,
         ends_run: bool = True,
     ) -> None:
@@ -74,6 +76,7 @@ class TrainingLoop:
             run: The run of the ledger; `None` if another worker records.
             built_step: Returns the compiled steps for a batch.
             stop: Is called after the last round that there is room for.
+            weights: Remembers the weights after a release.
             try_out: Is called once the first round is traced, before the ledger
                 holds anything. An error that it raises costs no privacy.
             ends_run: Whether the run ends with the loop.
@@ -84,7 +87,7 @@ class TrainingLoop:
         self.ready, self.ledger_run = ready, run
         self._terms, self._built_step = terms, built_step
         self._stop, self._ends_run = stop, ends_run
-        self._try_out = try_out
+        self._try_out, self._weights = try_out, weights
         self._adapter, self._optimizer = ready.adapter, ready.optimizer
         self._replicas = ready.replicas
         self._seeds = LayerSeeds(ready.model, ready.optimizer.seed)
@@ -144,6 +147,8 @@ class TrainingLoop:
     def end_epoch(self) -> None:
         """Settles the ledger and draws new seeds, before callbacks save."""
         self.recorder.settle()
+        if self._weights is not None:
+            self._weights.note()
         self.renew_seeds()
         warn_of_loss(self.logs, self.ready.said)
 
@@ -243,6 +248,9 @@ class TrainingLoop:
         if self._try_out is not None:
             self._try_out()
             self._try_out = None
+        # Looked at about once a second: to compare takes as long as to copy.
+        if self._weights is not None and self.recorder.is_between_blocks:
+            self._weights.check(self.ready.said)
         self.recorder.cover()
         logs, event = step.run(batch, kind, planned)
         while not batch.ends_sample:
@@ -256,6 +264,11 @@ class TrainingLoop:
             raise RuntimeError("A sample must end with a release.")
         self.recorder.released(event)
         self._rounds_run += 1
+        if self._weights is not None:
+            if self.recorder.is_between_blocks:
+                self._weights.note()
+            else:
+                self._weights.forget()
         self._turn_to(batch.next_sampling)
         return logs
 

@@ -32,6 +32,7 @@ from keras_dp.sampling import Sampler
 from keras_dp.spending.epsilon_limit import PrivacyTarget
 from keras_dp.spending.recording import nested_training
 from keras_dp.spending.run import RunDetails, TrainingRun
+from keras_dp.training.advice.changed_weights import ReleasedWeights
 from keras_dp.training.advice.description import description_of
 from keras_dp.training.advice.fit_callbacks import (
     fit_callbacks,
@@ -179,6 +180,7 @@ class PrivateModel(HeldModel):
         self._side_queries, self._said = SideQueries(None, None), Said()
         self._loop: TrainingLoop | None = None
         self._batches_run: TrainingRun | None = None
+        self._weights = ReleasedWeights(model)
         self.last_run: int | None = None
         self.samples: Sampler | None = None
         self.epochs = 1
@@ -243,6 +245,16 @@ class PrivateModel(HeldModel):
     # Training.
 
     @override
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        if training and self._loop is None:
+            self._said.warn(
+                "%r was called as in training outside of its fit, as by a "
+                "model around it. If that trains it, no ledger covers it.",
+                self.name,
+            )
+        return super().call(inputs, training=training)
+
+    @override
     def compile(
         self,
         optimizer: DPOptimizer,
@@ -299,6 +311,7 @@ class PrivateModel(HeldModel):
         warn_of_earlier_training(self.model)
         self._side_queries = side_queries
         self._said = Said(silent=getattr(self, "is_simulation", False))
+        self._weights.forget()
         self._loss_scale = loss_scale
         self._step = None
         batches_run = getattr(self, "_batches_run", None)
@@ -752,12 +765,16 @@ class PrivateModel(HeldModel):
         """Records the rounds run inside, and settles them at the end."""
         if self._loop is not None:
             raise nested_training()
+        self._weights.check(ready.said)
+        # Callbacks may load weights when the training begins.
+        self._weights.forget()
         loop = TrainingLoop(
             ready,
             terms,
             run,
             self._built_step,
             stop=self._stop,
+            weights=self._weights,
             try_out=try_out,
             ends_run=ends_run,
         )
@@ -769,4 +786,5 @@ class PrivateModel(HeldModel):
                 self._loop = None
                 if self._step is not None:
                     self._step.close()
+                    self._weights.note()
                 self.last_run = None if run is None else run.row

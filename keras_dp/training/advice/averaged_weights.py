@@ -17,8 +17,8 @@ class AveragedWeights(keras.callbacks.Callback):
     at the end of `fit`. With this callback it also has them during validation
     and at the end of each epoch, when other callbacks save it. Then training
     goes on with the weights that are not averaged.
-    `keras.callbacks.SwapEMAWeights` does the same, and leaves weights that are
-    not averaged in the model if training ends before its last epoch.
+    `keras.callbacks.SwapEMAWeights`, in whose place it stands, leaves weights
+    that are not averaged in the model if training ends before its last epoch.
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:

@@ -58,11 +58,10 @@ def fit_callbacks(
     ]
     if isinstance(ledger, PrivacyLedger):
         own.append(EpsilonProgress(ledger, delta, rounds_left))
-    users = _listed(given)
+    own.append(AveragedWeights(optimizer))
+    # What this callback does, and it rounds the weights on the way.
     swaps = keras.callbacks.SwapEMAWeights
-    if not any(isinstance(x, swaps) for x in users):
-        own.append(AveragedWeights(optimizer))
-    return [*own, *users]
+    return [*own, *(x for x in _listed(given) if not isinstance(x, swaps))]
 
 
 def warn_of_decisions(given: Any) -> None:

@@ -97,7 +97,7 @@ class TestAveraging:
         after = private.evaluate(*data(), verbose=0)
         assert history["val_loss"][-1] == pytest.approx(after, rel=1e-5)
 
-    def test_leaves_swapping_to_the_callback_of_keras(self) -> None:
+    def test_stands_in_the_place_of_the_callback_of_keras(self) -> None:
         given = model()
         private = private_of(given, validation_data=data())
         swap = keras.callbacks.SwapEMAWeights()
