@@ -45,11 +45,13 @@ def advice(
         query_after: From another number of epochs to the query that meets the
             same target.
     """
-    signal = _signal(query, epochs * samples.rounds_per_epoch)
+    signal = signal_of(query, epochs * samples.rounds_per_epoch)
     yield from _about_records(signal, samples.population_size)
     with contextlib.suppress(*_NO_PLAN):
         longer = enough_epochs()
-        after = _signal(query_after(longer), longer * samples.rounds_per_epoch)
+        after = signal_of(
+            query_after(longer), longer * samples.rounds_per_epoch
+        )
         if after >= _WORTH * signal:
             yield (
                 f"The signal of all rounds is at most {signal:,.0f} times "
@@ -60,7 +62,7 @@ def advice(
     yield from _about_activations(model)
 
 
-def _signal(query: GaussianAverageQuery, rounds: int) -> float:
+def signal_of(query: GaussianAverageQuery, rounds: int) -> float:
     """Returns the largest sum of all averages over the stddev of its noise."""
     return math.sqrt(rounds) * query.denominator / query.noise_multiplier
 

@@ -5,6 +5,8 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from keras_dp import _check
 
@@ -42,8 +44,9 @@ def clip_of(
 
     Args:
         l2_norm_clip: As in `make_private`.
-        loss: As in `compile`.
-        model: The model, whose outputs are counted if it has one and is built.
+        loss: As in `compile`. Of several losses the one with the longest
+            gradients decides.
+        model: The model, whose outputs are counted if it is built.
 
     Raises:
         ValueError: `l2_norm_clip` is none of those.
@@ -52,12 +55,12 @@ def clip_of(
     ((0.03125, None), (1.0, 0.01))
     """
     if l2_norm_clip is None:
-        if is_one_of(loss, _ERRORS):
-            return _CLIP_OF_ERRORS, None
-        if is_one_of(loss, _MEANS_OF_CLASSES):
-            nearest = round(-math.log2(_outputs(model)) / 2)
-            return max(_CLIP_OF_ERRORS, _CLIP * 2.0**nearest), None
-        return _CLIP, None
+        found = [
+            clip
+            for one, outputs in _losses_with_outputs(loss, model)
+            if (clip := _clip_of_loss(one, outputs)) is not None
+        ]
+        return max(found, default=_CLIP), None
     if isinstance(l2_norm_clip, str):
         if l2_norm_clip == "automatic":
             return _CLIP, _GAMMA
@@ -85,8 +88,80 @@ def is_one_of(loss: Any, kinds: tuple[Any, ...]) -> bool:
     return isinstance(loss, classes) or loss in kinds
 
 
-def _outputs(model: keras.Model | None) -> int:
-    """Returns how many numbers the one output of a record has, 1 if unknown."""
+def _losses_with_outputs(
+    loss: Any, model: keras.Model | None
+) -> list[tuple[Any, tuple[int, ...] | None]]:
+    """Returns each loss, with the shape of the outputs that it compares.
+
+    The shape is `None` where it is not known.
+    """
     outputs = getattr(model, "outputs", None) or []
-    sizes = outputs[0].shape[1:] if len(outputs) == 1 else ()
-    return 1 if None in sizes else max(1, math.prod(sizes))
+    shapes: list[Any] = [tuple(each.shape[1:]) for each in outputs]
+    shapes = [None if None in shape else shape for shape in shapes]
+    if isinstance(loss, dict):
+        names = getattr(model, "output_names", ())
+        named = dict(zip(names, shapes, strict=False))
+        return [(each, named.get(name)) for name, each in loss.items()]
+    losses = loss if isinstance(loss, (list, tuple)) else [loss]
+    if len(shapes) != len(losses):
+        shapes = [None] * len(losses)
+    return list(zip(losses, shapes, strict=True))
+
+
+def _clip_of_loss(loss: Any, shape: tuple[int, ...] | None) -> float | None:
+    """Returns the clip that suits a loss; `None` if it is a mere penalty."""
+    if is_one_of(loss, _ERRORS):
+        return _CLIP_OF_ERRORS
+    if is_one_of(loss, _MEANS_OF_CLASSES):
+        return _clip_of_classes(shape)
+    if loss is None:
+        return None
+    if not callable(loss) or isinstance(loss, keras.losses.Loss):
+        return _CLIP
+    return _clip_of_function(loss, shape)
+
+
+def _clip_of_classes(shape: tuple[int, ...] | None) -> float:
+    nearest = round(-math.log2(max(1, math.prod(shape or ()))) / 2)
+    return max(_CLIP_OF_ERRORS, _CLIP * 2.0**nearest)
+
+
+def _clip_of_function(loss: Any, shape: tuple[int, ...] | None) -> float | None:
+    """Returns the clip that suits a function, by what it does with numbers.
+
+    A function of the errors alone is 0 without any, and the same where targets
+    and outputs are moved alike. One that is a multiple of a binary cross
+    entropy is a mean over classes. One that does not see the targets is a
+    penalty on the outputs.
+    """
+    draw = np.random.Generator(np.random.Philox(0)).uniform
+    size = (8, *(shape or (6,)))
+    y, other = draw(0.1, 0.9, (2, *size))
+
+    def values(y: Any, outputs: Any) -> Any:
+        found = loss(
+            tf.constant(y, tf.float32), tf.constant(outputs, tf.float32)
+        )
+        return np.ravel(keras.ops.convert_to_numpy(found))
+
+    try:
+        found = values(y, other)
+        if np.allclose(values(draw(0.1, 0.9, size), other), found):
+            return None
+        moved = values(y + 0.5, other + 0.5)
+        if np.allclose(values(y, y), 0, atol=1e-5) and np.allclose(
+            moved, found, rtol=1e-3
+        ):
+            return _CLIP_OF_ERRORS
+        for from_logits in (False, True):
+            entropy = keras.losses.BinaryCrossentropy(from_logits=from_logits)
+            bits = y > 0.5
+            ratios = [
+                np.mean(values(each, other)) / float(entropy(each, other))
+                for each in (bits, 1 - bits, y)
+            ]
+            if np.allclose(ratios, ratios[0], rtol=1e-3):
+                return _clip_of_classes(shape)
+    except Exception:  # noqa: BLE001 - it may expect any other numbers.
+        return _CLIP
+    return _CLIP

@@ -1,5 +1,8 @@
 """The rounds that a ledger holds before a training."""
 
+import contextlib
+import math
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from keras_dp.accountants.replay import Replay
@@ -9,11 +12,14 @@ from keras_dp.ledger import (
     CorrelatedSum,
     CountedRound,
     PrivacyLedger,
+    Round,
     RunRecord,
     ThresholdedSum,
 )
 from keras_dp.spending import PrivacyTarget, RunDetails
 
+# With less of the signal of a first training, another one is not worth it.
+_LEAST_SHARE = 0.25
 # A larger share of a target than this leaves nothing but its rounding.
 _NEARLY = 0.99
 
@@ -91,6 +97,47 @@ class HeldRounds(NamedTuple):
                 "what another training may cost, or publish the model of that "
                 "run, which costs no more."
             )
+
+    def check_worth(self, target: PrivacyTarget, share: float) -> None:
+        """Raises where the rounds leave little of a target to a training.
+
+        Args:
+            target: The target.
+            share: The signal of the training, over that of one with a ledger
+                that holds nothing.
+
+        Raises:
+            CalibrationError: The share is less than `_LEAST_SHARE`.
+        """
+        if share < _LEAST_SHARE:
+            raise CalibrationError(
+                "`target_epsilon` must leave room for another training. "
+                f"Received: target_epsilon={target.epsilon!r}, of which the "
+                f"rest gives {share:.0%} of the signal of a first training."
+                f"{self.why_no_noise_meets(target)}"
+            )
+
+    @contextlib.contextmanager
+    def naming(
+        self, target: PrivacyTarget, fresh: Round, count: int
+    ) -> Iterator[None]:
+        """Adds to an error which target leaves room for a first training.
+
+        Args:
+            target: The target, at whose delta it is.
+            fresh: A round of a training with a ledger that holds nothing.
+            count: How many rounds it has.
+        """
+        try:
+            yield
+        except CalibrationError as error:
+            together = self.replay.plus([(fresh, count)])
+            needed = together.claim(delta=target.delta).epsilon
+            raise CalibrationError(
+                f"{error} All rounds of a ledger count together: "
+                f"target_epsilon={math.ceil(100 * needed) / 100:g} would give "
+                "the signal of a first training."
+            ) from None
 
     def why_no_noise_meets(self, target: PrivacyTarget) -> str:
         """Returns what the rounds leave of a target.

@@ -20,7 +20,7 @@ from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord, Strategy
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.planning.calibration import check_target
-from keras_dp.recipes.advice import advice
+from keras_dp.recipes.advice import advice, signal_of
 from keras_dp.recipes.assembly import assemble, compile_options
 from keras_dp.recipes.clip import clip_of
 from keras_dp.recipes.correlation import (
@@ -301,7 +301,19 @@ def make_private(
     else:
         continued = None
         held.check_left(target)
-        long, how, queries = chosen(held, account)
+        with contextlib.ExitStack() as naming:
+            if held.rounds:  # Then the target of a first training is named.
+                nothing = held._replace(replay=held.replay.of(()))
+                long, how, fresh = chosen(nothing, None)
+                rounds = long * how.samples.rounds_per_epoch
+                signal = signal_of(fresh.gradients, rounds)
+                naming.enter_context(held.naming(target, fresh.round, rounds))
+            long, how, queries = chosen(held, account)
+            if held.rounds:
+                rounds = long * how.samples.rounds_per_epoch
+                held.check_worth(
+                    target, signal_of(queries.gradients, rounds) / signal
+                )
     if is_new:
         own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
         held = HeldRounds.of(own)

@@ -17,7 +17,7 @@ from absl import logging
 
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import adapted_layers
-from keras_dp.keras_internals import dataset_stages
+from keras_dp.keras_internals import dataset_stages, layers_of
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
@@ -60,11 +60,20 @@ def warn_of_adapted_layers(model: keras.Model) -> None:
 
 
 def warn_of_earlier_training(model: keras.Model) -> None:
-    """Warns of a model that an optimizer of Keras has trained before."""
+    """Warns of a model whose weights were trained before, as far as is seen."""
     optimizer = getattr(model, "optimizer", None)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        return
-    if steps := int(keras.ops.convert_to_numpy(optimizer.iterations)):
+    steps = 0
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        steps = int(keras.ops.convert_to_numpy(optimizer.iterations))
+    if not steps and model not in _ledgers_of and (name := _moved_in(model)):
+        logging.warning(
+            "The weights of model %r are not fresh: layer %r has others than "
+            "it begins with. If private data decided them, such as in a "
+            "training before, this ledger does not cover that.",
+            model.name,
+            name,
+        )
+    if steps:
         logging.warning(
             "Model %r was trained without privacy before, for %d steps: no "
             "ledger covers these, and the weights tell of their data. If it "
@@ -72,6 +81,37 @@ def warn_of_earlier_training(model: keras.Model) -> None:
             model.name,
             steps,
         )
+
+
+def _moved_in(model: keras.Model) -> str | None:
+    """Returns a layer with weights that all layers of its kind begin with.
+
+    It is one in which they are others now; `None` if there is none.
+    """
+    layers = keras.layers
+    kinds = (
+        layers.Dense,
+        layers.EinsumDense,
+        layers.Conv1D,
+        layers.Conv2D,
+        layers.Conv3D,
+        layers.LayerNormalization,
+        layers.BatchNormalization,
+    )
+    initial = keras.initializers
+    for layer in layers_of(model):
+        for name in (
+            ("bias", "gamma", "beta") if isinstance(layer, kinds) else ()
+        ):
+            value = getattr(layer, name, None)
+            begins = getattr(layer, f"{name}_initializer", None)
+            if isinstance(value, keras.Variable) and isinstance(
+                begins, (initial.Zeros, initial.Ones, initial.Constant)
+            ):
+                first = begins(value.shape, value.dtype)
+                if bool(keras.ops.any(value != first)):
+                    return str(layer.path)
+    return None
 
 
 def warn_of_other_ledgers(

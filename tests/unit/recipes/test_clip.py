@@ -26,8 +26,26 @@ class TestClip:
             ("sparse_categorical_crossentropy", 1),
             (lambda y, outputs: outputs, 1),
             ([], 1),
+            (lambda y, outputs: keras.ops.mean((y - outputs) ** 2), 2**-5),
+            (lambda y, p: 3 * keras.ops.mean(abs(y - p), -1), 2**-5),
+            (["mse", lambda y, outputs: keras.ops.mean(outputs)], 2**-5),
+            (lambda y, p: keras.losses.categorical_crossentropy(y, p), 1),
+            (lambda y, p: 1 / 0, 1),
         ],
-        ids=["errors", "one", "two", "mixed", "classes", "own", "none"],
+        ids=[
+            "errors",
+            "one",
+            "two",
+            "mixed",
+            "classes",
+            "penalty",
+            "none",
+            "squares",
+            "three times",
+            "with a penalty",
+            "own classes",
+            "failing",
+        ],
     )
     def test_is_small_where_errors_are_averaged(self, loss, clip) -> None:
         assert clip_of(None, loss) == (clip, None)
@@ -49,6 +67,22 @@ class TestClip:
         assert clip_of(None, loss, model(*shape)) == (clip, None)
         # Control: other classes have a gradient of about 1, however many.
         assert clip_of(None, "categorical_crossentropy", model(*shape))[0] == 1
+
+    def test_is_that_of_the_loss_beside_a_penalty(self) -> None:
+        """The penalty says nothing of how long the gradients are."""
+        inputs = keras.Input((3,))
+        both = keras.Model(
+            inputs, [keras.layers.Dense(100)(inputs) for _ in range(2)]
+        )
+
+        def penalty(y, outputs):
+            return keras.ops.mean(keras.ops.abs(outputs), axis=-1)
+
+        def entropy(y, outputs):
+            return 2 * keras.losses.binary_crossentropy(y, outputs)
+
+        for loss in ("binary_crossentropy", entropy):
+            assert clip_of(None, [loss, penalty], both) == (1 / 8, None)
 
     def test_of_unknown_outputs_is_that_of_one(self) -> None:
         unbuilt = keras.Sequential([keras.layers.Dense(40)])
