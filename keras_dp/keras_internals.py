@@ -866,6 +866,25 @@ def function_nodes(name: str) -> list[Any]:
     return list(context.context().get_function_def(name).node_def)
 
 
+@contextlib.contextmanager
+def registered_functions(definitions: Any) -> Iterator[None]:
+    """Lets graphs call these functions while the context is open.
+
+    `context.add_function_def` and `remove_function`, TensorFlow 2.21. Without
+    it a function with a loop, in a data set, is not tried with a seed.
+    """
+    from tensorflow.python.eager import context
+
+    own = context.context()
+    for each in definitions:
+        own.add_function_def(each)
+    try:
+        yield
+    finally:
+        for each in definitions:
+            own.remove_function(each.signature.name)
+
+
 def called_graph(graph: Any, name: str) -> Any:
     """Returns the graph of a function that a graph calls, `None` without one.
 

@@ -21,6 +21,7 @@ from keras_dp.sampling.record_source import Records, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
 from keras_dp.spending import PrivacyTarget
 from keras_dp.training import Augmentation
+from keras_dp.training.data.mixtures import check_keeps_rows_apart
 
 # Sizes that a batch size is chosen from, as shares of the data.
 _LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
@@ -192,6 +193,7 @@ def training_data(
 def stored(data: Any) -> Any:
     """Returns data as arrays, or as the source that they are."""
     if datasets.is_dataset(data):
+        check_keeps_rows_apart(datasets.functions_of(data, name="data"), "data")
         return datasets.stored(data)
     return data if is_source(data) else as_arrays(data)
 

@@ -4,7 +4,6 @@ Data sets of TensorFlow and Keras are known by what they have: nothing here
 imports either.
 """
 
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _nests
+from keras_dp.sampling import pipelines
 from keras_dp.sampling.nests import Nest, mapped
+from keras_dp.sampling.pipelines import Stage, kinds_in
 from keras_dp.sampling.record_source import as_arrays
 
 # Records that are read at once where a data set yields one after another.
@@ -22,11 +23,6 @@ _AT_ONCE = 256
 _PROGRESS_SECONDS = 2.0
 # Operations of TensorFlow whose names have one of these draw random numbers.
 _RANDOM = ("Random", "Multinomial", "TruncatedNormal")
-# The last of these stages of `tf.data` says whether an element is a batch. The
-# stages of `_OPAQUE` call functions of the user that may make batches.
-_BATCHING, _UNBATCHING = ("Batch", "Rebatch"), ("Unbatch",)
-_SINGLE = ("TensorSlice", "TFRecord", "TextLine", "FixedLengthRecord", "Range")
-_OPAQUE = ("FlatMap", "Interleave", "Generator", "Window", "Tensor", "Group")
 # Stages that change the order of records.
 _DISORDERLY = ("Shuffle", "Interleave")
 
@@ -61,14 +57,34 @@ def check_order(dataset: Any, **ids: Any) -> None:
     ((name, given),) = ids.items()
     if given is None or not _is_tensorflow(dataset):
         return
-    for stage in _stages(dataset):
-        if any(each in stage for each in _DISORDERLY):
+    for stage in Stage(dataset):
+        if any(each in stage.kind for each in _DISORDERLY):
             raise ValueError(
                 f"`{name}` must be in the order in which the data set yields "
-                f"its records. Received: a data set with the stage {stage}, "
-                "which mixes them. Leave the stage out: samples are drawn at "
-                "random anyway."
+                "its records. Received: a data set with the stage "
+                f"{stage.kind}, which mixes them. Leave the stage out: "
+                "samples are drawn at random anyway."
             )
+
+
+def functions_of(
+    dataset: Any, batched: bool | None = None, name: str = "dataset"
+) -> list[pipelines.Function]:
+    """Returns the functions of a data set whose rows are single records.
+
+    Args:
+        dataset: See `PoissonBatches.from_dataset`.
+        batched: See `PoissonBatches.from_dataset`.
+        name: The argument, for messages.
+
+    Raises:
+        PrivateTrainingError: Its stages mix records.
+        ValueError: See `batches_of`.
+    """
+    is_batched = _check_dataset(dataset, batched)
+    if _is_keras(dataset):
+        return []
+    return pipelines.check(dataset, name, is_batched=is_batched)
 
 
 def stored(
@@ -121,6 +137,11 @@ def stored(
             "`dataset` must hold at least one record. Received: 0 records. "
             "Look at its filters, and at whether it was read to its end before."
         )
+    if _is_tensorflow(dataset):
+        for stage in Stage(dataset):
+            pipelines.check_holds_no_records(
+                stage.graphs if stage.with_records else (), [records], "dataset"
+            )
     if verbose:
         shapes = ", ".join(
             f"{leaf.dtype}{list(leaf.shape[1:])}"
@@ -213,7 +234,7 @@ def _check_finite(dataset: Any) -> None:
             "`dataset` must be finite. Received: an infinite one. Remove "
             "repeat(), or take(...) as many records as there are."
         )
-    if any("Repeat" in stage for stage in _stages(dataset)):
+    if any("Repeat" in stage.kind for stage in Stage(dataset)):
         raise ValueError(
             "`dataset` must yield each record once. Received: a stage that "
             "repeats them. Remove repeat(): samples are drawn anew in every "
@@ -230,14 +251,9 @@ def _is_batched(dataset: Any, given: bool | None) -> bool:
     """
     if given is not None:
         return given
-    for stage in _stages(dataset):
-        name = stage.removeprefix("Parallel").removeprefix("Padded")
-        if name.startswith(_OPAQUE) and not name.startswith(_SINGLE):
-            break
-        if name.startswith(_BATCHING):
-            return True
-        if name.startswith((*_UNBATCHING, *_SINGLE)):
-            return False
+    found = Stage(dataset).is_batched
+    if found is not None:
+        return found
     shapes = [spec.shape for spec in _nests.leaves(dataset.element_spec)]
     known = {shape[0] for shape in shapes if shape.rank and shape[0]}
     if any(shape.rank == 0 for shape in shapes) or len(known) > 1:
@@ -247,16 +263,6 @@ def _is_batched(dataset: Any, given: bool | None) -> bool:
         f"records or one record. Received: batched=None, for elements "
         f"{dataset.element_spec!r}. Or end the data set with batch(...)."
     )
-
-
-def _stages(dataset: Any) -> list[str]:
-    """Returns the stages of a `tf.data.Dataset`, the last one first.
-
-    They are read from its description, in which a stage is a line; there are
-    none for a data set that has no description.
-    """
-    describe = getattr(dataset, "__debug_string__", str)
-    return re.findall(r"<_?(\w+?)(?:Dataset)?(?:V\d)? ", str(describe()))
 
 
 def changes_at_random(dataset: Any) -> bool:
@@ -274,26 +280,12 @@ def changes_at_random(dataset: Any) -> bool:
         )
         return not all(one.tobytes() == two.tobytes() for one, two in pairs)
     return any(
-        each in operation
-        for operation in _operations(dataset)
+        each in kind
+        for stage in Stage(dataset)
+        for graph in stage.graphs
+        for kind in kinds_in(graph)
         for each in _RANDOM
     )
-
-
-def _operations(dataset: Any) -> Iterator[str]:
-    """Yields the operations of the functions of a `tf.data.Dataset`.
-
-    They are found by `Dataset._functions` and `Dataset._inputs`, TensorFlow
-    2.21. Without these nobody is warned.
-    """
-    for function in getattr(dataset, "_functions", list)():
-        graph = function.function.graph.as_graph_def()
-        bodies = [graph, *graph.library.function]
-        for body in bodies:
-            nodes = getattr(body, "node", None) or body.node_def
-            yield from (node.op for node in nodes)
-    for source in getattr(dataset, "_inputs", list)():
-        yield from _operations(source)
 
 
 def _is_tensorflow(data: Any) -> bool:

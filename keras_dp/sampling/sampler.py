@@ -14,6 +14,7 @@ from keras_dp.ledger import SamplingEvent
 from keras_dp.sampling import datasets, random_words
 from keras_dp.sampling.layouts import Layout
 from keras_dp.sampling.nests import Nest
+from keras_dp.sampling.pipelines import Function
 from keras_dp.sampling.record_source import RandomAccessSource, Records
 
 Integers = npt.NDArray[np.int64]
@@ -137,6 +138,7 @@ class Sampler(abc.ABC):
             this sampler draws from.
         record_structure: Nest of `RecordSpec`s of the structure of one record
             as it is stored, known without a draw.
+        functions: The functions of the data set that the records are from.
         records_in_memory: Nest of arrays `[records, ...]`, all that the sampler
             was given; `None` for a source or files. Secret.
     """
@@ -203,6 +205,7 @@ class Sampler(abc.ABC):
         self._has_seed = seed is not None
         self._seed = seed if _reproducible.is_on() else None
         self._streams = 0
+        self.functions: list[Function] = []
 
     @classmethod
     def from_dataset(
@@ -234,13 +237,17 @@ class Sampler(abc.ABC):
         Raises:
             TypeError: `dataset` is something else, or an argument of the
                 sampler is missing.
+            PrivateTrainingError: The data set mixes records.
             ValueError: The data set is infinite, empty or repeated, its records
                 differ in shape, or `batched` must be given.
         """
         _check_complete(cls, options)
         datasets.check_order(dataset, user_ids=options.get("user_ids"))
+        functions = datasets.functions_of(dataset, batched)
         data = datasets.stored(dataset, batched=batched, verbose=verbose)
-        return cls(data, **options)
+        sampler = cls(data, **options)
+        sampler.functions = functions
+        return sampler
 
     def __len__(self) -> int:
         """Returns `rounds_per_epoch`, like the `len` of a data set in Keras.
@@ -283,6 +290,11 @@ class Sampler(abc.ABC):
     def record_structure(self) -> Any:
         """The structure of one record, as a nest of `RecordSpec`s."""
         return self._records.structure
+
+    @property
+    def record_count(self) -> int:
+        """The number of records in the data, whatever the unit is. Secret."""
+        return self._whole_size
 
     @property
     def records_in_memory(self) -> Any:

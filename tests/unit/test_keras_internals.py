@@ -352,6 +352,19 @@ def _counts_anew(counting_traces_anew):
     return inside is not before and manager._detectors is before
 
 
+def _is_registered(function):
+    @tf.function
+    def twice(x):
+        return 2 * x
+
+    trace = twice.get_concrete_function(tf.TensorSpec([]))
+    definition = type(trace.function_def)()
+    definition.CopyFrom(trace.function_def)
+    definition.signature.name = "registered_for_a_test"
+    with function([definition]):
+        return len(keras_internals.function_nodes("registered_for_a_test")) > 0
+
+
 WORKS = {
     "counting_traces_anew": lambda f: _counts_anew(f),
     "replaced_attribute": lambda f: _replaces_and_restores(f),
@@ -444,6 +457,7 @@ WORKS = {
     ),
     "variant_of": lambda f: f(tf.data.Dataset.range(3)).dtype == tf.variant,
     "xla_call_module": lambda f: callable(f()),
+    "registered_functions": lambda f: _is_registered(f),
     "called_graph": lambda f: "Mul" in _nodes_in_a_call(f),
     "custom_gradient_of": lambda f: f(_own_gradient()) is not None,
     "trace_of": lambda f: (

@@ -153,7 +153,7 @@ class Trial:
                     again = tf.function(function, autograph=False)
                     trace = trace_of(again, *arguments)
                 traces.append(trace)
-            with _as_written():
+            with as_written():
                 return traces[0](*arguments)
 
         return run
@@ -285,7 +285,7 @@ def _has_loops() -> bool:
 
 
 @contextlib.contextmanager
-def _as_written() -> Iterator[None]:
+def as_written() -> Iterator[None]:
     """Runs graphs as they were traced.
 
     Rewriting them takes longer than the few runs of a check. TensorFlow 2.21

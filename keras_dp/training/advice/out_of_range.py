@@ -157,7 +157,7 @@ def _check(function: Callable[[Any], Any], nest: Any, message: str) -> None:
     Args:
         function: Maps a nest of tensors `[_AT_ONCE, ...]` to anything.
         nest: The arrays, `[records, ...]`.
-        message: What is said.
+        message: The error that is raised.
     """
     leaves = keras.tree.flatten(nest)
     found: list[_Lookup] = []

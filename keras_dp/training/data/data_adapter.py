@@ -17,12 +17,11 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.optimizers.record_batch import Grouping
-from keras_dp.sampling import Sampler
+from keras_dp.sampling import Sampler, pipelines
 from keras_dp.sampling.sampler import Pass
 from keras_dp.training.data.class_weights import with_class_weights
-from keras_dp.training.data.sampled_batches import (
-    SampledBatches,
-)
+from keras_dp.training.data.mixtures import check_keeps_rows_apart
+from keras_dp.training.data.sampled_batches import SampledBatches
 
 # Stages of data sets in which the contents of a record can decide in which
 # batch others stand.
@@ -95,6 +94,13 @@ class DataAdapter:
     ) -> None:
         self.source = source
         self.class_weight = class_weight if self.is_sampler else None
+        if self.is_sampler:
+            check_keeps_rows_apart(source.functions, "dataset")
+        elif isinstance(source, tf.data.Dataset):
+            functions = pipelines.check(
+                source, "x", is_batched=True, once=False
+            )
+            check_keeps_rows_apart(functions, "x")
 
     @property
     def is_sampler(self) -> bool:

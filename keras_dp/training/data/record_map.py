@@ -14,6 +14,7 @@ from keras_dp.gradients.unsupported import stateful_operations
 from keras_dp.keras_internals import is_seed_state, trace_of
 from keras_dp.sampling import RecordSpec, Sampler
 from keras_dp.sampling.nests import Nest, mapped
+from keras_dp.sampling.pipelines import check_holds_no_records
 from keras_dp.sampling.random_words import Words
 from keras_dp.sampling.record_source import as_arrays, in_places
 from keras_dp.training.data.augmentation import Augmentation, mixing
@@ -28,7 +29,12 @@ def record_map(sampler: Sampler, views: int = 1) -> "RecordMap | None":
     """Returns the compiled map of a sampler, `None` if it has none."""
     if sampler.map is None:
         return None
-    return RecordMap(sampler.map, sampler.record_structure, views)
+    return RecordMap(
+        sampler.map,
+        sampler.record_structure,
+        views,
+        records=sampler.record_count,
+    )
 
 
 class RecordMap:
@@ -49,16 +55,25 @@ class RecordMap:
             it.
     """
 
-    def __init__(self, function: Any, structure: Nest, views: int = 1) -> None:
+    def __init__(
+        self,
+        function: Any,
+        structure: Nest,
+        views: int = 1,
+        *,
+        records: int | None = None,
+    ) -> None:
         """Traces the function.
 
         Args:
             function: See `PoissonBatches`.
             structure: Nest of `RecordSpec`s of one stored record.
             views: How often each record is mapped.
+            records: How many records there are, if that is known.
 
         Raises:
-            PrivateTrainingError: It writes, or calls Python.
+            PrivateTrainingError: It writes, calls Python, or holds an array
+                with a row for each record.
             ValueError: Its result has no fixed shape.
         """
         self._views = views
@@ -83,6 +98,9 @@ class RecordMap:
         returned = traced.structured_outputs
         self.structure = mapped(_spec_of, returned)
         _check_keeps_nothing(traced.graph)
+        if records is not None:
+            name = "augment" if isinstance(function, Augmentation) else "map"
+            check_holds_no_records([traced.graph], [records], name)
 
         @tf.function(
             autograph=False,
