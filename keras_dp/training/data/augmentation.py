@@ -36,6 +36,10 @@ ROWWISE = (
 )
 
 
+# The class of Keras 3.15 whose layers take three axes for one image.
+_IMAGES = "BaseImagePreprocessingLayer"
+
+
 class Augmentation:
     """A map of samplers that changes the inputs of records by Keras layers.
 
@@ -154,6 +158,15 @@ def _called(layer: keras.Layer, x: Any) -> Any:
             "`augment` must be a function where the inputs of a record are not "
             f"one array: layers take one. Received: {type(x).__name__}. Pass a "
             "function that calls the layers on the right part."
+        )
+    kinds = {kind.__name__ for kind in type(layer).__mro__}
+    if _IMAGES in kinds and x.shape.rank < 4:
+        raise PrivateTrainingError(
+            "`augment` must have layers of images for records that are images, "
+            "[height, width, channels]: of others such a layer takes the rows "
+            f"of a batch for the height. Received: {type(layer).__name__}, for "
+            f"records of shape {tuple(x.shape[1:])}. Give the images an axis "
+            "for the channels, such as x[..., np.newaxis]."
         )
     if takes_training(layer):
         return layer(x, training=True)

@@ -26,7 +26,7 @@ from keras_dp.sampling.pipelines import Function, refusal
 # The rows of a batch that is tried, and the length of other axes, where a
 # pipeline does not know them.
 _ROWS, _LENGTH = 7, 11
-# What may be chosen at random is tried with several seeds.
+# A function may choose at random whether it mixes: several seeds are tried.
 _TRIES = 4
 _ROUNDING = 1e-4
 _NEW = itertools.count()

@@ -21,8 +21,9 @@ from keras_dp.training.data.augmentation import Augmentation, mixing
 
 # Seeds of 30 bits leave room to count up.
 _SEED_BITS = 2**30 - 1
-# Records of which one is changed, to see whether the others stay what they are.
-_COMPARED = 4
+# Numbers of records of which one is changed, to see whether the others stay what
+# they are. An axis can be as long as one of them by chance.
+_COMPARED = (4, 13)
 
 
 def record_map(sampler: Sampler, views: int = 1) -> "RecordMap | None":
@@ -123,9 +124,12 @@ class RecordMap:
 
         self._of_records = of_records
         if isinstance(function, Augmentation) and function.has_layers_only:
-            _check_apart(
-                lambda *arguments: called(function.of_rows, *arguments), specs
-            )
+            for rows in _COMPARED:
+                _check_apart(
+                    lambda *arguments: called(function.of_rows, *arguments),
+                    specs,
+                    rows,
+                )
 
     def __call__(
         self, records: Nest, mask: npt.NDArray[np.bool_], words: Words
@@ -204,16 +208,17 @@ def _check_keeps_nothing(graph: tf.Graph) -> None:
         raise _refusal(f"the operation {forbidden!r}")
 
 
-def _check_apart(of_rows: Any, specs: list[tf.TensorSpec]) -> None:
+def _check_apart(of_rows: Any, specs: list[tf.TensorSpec], rows: int) -> None:
     """Raises if one of a few records changes what others become.
 
     Args:
         of_rows: Maps leaves `[rows, ...]` and a seed to a nest.
         specs: The specs of the leaves of one record.
+        rows: How many records there are.
     """
 
     def drawn(spec: tf.TensorSpec, draw: int) -> tf.Tensor:
-        shape = [_COMPARED, *spec.shape]
+        shape = [rows, *spec.shape]
         if spec.dtype == tf.string:
             return tf.fill(shape, "")
         numbers = tf.random.stateless_uniform(
@@ -222,7 +227,7 @@ def _check_apart(of_rows: Any, specs: list[tf.TensorSpec]) -> None:
         return tf.cast(numbers, spec.dtype)
 
     first, second = ([drawn(spec, k) for spec in specs] for k in range(2))
-    is_changed = tf.range(_COMPARED) == 1
+    is_changed = tf.range(rows) == 1
     others = [
         tf.where(tf.reshape(is_changed, [-1] + [1] * spec.shape.rank), b, a)
         for spec, a, b in zip(specs, first, second, strict=True)

@@ -206,6 +206,42 @@ def test_layers_take_inputs_of_one_array() -> None:
         SampledBatches(source)
 
 
+IMAGE_LAYERS = [
+    layers.CenterCrop(4, 4),
+    layers.RandomCrop(4, 4),
+    layers.RandomFlip(),
+    layers.RandomRotation(0.1),
+    layers.RandomZoom(0.1),
+    layers.RandomContrast(0.1),
+    layers.Resizing(4, 4),
+    layers.AutoContrast(),
+    keras.Sequential([layers.Rescaling(2.0), layers.RandomFlip()]),
+]
+
+
+@pytest.mark.parametrize(
+    "stage", IMAGE_LAYERS, ids=lambda stage: type(stage).__name__
+)
+@pytest.mark.parametrize("also", [[], [lambda x: x]], ids=["rows", "record"])
+def test_layers_of_images_take_no_records_without_channels(stage, also) -> None:
+    """They would take the rows of a batch for the height."""
+    with pytest.raises(PrivateTrainingError, match=r"`augment`.*\(8, 8\)"):
+        SampledBatches(sampler([stage, *also], IMAGES[..., 0]))
+
+
+@pytest.mark.parametrize("length", [4, 13])
+def test_records_are_compared_in_batches_of_two_sizes(length) -> None:
+    """The layer mixes no rows where there are as many as it was made for."""
+
+    class Mixing(layers.Layer):
+        def call(self, x):
+            mean = keras.ops.mean(x, axis=0, keepdims=True)
+            return x if x.shape[0] == length else x + mean
+
+    with pytest.raises(PrivateTrainingError, match="mixes the rows"):
+        SampledBatches(sampler([Mixing()]))
+
+
 @pytest.mark.parametrize(
     "stage",
     [
