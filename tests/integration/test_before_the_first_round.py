@@ -1,0 +1,199 @@
+"""What is wrong shows before the ledger holds a plan or a round."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_dp
+from keras_dp.sampling import PoissonBatches
+
+RECORDS = 96
+
+
+def data(records=RECORDS):
+    x = np.random.default_rng(0).normal(size=(records, 6)).astype("float32")
+    return x, (x[:, 0] > 0).astype("int32")
+
+
+def ledger():
+    return keras_dp.PrivacyLedger.in_memory(dataset="test")
+
+
+def network():
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(2)])
+
+
+def compiled(own_ledger, **options):
+    private = keras_dp.PrivateModel(network(), self_check_examples=0)
+    private.compile(
+        keras_dp.DPSGD(
+            0.1,
+            query=keras_dp.GaussianAverageQuery(
+                1.0, noise_multiplier=1.0, denominator=32
+            ),
+            ledger=own_ledger,
+        ),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        **options,
+    )
+    return private
+
+
+class Broken(keras.metrics.Metric):
+    """Its result cannot be traced."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        pass
+
+    def result(self):
+        raise OSError("no result")
+
+
+X, Y = data()
+FAULTS = {
+    "width": {"validation_data": (X[:, :5], Y)},
+    "text": {"validation_data": (X, np.array(["a", "b"])[Y])},
+    "labels": {"validation_data": (X, Y + 5)},
+    "labels of a data set": {
+        "validation_data": tf.data.Dataset.from_tensor_slices((X, Y + 5)).batch(
+            8
+        )
+    },
+}
+
+
+class TestFit:
+    @pytest.mark.parametrize("kind", FAULTS)
+    def test_looks_at_the_validation_data_first(self, kind) -> None:
+        own = ledger()
+
+        with pytest.raises(ValueError, match="`validation_data` must"):
+            compiled(own).fit(X, Y, verbose=0, **FAULTS[kind])
+
+        assert not own.runs
+
+    def test_shows_no_label(self) -> None:
+        with pytest.raises(ValueError, match="`validation_data`") as caught:
+            compiled(ledger()).fit(
+                X, Y, verbose=0, validation_data=(X, Y + 123)
+            )
+
+        assert "123" not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+    def test_forgets_what_the_validation_data_told(self) -> None:
+        shown = compiled(ledger(), metrics=["accuracy"]).fit(
+            X, Y, batch_size=RECORDS, verbose=0, validation_data=(X, 1 - Y)
+        )
+
+        history = shown.history
+        assert history["accuracy"][0] == pytest.approx(
+            1 - history["val_accuracy"][0], abs=0.5
+        )
+        assert "val_loss" in history
+
+    @pytest.mark.parametrize("label", [-1, 2])
+    def test_reads_labels_that_are_in_memory(self, label) -> None:
+        own, wrong = ledger(), Y.copy()
+        wrong[-1] = label
+        samples = PoissonBatches((X, wrong), sampling_probability=0.01)
+
+        with pytest.raises(ValueError, match=r"`y` must hold integer labels"):
+            compiled(own).fit(samples, verbose=0)
+
+        assert not own.runs
+
+    @pytest.mark.parametrize("by", ["fit", "train_on_batch"])
+    def test_traces_metrics_first(self, by) -> None:
+        own = ledger()
+
+        with pytest.raises(OSError, match="no result"):
+            getattr(compiled(own, metrics=[Broken()]), by)(X, Y)
+
+        assert not own.runs
+
+    @pytest.mark.full
+    def test_traces_the_release_first(self) -> None:
+        """In float64 no bound is proven."""
+        own = ledger()
+        keras.config.set_dtype_policy("float64")
+        try:
+            private = keras_dp.make_private(
+                network(),
+                (X.astype("float64"), Y),
+                loss=keras.losses.SparseCategoricalCrossentropy(
+                    from_logits=True
+                ),
+                target_epsilon=3.0,
+                epochs=1,
+                precision="proven",
+                ledger=own,
+                verbose=False,
+            )
+            with pytest.raises(TypeError, match="float64"):
+                private.fit(verbose=0)
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+        assert not own.runs
+
+
+class TestOneBatch:
+    def test_may_have_a_metric_of_several_numbers(self) -> None:
+        private = keras_dp.PrivateModel(network(), self_check_examples=0)
+        private.compile(
+            keras_dp.DPSGD(
+                0.1,
+                query=keras_dp.GaussianAverageQuery(
+                    1.0, noise_multiplier=1.0, denominator=32
+                ),
+                ledger=ledger(),
+            ),
+            "mse",
+            metrics=[keras.metrics.F1Score(average=None)],
+        )
+
+        logs = private.train_on_batch(
+            X, keras.utils.to_categorical(Y), return_dict=True
+        )
+
+        assert np.shape(logs["f1_score"]) == (2,)
+
+
+def test_a_strategy_of_one_device_trains() -> None:
+    own = ledger()
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        private = compiled(own)
+        private.fit(X, Y, verbose=0)
+
+    assert [run.outcome for run in own.runs] == ["finished"]
+
+
+class Killed(BaseException):
+    """Ends a training where it stands."""
+
+
+def test_a_process_that_dies_is_charged_for_the_epoch_that_was_open(
+    tmp_path, monkeypatch
+) -> None:
+    """Blocks grow with the speed of rounds, and end with the epoch."""
+    monkeypatch.setattr(keras_dp.spending.recording, "BLOCK_SECONDS", 1e9)
+    own = keras_dp.PrivacyLedger.open(tmp_path / "own.ledger", dataset="test")
+    copies = []
+
+    class Dies(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            copies.append(len(own))
+
+    compiled(own).fit(
+        PoissonBatches((X, Y), sampling_probability=0.1),
+        epochs=4,
+        verbose=0,
+        callbacks=[Dies()],
+    )
+
+    # What the ledger would hold if the process died after that round.
+    assert copies[24] == 30
+    assert max(copies) == 40
+    assert len(own) == 40

@@ -1,0 +1,281 @@
+"""What a user's optimizer and `compile` say holds in a private training."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_dp
+from keras_dp.errors import GradientCheckError
+
+RECORDS = 200
+optimizers = keras.optimizers
+
+
+def data():
+    x = np.random.default_rng(0).normal(size=(RECORDS, 6)).astype("float32")
+    return x, (x[:, :1] > 0).astype("float32")
+
+
+def network():
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+
+
+def private_of(model, **changes):
+    arguments = {
+        "ledger": keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        "target_epsilon": 3.0,
+        "epochs": 2,
+        "batch_size": 50,
+        "verbose": False,
+    }
+    return keras_dp.make_private(model, data(), **(arguments | changes))
+
+
+def compiled(optimizer, **options):
+    model = network()
+    model.compile(optimizer, "mse", **options)
+    return model
+
+
+def several():
+    return optimizers.MultiOptimizer(
+        optimizers.OptimizerMap(
+            optimizers.SGD(0.1), {".*kernel": optimizers.Adam(0.01)}
+        )
+    )
+
+
+class Own(optimizers.Optimizer):
+    """Its constructor takes what `get_config` does not give."""
+
+    def __init__(self, rate, factors):
+        super().__init__(learning_rate=rate)
+        self.factors = factors
+
+    def update_step(self, gradient, variable, learning_rate):
+        rate = learning_rate * self.factors["all"]
+        self.assign_sub(variable, rate * gradient)
+
+
+class Around(optimizers.Optimizer):
+    """Applies by another optimizer, past its own base class."""
+
+    def __init__(self, held):
+        super().__init__(learning_rate=1.0)
+        self.held = held
+
+    def build(self, variables):
+        super().build(variables)
+        self.held.build(variables)
+
+    def apply(self, gradients, variables=None):
+        self.held.apply(gradients, variables)
+        self.iterations.assign_add(1)
+
+
+class OwnSchedule(optimizers.schedules.LearningRateSchedule):
+    """Says nothing of itself."""
+
+    def __call__(self, step):
+        return 0.05
+
+
+OPTIMIZERS = {
+    "several": several,
+    "own": lambda: Own(0.1, {"all": 0.5}),
+    "around": lambda: Around(optimizers.Adam(0.01)),
+    "function": lambda: optimizers.Adam(lambda: 0.01),
+    "schedule": lambda: optimizers.SGD(OwnSchedule()),
+    "schedule free": lambda: optimizers.ScheduleFreeAdamW(0.01),
+    "averages": lambda: optimizers.SGD(0.1, use_ema=True),
+}
+
+
+class TestTheOptimizer:
+    @pytest.mark.full
+    @pytest.mark.parametrize("rate", ["auto", "keep"])
+    @pytest.mark.parametrize("kind", OPTIMIZERS)
+    def test_trains_and_averages(self, kind, rate) -> None:
+        """The first averages are the weights, whatever the optimizer."""
+        model = compiled(OPTIMIZERS[kind]())
+        private = private_of(model, learning_rate=rate)
+        before, seen = model.get_weights(), []
+
+        class Notes(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                averages = private.optimizer._model_variables_moving_average
+                seen.append(
+                    (model.get_weights(), list(map(np.array, averages)))
+                )
+
+        private.fit(verbose=0, callbacks=[Notes()])
+
+        weights, averages = seen[0]
+        for weight, average in zip(weights, averages, strict=True):
+            np.testing.assert_array_equal(weight, average)
+        # At the end the averages are in the model.
+        for weight, average in zip(
+            model.get_weights(), seen[-1][1], strict=True
+        ):
+            np.testing.assert_array_equal(weight, average)
+        assert np.any(before[0] != model.get_weights()[0])
+
+    def test_of_the_user_is_left_as_it_was(self) -> None:
+        given = optimizers.SGD(0.25, momentum=0.5)
+        model = compiled(given)
+
+        private_of(model).fit(verbose=0)
+
+        assert model.optimizer is given
+        assert not given.built
+        assert float(given.learning_rate) == 0.25
+
+    @pytest.mark.parametrize("rate", ["keep", 0.5])
+    def test_keeps_what_it_excludes_from_weight_decay(self, rate) -> None:
+        """Control: the bias decays."""
+        given = optimizers.SGD(0.1, weight_decay=0.5)
+        given.exclude_from_weight_decay(var_names=["kernel"])
+        model = compiled(given)
+        kernel, bias = model.get_weights()
+        model.set_weights([kernel, bias + 1])
+
+        private_of(
+            model, learning_rate=rate, average=None, l2_norm_clip=1e-12
+        ).fit(verbose=0)
+
+        np.testing.assert_allclose(model.get_weights()[0], kernel, atol=1e-9)
+        assert model.get_weights()[1] < 0.9
+
+    def test_that_holds_others_has_no_rate_to_be_given(self) -> None:
+        with pytest.raises(ValueError, match="`learning_rate` must be"):
+            private_of(compiled(several()), learning_rate=0.1)
+
+    def test_without_one_rate_keeps_it_and_says_so(self, capsys) -> None:
+        private_of(compiled(several()), verbose=True)
+
+        assert "rate of MultiOptimizer is kept" in capsys.readouterr().out
+
+    def test_inside_of_another_may_not_accumulate_gradients(self) -> None:
+        inside = optimizers.SGD(0.1, gradient_accumulation_steps=2)
+
+        with pytest.raises(ValueError, match="`gradient_accumulation_steps`"):
+            private_of(compiled(Around(inside)))
+
+    def test_averages_meet_the_constraints_of_the_weights(self) -> None:
+        model = keras.Sequential(
+            [
+                keras.Input((6,)),
+                keras.layers.Dense(1, kernel_constraint="unit_norm"),
+            ]
+        )
+        model.compile(optimizers.SGD(0.5), "mse")
+
+        private_of(model, learning_rate="keep").fit(verbose=0)
+
+        norm = np.linalg.norm(model.get_weights()[0])
+        assert norm == pytest.approx(1.0, abs=1e-5)
+
+
+class ReadsValues(keras.Model):
+    """No graph can be made of it."""
+
+    def __init__(self, couples=False):
+        super().__init__()
+        self.dense, self.couples = keras.layers.Dense(1), couples
+
+    def call(self, inputs):
+        if not np.isfinite(np.asarray(inputs)).all():
+            raise ValueError
+        if self.couples:
+            inputs = inputs - tf.reduce_mean(inputs, axis=0, keepdims=True)
+        return self.dense(inputs)
+
+
+class CountsInPython(keras.metrics.Metric):
+    def __init__(self, name="counted"):
+        super().__init__(name=name)
+        self.seen = 0
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.seen += len(y_pred.numpy())
+
+    def result(self):
+        return float(self.seen)
+
+    def reset_state(self):
+        self.seen = 0
+
+
+def unbuilt_untraceable(couples=False):
+    model = ReadsValues(couples)
+    model.dense.build((None, 6))
+    model.built = True
+    return model
+
+
+class TestCompile:
+    def test_options_are_taken_over(self) -> None:
+        taken = private_of(
+            compiled("sgd", steps_per_execution=3, jit_compile=True)
+        )
+        others = private_of(compiled("sgd", run_eagerly=True))
+
+        assert (taken.steps_per_execution, taken.jit_compile) == (3, True)
+        assert others.run_eagerly
+        assert not others.jit_compile
+
+    def test_that_scales_no_loss_is_followed(self) -> None:
+        keras.config.set_dtype_policy("mixed_float16")
+        try:
+            scales = [
+                private_of(compiled("sgd", auto_scale_loss=scales)).loss_scale
+                for scales in (True, False)
+            ]
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+        assert scales == [1024.0, 1.0]
+
+    @pytest.mark.full
+    def test_trains_a_model_that_no_graph_is_made_of(self) -> None:
+        """One example after another: as the same model in a graph."""
+        weights, start = [], network().get_weights()
+        with keras_dp.noise.reproducible():
+            for model in (unbuilt_untraceable(), network()):
+                model.set_weights(start)
+                model.compile("sgd", "mse", run_eagerly=True)
+                private = keras_dp.PrivateModel(model)
+                private.compile(
+                    keras_dp.DPSGD(
+                        0.5,
+                        query=keras_dp.GaussianAverageQuery(
+                            0.1, noise_multiplier=1.0, denominator=20
+                        ),
+                        ledger=keras_dp.PrivacyLedger.in_memory(dataset="t"),
+                        seed=3,
+                    ),
+                    "mse",
+                    run_eagerly=True,
+                )
+                private.train_on_batch(*(each[:20] for each in data()))
+                weights.append(model.get_weights()[0])
+
+        np.testing.assert_allclose(*weights, rtol=1e-5)
+        assert np.any(weights[0] != start[0])
+
+    @pytest.mark.full
+    def test_finds_examples_that_interact_in_such_a_model(self) -> None:
+        model = unbuilt_untraceable(couples=True)
+        model.compile("sgd", "mse", run_eagerly=True)
+
+        with pytest.raises(GradientCheckError):
+            private_of(model).fit(verbose=0)
+
+    @pytest.mark.full
+    def test_trains_with_a_metric_in_python(self) -> None:
+        model = compiled("sgd", metrics=[CountsInPython()], run_eagerly=True)
+
+        history = private_of(model).fit(verbose=0).history
+
+        assert history["counted"][-1] > 0
