@@ -512,6 +512,37 @@ class TestMistakes:
         assert max(noises) < 80 * 10**0.5 / 3
 
 
+class TestASecondTraining:
+    @pytest.mark.full
+    def test_is_refused_where_little_is_left(self) -> None:
+        """The error names the target that gives a first one's signal."""
+        own = ledger()
+        made(ledger=own).fit(verbose=0)
+        rounds = len(own)
+
+        with pytest.raises(CalibrationError, match="of a first") as caught:
+            made(ledger=own)
+
+        assert len(own) == rounds
+        text = str(caught.value)
+        needed = float(text.split("target_epsilon=")[-1].split(" ")[0])
+        noises = [
+            made(ledger=each, target_epsilon=target).optimizer.query
+            for each, target in ((own, needed), (ledger(), 2.0))
+        ]
+        again, first = (each.noise_multiplier for each in noises)
+        assert again == pytest.approx(first, rel=0.02)
+
+    @pytest.mark.full
+    def test_may_take_what_a_smaller_target_left(self) -> None:
+        own = ledger()
+        made(ledger=own, target_epsilon=1.0).fit(verbose=0)
+
+        made(ledger=own, target_epsilon=2.0).fit(verbose=0)
+
+        assert [run.outcome for run in own.runs] == ["finished"] * 2
+
+
 class TestBatchNormalization:
     def network(self):
         return keras.Sequential(

@@ -433,3 +433,123 @@ class TestRecordsThatAreRepeated:
             assert not check_repeats(data())
 
         assert messages(caplog, "cannot be verified")
+
+
+def around(private):
+    outer = keras.Sequential([keras.Input((3,)), private])
+    outer.compile("sgd", "mse")
+    outer.fit(X, Y + 1, verbose=0)
+
+
+def around_the_model(private):
+    inputs = keras.Input((3,))
+    outer = keras.Model(inputs, private.model(inputs))
+    outer.compile("sgd", "mse")
+    outer.fit(X, Y + 1, verbose=0)
+
+
+def by_a_tape(private):
+    for variable in private.model.trainable_variables:
+        variable.assign_sub(tf.ones(variable.shape))
+
+
+def by_setting_them(private):
+    weights = private.model.get_weights()
+    private.model.set_weights([each + 1 for each in weights])
+
+
+class TestOtherWeights:
+    """Between two rounds the weights are those that the release left."""
+
+    def private(self):
+        private = compiled(network(), ledger())
+        private.train_on_batch(X + 1, Y)
+        return private
+
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        "change", [around, around_the_model, by_a_tape, by_setting_them]
+    )
+    def test_are_said(self, change, caplog) -> None:
+        private = self.private()
+        change(private)
+
+        with caplog.at_level("WARNING", logger="absl"):
+            private.train_on_batch(X, Y)
+
+        assert messages(caplog, "by something else than a release")
+
+    def test_of_a_callback_are_said(self, caplog) -> None:
+        class Trains(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                if epoch == 1:
+                    by_a_tape(self.model)
+
+        with caplog.at_level("WARNING", logger="absl"):
+            self.private().fit(X, Y, epochs=2, verbose=0, callbacks=[Trains()])
+
+        assert messages(caplog, "by something else than a release")
+
+    def test_are_not_seen_where_there_are_none(self, caplog) -> None:
+        """Control: evaluating, averages and files that begin a training."""
+        private = compiled(network(), ledger())
+        private.optimizer.use_ema = True
+        stops = keras.callbacks.EarlyStopping(
+            "val_loss", patience=1, restore_best_weights=True
+        )
+
+        with caplog.at_level("WARNING", logger="absl"):
+            for _ in range(2):
+                private.fit(
+                    X,
+                    Y,
+                    batch_size=5,
+                    epochs=4,
+                    verbose=0,
+                    validation_data=(X, Y),
+                    callbacks=[stops],
+                )
+                private.evaluate(X, Y, verbose=0)
+                private.predict(X, verbose=0)
+
+        assert not messages(caplog, "by something else than a release")
+
+    def test_that_are_not_fresh_are_said(self, caplog) -> None:
+        """Also where nothing tells who trained them."""
+        given = network()
+        given.compile("sgd", "mse")
+        given.fit(X, Y + 1, verbose=0)
+        given.compile("sgd", "mse")
+
+        with caplog.at_level("WARNING", logger="absl"):
+            compiled(given, ledger())
+            private = compiled(network(layers.Dense(4)), ledger())
+            private.fit(X, Y, verbose=0)
+            compiled(private.model, ledger())
+
+        assert len(messages(caplog, "are not fresh")) == 1
+
+
+class TestAdapters:
+    def adapted(self):
+        model = network(layers.Dense(4))
+        model.layers[0].enable_lora(2)
+        return model
+
+    @pytest.mark.full
+    def test_that_a_file_left_at_zero_begin_anew(self, tmp_path) -> None:
+        """Keras merges them into the kernel, and their gradients are then 0."""
+        x = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
+        loaded, fresh = self.adapted(), self.adapted()
+        loaded.save_weights(tmp_path / "a.weights.h5")
+        loaded.load_weights(tmp_path / "a.weights.h5")
+        outputs = loaded.predict(x, verbose=0)
+
+        for model in (loaded, fresh):
+            adapter = model.layers[0].lora_kernel_b
+            assert not np.any(adapter)
+            private = compiled(model, ledger())
+            private.train_on_batch(x, x[:, :1])
+            assert np.any(adapter)
+
+        assert np.any(loaded.predict(x, verbose=0) != outputs)
