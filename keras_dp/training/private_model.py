@@ -483,8 +483,9 @@ class PrivateModel(HeldModel):
     ) -> Generator[Mapping[str, Any], None, None]:
         """Runs rounds as `fit` does, and yields after each of them.
 
-        `PrivateGradients` uses it. The caller may save the model between two
-        rounds: the secret seeds of its layers are replaced before each yield.
+        `PrivateGradients` uses it. The caller may save the model or change its
+        weights between two rounds: the secret seeds of its layers are replaced
+        before each yield.
 
         Args:
             samples: The sampler that draws the samples.
@@ -506,6 +507,7 @@ class PrivateModel(HeldModel):
             terms,
             recorded,
             try_out=lambda: self._try_out(samples, None),
+            watches_weights=False,
         ) as loop:
             batches = iter(ready.adapter.dataset())
             for _ in range(rounds):
@@ -765,6 +767,7 @@ class PrivateModel(HeldModel):
         run: TrainingRun | None,
         *,
         try_out: Callable[[], None],
+        watches_weights: bool = True,
         ends_run: bool = True,
     ) -> Iterator[TrainingLoop]:
         """Records the rounds run inside, and settles them at the end."""
@@ -779,7 +782,7 @@ class PrivateModel(HeldModel):
             run,
             self._built_step,
             stop=self._stop,
-            weights=self._weights,
+            weights=self._weights if watches_weights else None,
             try_out=try_out,
             ends_run=ends_run,
         )
@@ -791,5 +794,6 @@ class PrivateModel(HeldModel):
                 self._loop = None
                 if self._step is not None:
                     self._step.close()
-                    self._weights.note()
+                    if watches_weights:
+                        self._weights.note()
                 self.last_run = None if run is None else run.row

@@ -514,6 +514,23 @@ class TestOtherWeights:
 
         assert not messages(caplog, "by something else than a release")
 
+    def test_of_own_loops_are_what_they_are_for(self, caplog) -> None:
+        model = network()
+        answers = keras_dp.training.PrivateGradients(
+            model,
+            "mse",
+            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=2),
+            ledger=ledger(),
+        )
+        samples = keras_dp.PoissonBatches((X, Y), sampling_probability=0.5)
+
+        with caplog.at_level("WARNING", logger="absl"):
+            for _ in range(2):
+                for _ in answers.over(samples, rounds=2):
+                    by_a_tape(keras_dp.PrivateModel(model))
+
+        assert not messages(caplog, "by something else than a release")
+
     def test_that_are_not_fresh_are_said(self, caplog) -> None:
         """Also where nothing tells who trained them."""
         given = network()

@@ -12,7 +12,7 @@ from absl import logging
 
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.keras_internals import layers_of, strategy_of
+from keras_dp.keras_internals import layers_of, optimizers_in, strategy_of
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
@@ -366,12 +366,15 @@ def check_strategies(
             f"{type(strategy).__name__}. Build and compile the model in the "
             "scope of one of those."
         )
-    others = {
-        "The wrapped model": model.distribute_strategy,
-        "The optimizer": strategy_of(optimizer),
-        "The inner optimizer": strategy_of(optimizer.inner),
-    }
-    for what, own in others.items():
+    others = [
+        ("The wrapped model", model.distribute_strategy),
+        ("The optimizer", strategy_of(optimizer)),
+        *[
+            ("The inner optimizer", strategy_of(each))
+            for each in optimizers_in(optimizer.inner)
+        ],
+    ]
+    for what, own in others:
         if own is not strategy:
             raise PrivateTrainingError(
                 f"{what} must be made in the scope of the strategy of the "

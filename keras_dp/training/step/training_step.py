@@ -10,6 +10,7 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import trained_normalizations
 from keras_dp.keras_internals import (
     learning_rate_of,
+    optimizers_in,
     trace_of,
     trainable_variables_of,
 )
@@ -50,7 +51,7 @@ class TrainingStep:
         self._computation = BatchComputation(parts)
         self._check = EngineCheck(parts, self._computation)
         self._inner = parts.optimizer.inner
-        self._learning_rate = learning_rate_of(self._inner)
+        self._rates = _rates_of(self._inner)
         self._asked = parts.optimizer.round.fingerprint()
         # By kind of batch, nest and shapes; and that of the release.
         self._traces: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -88,7 +89,7 @@ class TrainingStep:
             or model is not engine.model
             or engine.is_exchanged
             or optimizer.inner is not self._inner
-            or learning_rate_of(self._inner) is not self._learning_rate
+            or _ids(_rates_of(self._inner)) != _ids(self._rates)
             or _ids(model.trainable_variables) != trained
             or _ids(trainable_variables_of(optimizer)) != trained
             or _ids(trained_normalizations(model))
@@ -312,6 +313,11 @@ class TrainingStep:
         if self._parts.side_queries.metrics is not None:
             return {**self._parts.side_queries.logs(), **public}
         return {**self._parts.metrics.result(), **public}
+
+
+def _rates_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """Returns the variables and schedules behind all learning rates."""
+    return [learning_rate_of(each) for each in optimizers_in(optimizer)]
 
 
 def _ids(objects: Iterable[Any]) -> list[int]:
