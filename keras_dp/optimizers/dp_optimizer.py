@@ -451,8 +451,9 @@ class DPOptimizer(WrappingOptimizer):
         optimizer._configure(
             inner, query, patterns_from(config["groups"]), None, config["name"]
         )
-        for name in ("use_ema", "ema_momentum", "ema_overwrite_frequency"):
-            setattr(optimizer, name, config[name])
+        optimizer.use_ema = config["use_ema"]
+        optimizer.ema_momentum = config["ema_momentum"]
+        optimizer.ema_overwrite_frequency = config["ema_overwrite_frequency"]
         return optimizer
 
 

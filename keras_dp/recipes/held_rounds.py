@@ -133,6 +133,8 @@ class HeldRounds(NamedTuple):
         except CalibrationError as error:
             together = self.replay.plus([(fresh, count)])
             needed = together.claim(delta=target.delta).epsilon
+            if not math.isfinite(needed):
+                raise
             raise CalibrationError(
                 f"{error} All rounds of a ledger count together: "
                 f"target_epsilon={math.ceil(100 * needed) / 100:g} would give "

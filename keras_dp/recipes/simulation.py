@@ -76,21 +76,21 @@ def simulation_of(
     model = keras.models.clone_model(private.model)
     if private.model.built:
         model.set_weights(private.model.get_weights())
-    inner = fresh_copy_of(private.optimizer.inner)
-    for name in ("use_ema", "ema_momentum", "ema_overwrite_frequency"):
-        setattr(inner, name, getattr(private.optimizer, name))
     result = PrivateModel(model)
     result.is_simulation = True
     compiled = compile_arguments_of(private)
     statistics = compiled.pop("batch_statistics", None)
     for name in ("optimizer", "private_metrics"):
         compiled.pop(name, None)
+    optimizer = DPOptimizer(
+        fresh_copy_of(private.optimizer.inner),
+        query=_divided(private.optimizer.query, divided_by),
+        ledger=PrivacyLedger.in_memory(dataset="public data"),
+    )
+    optimizer.use_ema = private.optimizer.use_ema
+    optimizer.ema_momentum = private.optimizer.ema_momentum
     result.compile(
-        DPOptimizer(
-            inner,
-            query=_divided(private.optimizer.query, divided_by),
-            ledger=PrivacyLedger.in_memory(dataset="public data"),
-        ),
+        optimizer,
         batch_statistics=statistics and _divided(statistics, divided_by),
         **compiled,
     )

@@ -23,7 +23,6 @@ from keras_dp.spending.recording import (
     recording_with,
 )
 from keras_dp.spending.run import TrainingRun
-from keras_dp.training.adapters import renew_adapters
 from keras_dp.training.advice.changed_weights import ReleasedWeights
 from keras_dp.training.advice.out_of_range import check_in_range
 from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
@@ -36,6 +35,7 @@ from keras_dp.training.devices.workers import (
     refusal_of,
 )
 from keras_dp.training.preparation import Preparation
+from keras_dp.training.step.adapters import renew_adapters
 from keras_dp.training.step.batch_computation import BatchKind
 from keras_dp.training.step.layer_seeds import LayerSeeds
 from keras_dp.training.step.training_step import TrainingStep

@@ -729,7 +729,8 @@ class PrivateModel(HeldModel):
             ValueError: A label or an id is out of range, or the model cannot be
                 evaluated on the validation data.
         """
-        self._check_ranges(x, y)
+        loss = compiled_loss_of(self)
+        check_ranges(self.model, loss, x, y)
         data = options.get("validation_data")
         alone = Replicas(self.distribute_strategy).workers == 1
         # What can be read but once is left to the end of the epoch.
@@ -740,7 +741,7 @@ class PrivateModel(HeldModel):
         if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
             batch_size = None  # It has batches of its own.
         try:
-            self._check_ranges(x, y)
+            check_ranges(self.model, loss, x, y)
             self.evaluate(
                 x, y, batch_size, 0, weight, steps=1, return_dict=True
             )
@@ -748,12 +749,6 @@ class PrivateModel(HeldModel):
             raise invalid_validation_data(error) from None
         finally:
             self.reset_metrics()
-
-    def _check_ranges(self, x: Any, y: Any) -> None:
-        """Reads labels and ids in memory, where the model can be traced."""
-        untraceable = (AttributeError, NotImplementedError, RuntimeError)
-        with contextlib.suppress(*(untraceable if self.run_eagerly else ())):
-            check_ranges(self.model, compiled_loss_of(self), x, y)
 
     def _stop(self) -> None:
         """Ends `fit` as a callback would."""

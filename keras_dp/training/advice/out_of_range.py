@@ -4,6 +4,7 @@ Arrays in memory are read before a training. Other records are found when they
 are drawn, by an error of TensorFlow.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -133,7 +134,11 @@ def _in_memory(nest: Any) -> Any:
 
 
 def _outputs_of(model: keras.Model, x: Any) -> Any:
-    """Returns the specs of the outputs, `None` where they are not known."""
+    """Returns the specs of the outputs, `None` where they are not known.
+
+    A model that only runs eagerly has none, nor has one that takes its inputs
+    in the form that `fit` gives to them.
+    """
     if x is None:
         inputs = getattr(model, "inputs", None)
         if inputs is None:
@@ -145,10 +150,12 @@ def _outputs_of(model: keras.Model, x: Any) -> Any:
             ),
             x,
         )
-    return keras.tree.map_structure(
-        lambda leaf: tf.TensorSpec((_AT_ONCE, *leaf.shape[1:]), leaf.dtype),
-        model.compute_output_spec(inputs),
-    )
+    with contextlib.suppress(Exception):
+        return keras.tree.map_structure(
+            lambda leaf: tf.TensorSpec((_AT_ONCE, *leaf.shape[1:]), leaf.dtype),
+            model.compute_output_spec(inputs),
+        )
+    return None
 
 
 def _check(function: Callable[[Any], Any], nest: Any, message: str) -> None:
@@ -171,10 +178,11 @@ def _check(function: Callable[[Any], Any], nest: Any, message: str) -> None:
             for numbers, _, _ in found
         ]
 
-    trace = trace_of(
-        tf.function(ranges, autograph=False),
-        *(tf.TensorSpec((_AT_ONCE, *x.shape[1:]), x.dtype) for x in leaves),
-    )
+    specs = [tf.TensorSpec((_AT_ONCE, *x.shape[1:]), x.dtype) for x in leaves]
+    try:
+        trace = trace_of(tf.function(ranges, autograph=False), *specs)
+    except Exception:  # noqa: BLE001 - the step itself was traced before.
+        return
     for start in range(0, len(leaves[0]) if found else 0, _AT_ONCE):
         # The last record is read several times, because shapes are fixed.
         rows = np.arange(start, start + _AT_ONCE).clip(max=len(leaves[0]) - 1)

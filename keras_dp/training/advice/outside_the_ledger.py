@@ -28,6 +28,12 @@ from keras_dp.training.data.data_adapter import stages_by_contents
 _ledgers_of: weakref.WeakKeyDictionary[keras.Model, dict[str, set[str]]] = (
     weakref.WeakKeyDictionary()
 )
+# Weights that have one value each before a training, and what gives it.
+_BEGINNINGS = {
+    "bias": "bias_initializer",
+    "gamma": "gamma_initializer",
+    "beta": "beta_initializer",
+}
 _TRAINED_PLAINLY = (
     "Model %r is held by a PrivateModel, and is now trained without privacy: "
     "no ledger covers this training, and the weights tell of its data. Call "
@@ -100,11 +106,11 @@ def _moved_in(model: keras.Model) -> str | None:
     )
     initial = keras.initializers
     for layer in layers_of(model):
-        for name in (
-            ("bias", "gamma", "beta") if isinstance(layer, kinds) else ()
-        ):
+        if not isinstance(layer, kinds):
+            continue
+        for name, beginning in _BEGINNINGS.items():
             value = getattr(layer, name, None)
-            begins = getattr(layer, f"{name}_initializer", None)
+            begins = getattr(layer, beginning, None)
             if isinstance(value, keras.Variable) and isinstance(
                 begins, (initial.Zeros, initial.Ones, initial.Constant)
             ):

@@ -141,7 +141,7 @@ class TestTraining:
         )
 
     def test_observes_noise_that_adapts(self) -> None:
-        query = AdaptiveClipSumQuery(8.0, 0.5, 1e-9, expected_num_records=4)
+        query = AdaptiveClipSumQuery(8.0, 0.5, 1e-5, expected_num_records=4)
         private = private_model(query, bias_correction=0.1)
         expected = 0.0
         for _ in range(3):
