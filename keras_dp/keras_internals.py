@@ -479,13 +479,16 @@ def loss_tracker_of(model: keras.Model) -> Any:
     return model._loss_tracker
 
 
-def losses_in(compiled_loss: Any) -> list[Any]:
+def losses_in(compiled_loss: Any) -> list[tuple[tuple[Any, ...], Any]]:
     """Returns the losses of a compiled loss that is built, as Keras calls them.
 
     `CompileLoss._flat_losses`, Keras 3.15. Without it a loss that leaves out
     entries, such as by `ignore_class`, is refused for some batches.
+
+    Returns:
+        The path to the output of each loss, and the loss.
     """
-    return [each.loss for each in compiled_loss._flat_losses]
+    return [(each.path, each.loss) for each in compiled_loss._flat_losses]
 
 
 def part_trackers_of(compiled_loss: Any) -> list[Any]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from keras_dp import _nests
 from keras_dp.sampling import pipelines
+from keras_dp.sampling.kinds import check_kinds
 from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.pipelines import Stage, kinds_in
 from keras_dp.sampling.record_source import as_arrays
@@ -218,13 +219,7 @@ def _check_dataset(dataset: Any, batched: bool | None) -> bool:
             f"Received: {type(dataset).__name__}. PoissonBatches takes arrays."
         )
     _check_finite(dataset)
-    for spec in _nests.leaves(dataset.element_spec):
-        if type(spec).__name__ != "TensorSpec" or spec.shape.rank is None:
-            raise ValueError(
-                "`dataset` must yield dense tensors of known rank. Received: "
-                f"{spec!r}. Make ragged tensors dense in a map: "
-                "ragged.to_tensor(shape=...)."
-            )
+    check_kinds(dataset.element_spec, "dataset")
     return _is_batched(dataset, batched)
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from keras_dp import _nests
 from keras_dp.sampling.aligned import aligned_empty
 from keras_dp.sampling.columns import as_array
+from keras_dp.sampling.kinds import check_kinds
 from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.record_files import RecordFile
 
@@ -73,6 +74,7 @@ class Records:
         self._is_mapped = False
         self._arrays: Nest = None
         self._files: list[RecordFile] = []
+        check_kinds(data, "data")
         if is_source(data):
             self._source = data
             self._size = len(data)
@@ -236,7 +238,8 @@ def as_arrays(nest: Nest, name: str = "data") -> Nest:
 
     Raises:
         TypeError: A leaf is no array, or there is none.
-        ValueError: The entries of an array are not of a fixed size.
+        ValueError: The entries of an array are not of a fixed size, or a leaf
+            is ragged or sparse.
     """
 
     def array(path: str, leaf: Any) -> npt.NDArray[Any]:
@@ -244,11 +247,11 @@ def as_arrays(nest: Nest, name: str = "data") -> Nest:
             raise TypeError(
                 f"`{name}` must be an array or a nest (tuple, list, dict) of "
                 "arrays, or a source with `__len__` and `__getitem__`. "
-                f"Received: {type(leaf).__name__} at {path}. Make lists of "
-                "numbers arrays with np.asarray."
+                f"Received: {type(leaf).__name__} at {path}."
             )
         return as_array(leaf, name, path)
 
+    check_kinds(nest, name)
     arrays = mapped(array, nest)
     if not _nests.leaves(arrays):
         raise TypeError(

@@ -9,12 +9,12 @@ from keras_dp.keras_internals import takes_training
 from keras_dp.sampling import Sampler
 from keras_dp.training.advice.preconditions import (
     check_no_batching,
-    check_some_targets,
 )
 from keras_dp.training.checkpoints import (
     holds_plain_weights,
     mark_as_private,
 )
+from keras_dp.training.data.first_batch import check_some_targets
 from keras_dp.training.data.sampled_batches import batches_in_order
 from keras_dp.training.devices.cluster import ClusterModel
 

@@ -26,9 +26,9 @@ from keras_dp.spending.run import TrainingRun
 from keras_dp.training.advice.changed_weights import ReleasedWeights
 from keras_dp.training.advice.out_of_range import check_in_range
 from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
-from keras_dp.training.advice.preconditions import check_lengths
 from keras_dp.training.advice.settings_advice import advice, warn_of_loss
 from keras_dp.training.data.data_adapter import PhysicalStep
+from keras_dp.training.data.first_batch import check_batch
 from keras_dp.training.devices.workers import (
     FitTerms,
     check_agreement,
@@ -290,14 +290,7 @@ class TrainingLoop:
 
     def _checked_step(self, batch: PhysicalStep) -> TrainingStep:
         """Returns the steps for a batch, once the engine is checked on it."""
-        check_lengths(batch.data)
-        if batch.y is None:
-            raise ValueError(
-                "`y` must be given: the loss compares outputs with targets. "
-                "Received: y=None. Put targets beside the inputs, such as "
-                "PoissonBatches((x, y), ...). For an autoencoder, pass "
-                "PoissonBatches((x, x), ...)."
-            )
+        check_batch(*batch.data)
         step = self._built_step(batch)
         begins, self._is_begun = not self._is_begun, True
         if begins:

@@ -104,10 +104,10 @@ class Preparation(NamedTuple):
             found["validation_data"] = batches_in_order(
                 found["validation_data"]
             )
+        found["class_weight"] = None  # The adapter weighs the classes.
         if self.adapter.is_sampler:
-            # The sampler draws at random: Keras has nothing to shuffle. The
-            # adapter weighs the classes.
-            found |= {"shuffle": False, "class_weight": None}
+            # The sampler draws at random: Keras has nothing to shuffle.
+            found["shuffle"] = False
             if found.get("steps_per_epoch") is None:
                 found["steps_per_epoch"] = self.adapter.source.rounds_per_epoch
         return found

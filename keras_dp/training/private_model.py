@@ -16,7 +16,6 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import reduced_losses
 from keras_dp.gradients.unsupported.layers import check_model
 from keras_dp.keras_internals import (
-    build_from_batch,
     check_compiled,
     compiled_loss_of,
     fresh_copy_of,
@@ -52,9 +51,6 @@ from keras_dp.training.advice.preconditions import (
     check_no_batching,
     check_no_jit,
     check_optimizer,
-    check_some_finite,
-    check_some_targets,
-    check_target_shapes,
     check_trained,
     check_wrapped,
     invalid_validation_data,
@@ -63,8 +59,12 @@ from keras_dp.training.advice.preconditions import (
 )
 from keras_dp.training.advice.said import Said
 from keras_dp.training.advice.tuner_costs import warn_of_tuner
-from keras_dp.training.data.class_weights import with_class_weights
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
+from keras_dp.training.data.first_batch import (
+    build_and_check,
+    check_given,
+    check_some_targets,
+)
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import FitTerms
 from keras_dp.training.held_model import HeldModel
@@ -426,6 +426,7 @@ class PrivateModel(HeldModel):
             self.history = keras.callbacks.History()
             self.history.on_train_begin()
             return self.history  # As in Keras, all these epochs are over.
+        check_given(x=x, y=y, sample_weight=options.get("sample_weight"))
         ready = self._preparation(
             x,
             class_weight=options.get("class_weight"),
@@ -535,9 +536,7 @@ class PrivateModel(HeldModel):
         All batches until `compile` are one run of the ledger, with the details
         that came with the first of them.
         """
-        if class_weight is not None:
-            sample_weight = with_class_weights(y, sample_weight, class_weight)
-        ready = self._preparation(x)
+        ready = self._preparation(x, class_weight=class_weight)
         if ready.adapter.is_sampler:
             raise TypeError(
                 "`x` must be a batch of inputs. Received: a sampler. Pass "
@@ -601,13 +600,8 @@ class PrivateModel(HeldModel):
         """Builds what is not built from a batch; returns the compiled steps."""
         if self._step is None:
             with self.distribute_strategy.scope():
-                try:
-                    build_from_batch(self, batch.data)
-                except ValueError as error:
-                    check_target_shapes(error, batch.y)
-                    raise
+                build_and_check(self, batch)
                 check_trained(self.model)
-                check_some_finite(self.model, batch.x, batch.y, batch.mask)
                 self.build_optimizer()
                 self._step = TrainingStep(self.step_parts())
         self._step.check_unchanged(self.model, self.optimizer)

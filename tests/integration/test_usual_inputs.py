@@ -1,8 +1,11 @@
 """Data as users of Keras have it trains, or is refused with the remedy."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
+import scipy.sparse
 import tensorflow as tf
 from keras import layers
 
@@ -156,6 +159,98 @@ class TestWeights:
 
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
+    @pytest.mark.parametrize("kind", ["arrays", "data set", "sampler"])
+    def test_of_classes_that_are_left_out_are_1(self, kind) -> None:
+        x, y = data()
+        given = {
+            "arrays": (x, y),
+            "data set": (tf.data.Dataset.from_tensor_slices((x, y)).batch(60),),
+            "sampler": (samples((x, y)),),
+        }[kind]
+        found, expected = compiled(), compiled()
+        options = {"verbose": 0, "shuffle": False}
+        if kind == "arrays":
+            options["batch_size"] = RECORDS
+
+        found.fit(*given, class_weight={0: 3.0, 1: 2.0}, **options)
+        expected.fit(samples((x, y, np.array([3.0, 2.0, 1.0])[y])), verbose=0)
+
+        for one, other in zip(
+            found.get_weights(), expected.get_weights(), strict=True
+        ):
+            # float32 rounding of weights of order 1.
+            np.testing.assert_allclose(one, other, atol=2e-6)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [[1.0, 2.0], (1.0, 2.0), np.ones(2), "balanced", {"a": 1.0}, {0.5: 1}],
+        ids=["list", "tuple", "array", "balanced", "text", "half"],
+    )
+    def test_of_classes_have_whole_labels(self, wrong) -> None:
+        private = compiled()
+
+        with pytest.raises(TypeError, match="`class_weight` must map integer"):
+            private.fit(samples(data()), verbose=0, class_weight=wrong)
+
+        assert private.optimizer.ledger.runs == ()
+
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        ("name", "shape"),
+        [
+            ("records", ()),
+            ("columns", (1,)),
+            ("steps", (5,)),
+            ("steps in a column", (5, 1)),
+        ],
+    )
+    def test_are_of_records_or_of_entries(self, name, shape) -> None:
+        """Whatever they are of: the loss of a record is a mean over steps."""
+        x, y = data()
+        steps = np.stack([y] * 5, axis=1)
+        weights = np.linspace(0, 2, RECORDS).reshape(-1, *[1] * len(shape))
+        found, expected = (of_steps(cross_entropy()) for _ in range(2))
+
+        given = np.broadcast_to(weights, (RECORDS, *shape))
+        found.fit(samples((x, steps, given)), verbose=0)
+        given = np.broadcast_to(weights.reshape(-1, 1), (RECORDS, 5))
+        expected.fit(samples((x, steps, given)), verbose=0)
+
+        for one, other in zip(
+            found.get_weights(), expected.get_weights(), strict=True
+        ):
+            np.testing.assert_allclose(one, other, atol=2e-6)
+
+    @pytest.mark.parametrize("shape", [(3,), (5, 3), (1, 5)])
+    def test_of_anything_else_are_refused(self, shape) -> None:
+        x, y = data()
+        steps = np.stack([y] * 5, axis=1)
+        private = of_steps(cross_entropy())
+
+        with pytest.raises(ValueError, match=r"`sample_weight`.*\(64, 5\)"):
+            private.fit(
+                samples((x, steps, np.ones((RECORDS, *shape)))), verbose=0
+            )
+
+        assert private.optimizer.ledger.runs == ()
+
+    @pytest.mark.parametrize("kind", ["arrays", "sampler"])
+    @pytest.mark.parametrize("missing", [{"one"}, {"steps"}])
+    def test_of_each_output_are_needed(self, kind, missing) -> None:
+        x, y = data()
+        targets = {"one": y, "steps": np.stack([y] * 5, axis=1)}
+        weights = {k: np.ones(RECORDS) for k in targets.keys() - missing}
+        private = of_steps({name: cross_entropy() for name in targets})
+
+        given, options = (samples((x, targets, weights)),), {}
+        if kind == "arrays":
+            given, options = (x, targets), {"sample_weight": weights}
+
+        with pytest.raises(ValueError, match="`sample_weight` must be one arr"):
+            private.fit(*given, **options, verbose=0)
+
+        assert private.optimizer.ledger.runs == ()
+
     def test_of_classes_and_of_examples_are_one_too_many(self) -> None:
         x, y = data()
 
@@ -222,6 +317,7 @@ class TestALossThatIsNotReduced:
             # float32 rounding of weights of order 1.
             np.testing.assert_allclose(one, other, atol=2e-6)
 
+    @pytest.mark.full
     def test_is_so_for_each_of_several(self) -> None:
         x, y = data()
         targets = {"one": y, "steps": np.stack([y] * 5, axis=1)}
@@ -297,6 +393,94 @@ class TestAnIgnoredClass:
 
         with pytest.raises(GradientCheckError, match="mean or sum over ex"):
             of_steps(ignoring_and_coupling).fit(samples((x, y)), verbose=0)
+
+
+RAGGED = tf.ragged.constant([[1.0], [2.0, 3.0]] * (RECORDS // 2))
+SPARSE = tf.sparse.from_dense(data()[0])
+OF_SCIPY = scipy.sparse.csr_matrix(data()[0])
+UNUSUAL = {
+    "ragged": (RAGGED, r"dense.*to_tensor"),
+    "sparse": (SPARSE, r"dense.*tf\.sparse\.to_dense"),
+    "csr": (OF_SCIPY, r"dense.*toarray"),
+    "coo": (OF_SCIPY.tocoo(), r"dense.*toarray"),
+    "list": (data()[0].tolist(), r"array.*np\.asarray"),
+}
+SECRET = str(float(data()[0][0, 0]))[:6]
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+class TestDataThatIsNotDense:
+    def check(self, kind, name, run) -> None:
+        private = compiled()
+
+        with pytest.raises((TypeError, ValueError)) as error:
+            run(private)
+
+        assert re.match(
+            f"`{name}` must be .*{UNUSUAL[kind][1]}", str(error.value)
+        )
+        assert SECRET not in str(error.value)
+        assert "2." not in str(error.value)
+        assert private.optimizer.ledger.runs == ()
+
+    def test_is_refused_by_fit(self, kind) -> None:
+        given, (x, y) = UNUSUAL[kind][0], data()
+
+        self.check(kind, "x", lambda m: m.fit(given, y, verbose=0))
+        self.check(kind, "y", lambda m: m.fit(x, given, verbose=0))
+
+    def test_is_refused_by_train_on_batch(self, kind) -> None:
+        given, (x, y) = UNUSUAL[kind][0], data()
+
+        self.check(kind, "x", lambda m: m.train_on_batch(given, y))
+        self.check(kind, "y", lambda m: m.train_on_batch(x, given))
+
+    def test_is_refused_by_samplers(self, kind) -> None:
+        given, (_, y) = UNUSUAL[kind][0], data()
+
+        self.check(kind, "data", lambda _: samples((given, y)))
+        self.check(kind, "data", lambda _: samples(given))
+
+    def test_is_refused_in_data_sets(self, kind) -> None:
+        if kind not in ("ragged", "sparse"):
+            pytest.skip("A data set cannot hold it.")
+        slices = tf.data.Dataset.from_tensor_slices(
+            (UNUSUAL[kind][0], data()[1])
+        )
+
+        self.check(kind, "x", lambda m: m.fit(slices.batch(10), verbose=0))
+        self.check(
+            kind,
+            "dataset",
+            lambda _: PoissonBatches.from_dataset(
+                slices, sampling_probability=0.5
+            ),
+        )
+
+
+def test_generators_of_sparse_batches_show_none_of_it() -> None:
+    def batches():
+        while True:
+            yield OF_SCIPY[:10], data()[1][:10]
+
+    private = compiled()
+
+    with pytest.raises(ValueError, match="`x` must be dense"):
+        private.fit(batches(), steps_per_epoch=2, shuffle=False, verbose=0)
+
+    assert private.optimizer.ledger.runs == ()
+
+
+def test_a_data_set_of_unknown_rank_is_not_called_ragged() -> None:
+    def batches():
+        return iter([data()])
+
+    unknown = tf.data.Dataset.from_generator(
+        batches, output_types=(tf.float32, tf.int64)
+    )
+
+    with pytest.raises(ValueError, match=r"known rank.*tf\.ensure_shape"):
+        PoissonBatches.from_dataset(unknown, sampling_probability=0.5)
 
 
 class TestEvaluation:

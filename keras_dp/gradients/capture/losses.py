@@ -244,10 +244,14 @@ class BatchLosses(NamedTuple):
             loss weights.
         leaves_out: Whether a loss leaves out entries by a mask of its own, as
             it does for `ignore_class`.
+        shapes: For the path to each output with a loss, the shape of the
+            entries of the loss, `[batch, ...]`. Losses that do not say what
+            their entries are have none.
     """
 
     values: list[tf.Tensor]
     leaves_out: bool
+    shapes: dict[tuple[Any, ...], tf.TensorShape]
 
 
 def batch_losses(compiled_loss: Any, targets: Any, outputs: Any) -> BatchLosses:
@@ -259,23 +263,27 @@ def batch_losses(compiled_loss: Any, targets: Any, outputs: Any) -> BatchLosses:
         outputs: As in `example_losses`.
     """
     masked: list[bool] = []
+    shapes: dict[tuple[Any, ...], tf.TensorShape] = {}
 
-    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(
+        path: tuple[Any, ...], original: Callable[..., Any]
+    ) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             values = original(*arguments, **options)
             masked.append(mask_of(values) is not None)
+            shapes[path] = tf.convert_to_tensor(values).shape
             return values
 
         return call
 
     with contextlib.ExitStack() as stack:
-        for loss in losses_in(compiled_loss):
-            call = noting(loss.call)
+        for path, loss in losses_in(compiled_loss):
+            call = noting(path, loss.call)
             stack.enter_context(replaced_attribute(loss, "call", call))
         parts = stack.enter_context(_untracked(compiled_loss))
         total = compiled_loss(targets, outputs, None)
     values = list(map(tf.reduce_mean, parts or [total]))
-    return BatchLosses(values, any(masked))
+    return BatchLosses(values, any(masked), shapes)
 
 
 @contextlib.contextmanager
@@ -286,7 +294,7 @@ def summing(compiled_loss: Any) -> Iterator[None]:
         compiled_loss: As in `example_losses`.
     """
     with contextlib.ExitStack() as stack:
-        for loss in losses_in(compiled_loss):
+        for _, loss in losses_in(compiled_loss):
             stack.enter_context(replaced_attribute(loss, "reduction", "sum"))
         yield
 

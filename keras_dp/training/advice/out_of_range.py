@@ -36,6 +36,11 @@ _RULES = (
     (re.compile(r"indices.* is not in \[0, (\d+)\)"), _IDS),
 )
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+_GENERATED = (
+    "`x` must yield batches of one structure, of dense arrays. Received: a "
+    "batch that differs from the first. Give all of them the shapes and dtypes "
+    "of the first, along all axes but that of the batch."
+)
 # The operations that look up rows: the places of their table and their numbers.
 _LABELLING = "SparseSoftmaxCrossEntropyWithLogits"
 _LOOKUPS = {_LABELLING: (0, 1), "GatherV2": (0, 1)}
@@ -66,6 +71,8 @@ def check_in_range(error: tf.errors.InvalidArgumentError) -> None:
         ValueError: It is of ids or labels that are out of range.
     """
     text = str(error)
+    if "`generator` yielded an element" in text:  # It shows the element.
+        raise ValueError(_GENERATED) from None
     for words, message in _RULES:
         if found := words.search(text):
             node = _NODE.search(text)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -115,75 +114,6 @@ def check_counts(epochs: int, options: Mapping[str, Any]) -> None:
     _check.integer_at_least(0, initial_epoch=options.get("initial_epoch", 0))
 
 
-def check_some_targets(**named: Any) -> None:
-    """Raises for arrays or a data set of inputs alone, to be evaluated.
-
-    Args:
-        **named: What Keras takes, by the name of its argument.
-
-    Raises:
-        ValueError: It has no targets.
-    """
-    for name, data in named.items():
-        spec = data.element_spec if isinstance(data, tf.data.Dataset) else data
-        x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
-        if y is None and all(
-            hasattr(a, "shape") for a in keras.tree.flatten(x)
-        ):
-            raise ValueError(
-                f"`{name}` must come with targets: the loss compares outputs "
-                "with them. Received: inputs alone. Give the targets, too, "
-                "such as validation_data=(x, y) or evaluate(x, y). For an "
-                "autoencoder they are the inputs."
-            )
-
-
-def check_lengths(data: Any) -> None:
-    """Raises unless all leaves of a physical batch have the same length.
-
-    Args:
-        data: A nest of tensors `[batch, ...]` and `None`.
-
-    Raises:
-        ValueError: The first axes have different lengths, or one is missing.
-    """
-    lengths = {
-        tuple(leaf.shape)[:1]
-        for leaf in keras.tree.flatten(data)
-        if leaf is not None
-    }
-    if len(lengths) != 1:
-        raise ValueError(
-            "Inputs, targets and sample weights must have examples along their "
-            "first axis, and the same number of them. Received: the lengths "
-            f"{sorted(lengths)!r}. Give each of them one entry for each "
-            "example."
-        )
-
-
-def check_target_shapes(error: ValueError, y: Any) -> None:
-    """Raises in the place of an error of Keras's loss that has no remedy.
-
-    Args:
-        error: Any error while a model is built.
-        y: The targets, leaves `[batch, ...]`.
-
-    Raises:
-        ValueError: The loss cannot compare the targets with the outputs.
-    """
-    text = str(error)
-    if "target.shape=" in text or "node compile_loss/" in text:
-        shapes = [tuple(leaf.shape) for leaf in _leaves(y)]
-        raise ValueError(
-            "`y` must have a shape that goes with the loss: integer labels "
-            "[batch] with sparse_categorical_crossentropy, one-hot rows "
-            "[batch, classes] with categorical_crossentropy, and the shape of "
-            "the outputs with most other losses. Received: batches of shape "
-            f"{', '.join(map(str, shapes))}. Change the loss, or y. Keras "
-            f"says: {text}"
-        ) from None
-
-
 def invalid_validation_data(error: Exception) -> ValueError:
     """Returns what says that the model cannot be evaluated.
 
@@ -201,74 +131,6 @@ def invalid_validation_data(error: Exception) -> ValueError:
         "`validation_data` must be data that the model can be evaluated on, "
         f"like that on which it is trained. No round ran. Received: {said}"
     )
-
-
-def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
-    """Raises for text that must be numbers, and if no record is finite.
-
-    All of them would count as zero, and rounds release nothing but noise.
-
-    Args:
-        model: The user's model, built.
-        x: Its inputs, leaves `[batch, ...]`.
-        y: The targets.
-        mask: Which rows are records, `[batch]`, or `None` for all.
-
-    Raises:
-        PrivateTrainingError: Each record has a number that is not finite in its
-            inputs or targets, and none has finite targets and outputs.
-        ValueError: The targets are text, or the inputs are and the model takes
-            numbers.
-    """
-    if _has_text(x):
-        try:
-            model(x)
-        except tf.errors.UnimplementedError as error:
-            if "string" not in error.message:
-                raise
-            raise ValueError(
-                "`x` must hold numbers for this model. Received: text. Number "
-                "the values, such as by np.unique(x, return_inverse=True), or "
-                "begin the model with StringLookup or TextVectorization."
-            ) from None
-    if _has_text(y):
-        raise ValueError(
-            "`y` must hold numbers. Received: targets of text. Number the "
-            "classes, such as by np.unique(y, return_inverse=True)."
-        )
-    rows = keras.tree.flatten(x)[0].shape[0]
-    real = np.ones(rows, bool) if mask is None else np.asarray(mask)
-    if not real.any() or (real & _finite_rows((x, y), rows)).any():
-        return
-    # A layer of the model may deal with missing values.
-    if (real & _finite_rows((model(x), y), rows)).any():
-        return
-    raise PrivateTrainingError(
-        "`x` must have records that are finite. Received: a first batch of "
-        "which each record has a NaN or an infinity in its inputs or targets. "
-        "Such records count as zero, so that epsilon would be spent on noise "
-        "alone. No round ran. Look at the columns of the data: "
-        "np.isfinite(x).all(axis=0)."
-    )
-
-
-def _has_text(nest: Any) -> bool:
-    return any(tf.as_dtype(leaf.dtype) == tf.string for leaf in _leaves(nest))
-
-
-def _leaves(nest: Any) -> list[Any]:
-    return [leaf for leaf in keras.tree.flatten(nest) if leaf is not None]
-
-
-def _finite_rows(nest: Any, rows: int) -> np.ndarray:
-    """Returns which rows have only finite numbers, `[rows]`."""
-    finite = np.ones(rows, bool)
-    for leaf in _leaves(nest):
-        if not tf.as_dtype(leaf.dtype).is_floating:
-            continue
-        each = tf.reshape(tf.math.is_finite(leaf), [rows, -1])
-        finite &= tf.reduce_all(each, axis=1).numpy()
-    return finite
 
 
 def check_unit(

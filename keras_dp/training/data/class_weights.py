@@ -1,11 +1,40 @@
 """The weight of an example by its label, as in Keras's `class_weight`."""
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from keras_dp import _check
+
+
+def check_class_weight(class_weight: Any) -> None:
+    """Raises unless it maps integer labels to numbers.
+
+    Raises:
+        TypeError: It is no such mapping.
+        ValueError: A weight is not finite, or negative.
+    """
+    if isinstance(class_weight, Mapping) and all(
+        isinstance(label, numbers.Real) and float(label).is_integer()
+        for label in class_weight
+    ):
+        _check.finite_non_negative(
+            **{
+                f"class_weight[{label:g}]": weight
+                for label, weight in class_weight.items()
+            }
+        )
+        return
+    raise TypeError(
+        "`class_weight` must map integer labels to numbers, such as {0: 1.0, "
+        f"1: 5.0}}. Received: {_check.shown(class_weight)}. Of a list make "
+        "dict(enumerate(...)). Choose weights that tell nothing of the records:"
+        " their own counts are no public numbers."
+    )
 
 
 def with_class_weights(

@@ -18,11 +18,16 @@ from keras_dp.ledger import (
 )
 from keras_dp.optimizers.record_batch import Grouping
 from keras_dp.sampling import Sampler, pipelines
+from keras_dp.sampling.kinds import check_kinds
 from keras_dp.sampling.sampler import Pass
-from keras_dp.training.data.class_weights import with_class_weights
+from keras_dp.training.data.class_weights import (
+    check_class_weight,
+    with_class_weights,
+)
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
 from keras_dp.training.data.sampled_batches import SampledBatches
 
+_PARTS = ("x", "y", "sample_weight")
 # Stages of data sets in which the contents of a record can decide in which
 # batch others stand.
 _BY_CONTENTS = ("GroupByWindow", "Filter", "TakeWhile")
@@ -85,15 +90,16 @@ class DataAdapter:
 
     Attributes:
         source: The argument `x` of `fit`.
-        class_weight: The weight of each label if the source is a sampler, else
-            `None`: Keras itself weights other data.
+        class_weight: The weight of each label, `None` for none.
     """
 
     def __init__(
         self, source: Any, class_weight: Mapping[int, float] | None = None
     ) -> None:
         self.source = source
-        self.class_weight = class_weight if self.is_sampler else None
+        self.class_weight = class_weight
+        if class_weight is not None:
+            check_class_weight(class_weight)
         if self.is_sampler:
             check_keeps_rows_apart(source.functions, "dataset")
         elif isinstance(source, tf.data.Dataset):
@@ -214,9 +220,11 @@ class DataAdapter:
     def step_from(self, data: Any) -> PhysicalStep:
         """Returns the physical batch that the iterator yielded as `data`."""
         if not self.is_sampler:
-            x, y, weight = map(
-                _tensors, keras.utils.unpack_x_y_sample_weight(data)
-            )
+            given = keras.utils.unpack_x_y_sample_weight(data)
+            for name, part in zip(_PARTS, given, strict=True):
+                check_kinds(part, name)
+            x, y, weight = map(_tensors, given)
+            weight = self._weighed(y, weight)
             return PhysicalStep(
                 x, y, weight, None, True, self.unverified, self.unverified
             )
@@ -226,18 +234,21 @@ class DataAdapter:
             self._batches.structure, list(leaves)
         )
         x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
-        if self.class_weight is not None:
-            weight = with_class_weights(y, weight, self.class_weight)
         return PhysicalStep(
             x,
             y,
-            weight,
+            self._weighed(y, weight),
             mask,
             bool(ends_sample),
             self.source.sampling_of(of),
             self.source.sampling_of(of.next_round()),
             None if self.rounds_per_pass is None else of.rounds_left,
         )
+
+    def _weighed(self, y: Any, weight: Any) -> Any:
+        if self.class_weight is None:
+            return weight
+        return with_class_weights(y, weight, self.class_weight)
 
 
 def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:

@@ -21,7 +21,7 @@ from keras_dp.training.data.augmentation import Augmentation, mixing
 
 # Seeds of 30 bits leave room to count up.
 _SEED_BITS = 2**30 - 1
-# Numbers of records of which one is changed, to see whether the others stay what
+# Numbers of records, of which one is changed to see whether the others stay as
 # they are. An axis can be as long as one of them by chance.
 _COMPARED = (4, 13)
 

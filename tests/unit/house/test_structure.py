@@ -207,7 +207,10 @@ FLOORS = {
         "cli",
     ],
     "sampling": [
-        "aligned columns nests pipelines prefetch random_words record_files",
+        (
+            "aligned columns kinds nests pipelines prefetch random_words "
+            "record_files"
+        ),
         (
             "array_shards bernoulli_draw random_rows random_subset "
             "record_source tfrecord_shards units"
