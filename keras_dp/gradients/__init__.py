@@ -14,6 +14,7 @@ from keras_dp.gradients.checks.adapted_layers import (
     AdaptedLayer,
     adapted_layers,
 )
+from keras_dp.gradients.checks.fixed_rows import naming_fixed_rows
 from keras_dp.gradients.checks.self_check import check_loss_splits, self_check
 from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
 from keras_dp.gradients.records.records import GradientRecords, ZeroRecords
@@ -42,6 +43,7 @@ __all__ = [
     "check_loss_splits",
     "example_losses",
     "layers_without_rule",
+    "naming_fixed_rows",
     "reduced_losses",
     "self_check",
     "summing",

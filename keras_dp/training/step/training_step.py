@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.gradients import trained_normalizations
+from keras_dp.gradients import naming_fixed_rows, trained_normalizations
 from keras_dp.keras_internals import (
     learning_rate_of,
     optimizers_in,
@@ -120,7 +120,8 @@ class TrainingStep:
 
     def check(self, step: PhysicalStep) -> None:
         """Checks the engine on a batch, as `EngineCheck` does."""
-        self._check.run(step)
+        with naming_fixed_rows(self.model, step.x):
+            self._check.run(step)
 
     def prepare(
         self, step: PhysicalStep, kind: BatchKind, planned: Event
