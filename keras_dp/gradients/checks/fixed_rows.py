@@ -21,7 +21,7 @@ _TRIED = (1013, 1019)
 
 
 class _Called:
-    """What the layers of a model did in one call.
+    """The calls of the layers of a model, in one call of the model.
 
     Attributes:
         failed: The first layer or operation whose own call raised, and the

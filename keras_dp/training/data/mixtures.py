@@ -21,7 +21,7 @@ from keras_dp.keras_internals import (
     registered_functions,
     trace_of,
 )
-from keras_dp.sampling.pipelines import Function, refusal
+from keras_dp.sampling.pipelines import Function, kinds_in, refusal
 
 # The rows of a batch that is tried, and the length of other axes, where a
 # pipeline does not know them.
@@ -37,7 +37,8 @@ _APART: weakref.WeakSet[Any] = weakref.WeakSet()
 def check_keeps_rows_apart(functions: Iterable[Function], name: str) -> None:
     """Raises if a function of batches mixes their rows.
 
-    Functions that cannot be tried, such as those of text, are not refused.
+    Functions that cannot be tried, such as those of text or of Python, are not
+    refused.
 
     Args:
         functions: The functions of a pipeline.
@@ -146,6 +147,8 @@ def _mixes(graph: Any) -> bool:
     shapes, given = _shapes(graph), _given(graph)
     if not shapes or any(x.dtype == tf.string for x in given):
         return False
+    if any("PyFunc" in kind for kind in kinds_in(graph)):
+        return False  # Python may do anything with such numbers.
     first, second = zip(*map(_pair, given, shapes), strict=True)
     rows = max(shape[0] for shape in shapes if shape)
     try:
@@ -203,7 +206,8 @@ def _run(graph: Any, arguments: Any, seed: int) -> list[np.ndarray]:
             if value.dtype.is_integer:  # It may be the state of a seed.
                 variable.assign(value + tf.cast(seed, value.dtype))
         leaves = list(map(tf.constant, arguments))
-        with registered_functions(definition.library.function), as_written():
+        functions = definition.library.function
+        with tf.device("CPU:0"), registered_functions(functions), as_written():
             return [np.asarray(x) for x in trace_of(run, *leaves)(*leaves)]
     finally:
         for variable, value in before:
