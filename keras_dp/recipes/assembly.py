@@ -29,8 +29,8 @@ class Assembled(NamedTuple):
 
     Attributes:
         model: The private model, with samples and epochs, without a target.
-        rate: What was done about the learning rate, for a person; `None` if
-            that was said by the caller.
+        rate: A sentence on the learning rate that was chosen or kept; `None`
+            if the caller chose it.
         averaged: Over how many rounds weights are averaged, `None` if that was
             not chosen here.
     """

@@ -59,7 +59,7 @@ def fit_callbacks(
     if isinstance(ledger, PrivacyLedger):
         own.append(EpsilonProgress(ledger, delta, rounds_left))
     own.append(AveragedWeights(optimizer))
-    # What this callback does, and it rounds the weights on the way.
+    # `AveragedWeights` stands in its place, and does not round the weights.
     swaps = keras.callbacks.SwapEMAWeights
     return [*own, *(x for x in _listed(given) if not isinstance(x, swaps))]
 
@@ -85,7 +85,7 @@ def warn_of_decisions(given: Any) -> None:
             )
 
 
-# What a callback of the user does to a training, by the names in its code.
+# Names in the code of a callback that changes how a training goes on.
 _DEEDS = frozenset(
     ("stop_training", "learning_rate", "set_weights", "load_weights", "assign")
 )
