@@ -727,7 +727,7 @@ class PrivateModel(HeldModel):
         check_ranges(self.model, loss, x, y)
         data = options.get("validation_data")
         alone = Replicas(self.distribute_strategy).workers == 1
-        # What can be read but once is left to the end of the epoch.
+        # An iterator can be read but once, at the end of the epoch.
         if data is None or isinstance(data, Iterator) or not alone:
             return
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)

@@ -118,8 +118,8 @@ def invalid_validation_data(error: Exception) -> ValueError:
     """Returns what says that the model cannot be evaluated.
 
     Args:
-        error: What evaluating one batch raised. The text of an error of
-            TensorFlow may hold values, and is left out.
+        error: The error that one batch raised. An error of TensorFlow may show
+            values, so that its text is left out.
     """
     said = str(error)
     if isinstance(error, tf.errors.OpError):

@@ -128,8 +128,8 @@ class TrainingStep:
     ) -> None:
         """Traces all that a sample of such batches runs, and runs none of it.
 
-        What is wrong with the model, its loss or its metrics shows here, before
-        the ledger holds a round.
+        An error of the model, its loss or its metrics shows here, before the
+        ledger holds a round.
 
         Args:
             step: The batch.
