@@ -138,6 +138,19 @@ class TestFit:
 
         assert not own.runs
 
+    @pytest.mark.full
+    def test_asks_xla_first(self) -> None:
+        own = ledger()
+        private = compiled(own, jit_compile=True)
+        private.model.layers[-1].activation = lambda values: (
+            values + 0 * tf.strings.to_number(tf.strings.as_string(values))
+        )
+
+        with pytest.raises(ValueError, match="`jit_compile` must be False"):
+            private.fit(X, Y, verbose=0)
+
+        assert not own.runs
+
 
 class TestOneBatch:
     def test_may_have_a_metric_of_several_numbers(self) -> None:

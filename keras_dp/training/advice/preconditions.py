@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -298,6 +299,30 @@ def check_compiled_steps(options: dict[str, Any]) -> None:
             "recorded one by one, and nothing is gained by finding a best "
             f"number. Received: steps_per_execution={count!r}. Leave it out."
         )
+
+
+def check_compiles(core: Any, arguments: tuple[Any, ...]) -> None:
+    """Raises if XLA lacks an operation of a step, on machines without a GPU.
+
+    Args:
+        core: A function with `jit_compile=True`.
+        arguments: Its arguments.
+
+    Raises:
+        ValueError: XLA cannot compile it.
+    """
+    if tf.config.list_physical_devices("GPU"):
+        return
+    try:
+        core.experimental_get_compiler_ir(*arguments)(stage="hlo")
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        lacking = re.search(r"XLA_CPU_JIT: ([^(]+) \(", str(error))
+        if lacking is not None:
+            raise ValueError(
+                "`jit_compile` must be False for this model. Received: "
+                "jit_compile=True, and an operation that XLA does not have: "
+                f"{lacking[1]}. No round ran."
+            ) from None
 
 
 def check_no_jit(options: dict[str, Any]) -> None:

@@ -17,7 +17,10 @@ from keras_dp.keras_internals import (
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import Event
-from keras_dp.training.advice.preconditions import check_created_in
+from keras_dp.training.advice.preconditions import (
+    check_compiles,
+    check_created_in,
+)
 from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.metrics.example_metrics import set_masks
 from keras_dp.training.step.batch_computation import BatchComputation, BatchKind
@@ -56,6 +59,7 @@ class TrainingStep:
         # By kind of batch, nest and shapes; and that of the release.
         self._traces: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._functions: dict[Any, Any] = {}
+        self._compiled_cores: dict[BatchKind, Any] = {}
         optimizer = parts.optimizer
         parts.side_queries.check_names(optimizer.public_metrics())
         replicas = parts.options.replicas
@@ -138,9 +142,12 @@ class TrainingStep:
         """
         if self._parts.options.run_eagerly:
             return
-        self._traced(step, kind, planned)
+        before = len(self._traces)
+        _, arguments = self._traced(step, kind, planned)
         if not kind.is_whole:
             self._release(planned)
+        if kind in self._compiled_cores and len(self._traces) > before:
+            check_compiles(self._compiled_cores[kind], arguments)
 
     def run(
         self,
@@ -265,6 +272,7 @@ class TrainingStep:
 
         if self._parts.options.jit_compile:
             core = tf.function(core, jit_compile=True, autograph=False)
+            self._compiled_cores[kind] = core
 
         def step(x: Any, y: Any, weight: Any, mask: Any, more: Any) -> Any:
             # XLA does not compile the metrics: shapes of batches without
