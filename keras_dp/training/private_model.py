@@ -409,7 +409,7 @@ class PrivateModel(HeldModel):
             BudgetExceededError: The target or the account leaves no room for a
                 single round.
             ValueError: A number of epochs, steps or rows is not a possible one.
-                Or an option does not go with a sampler, or its records hold no
+                Or an option does not go with a sampler, or records hold no
                 targets. Or the ledger has several accounts, and `run`
                 names none of them.
         """
@@ -435,7 +435,6 @@ class PrivateModel(HeldModel):
         )
         if self._side_queries.metrics is None:
             warn_of_decisions(callbacks)
-        ready.adapter.check_targets()
         if ready.adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
         options = ready.keras_options(options)

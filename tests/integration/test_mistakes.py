@@ -323,7 +323,7 @@ FITS = [
     (
         lambda: fit(private(), samples(X)),
         ValueError,
-        r"`x` must be .*PoissonBatches\(\(x, x\)",
+        r"`y` must be given.*PoissonBatches\(\(x, x\)",
     ),
     (lambda: fit(private(), X), ValueError, "`y` must be given"),
     (lambda: fit(private(), X, Y[:-1]), ValueError, "same number of samples"),

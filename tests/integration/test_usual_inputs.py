@@ -471,6 +471,34 @@ def test_generators_of_sparse_batches_show_none_of_it() -> None:
     assert private.optimizer.ledger.runs == ()
 
 
+def test_generators_of_lists_show_none_of_them() -> None:
+    x, y = data()
+
+    def batches():
+        while True:
+            yield x[:10].tolist(), y[:10]
+
+    with pytest.raises(TypeError, match=r"`x` must be an array") as error:
+        compiled().fit(batches(), steps_per_epoch=2, shuffle=False, verbose=0)
+
+    assert SECRET not in str(error.value)
+
+
+def test_a_generator_that_goes_on_with_text_shows_none_of_it() -> None:
+    x, y = data()
+
+    def batches():
+        yield x[:10], y[:10]
+        yield x[:10], y[:10]
+        while True:
+            yield np.full((10, 4), "secret"), y[:10]
+
+    with pytest.raises(ValueError, match="batches of one structure") as error:
+        compiled().fit(batches(), steps_per_epoch=9, shuffle=False, verbose=0)
+
+    assert "secret" not in str(error.value)
+
+
 def test_a_data_set_of_unknown_rank_is_not_called_ragged() -> None:
     def batches():
         return iter([data()])

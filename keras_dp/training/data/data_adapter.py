@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -107,6 +108,9 @@ class DataAdapter:
                 source, "x", is_batched=True, once=False
             )
             check_keeps_rows_apart(functions, "x")
+        elif isinstance(source, types.GeneratorType):
+            # Keras shows the entries of the lists that it does not take.
+            self.source = (_checked(batch) for batch in source)
 
     @property
     def is_sampler(self) -> bool:
@@ -149,25 +153,6 @@ class DataAdapter:
     def unit(self) -> str:
         """The unit that is drawn: "example", "microbatch" or "user"."""
         return str(self.source.unit) if self.is_sampler else "example"
-
-    def check_targets(self) -> None:
-        """Raises for a sampler whose records hold no targets.
-
-        Raises:
-            ValueError: The records of the sampler hold no targets.
-        """
-        if not self.is_sampler:
-            return
-        structure = self._batches.structure
-        _, y, _ = keras.utils.unpack_x_y_sample_weight(structure)
-        if y is None:
-            raise ValueError(
-                "`x` must be a sampler of (inputs, targets) or (inputs, "
-                "targets, sample_weight): the loss compares outputs with "
-                f"targets. Received: records of {structure!r}. Put the targets "
-                "beside the inputs, such as PoissonBatches((x, y), ...). For "
-                "an autoencoder, PoissonBatches((x, x), ...) makes no copy."
-            )
 
     @property
     def population_size(self) -> int | None:
@@ -220,9 +205,7 @@ class DataAdapter:
     def step_from(self, data: Any) -> PhysicalStep:
         """Returns the physical batch that the iterator yielded as `data`."""
         if not self.is_sampler:
-            given = keras.utils.unpack_x_y_sample_weight(data)
-            for name, part in zip(_PARTS, given, strict=True):
-                check_kinds(part, name)
+            given = keras.utils.unpack_x_y_sample_weight(_checked(data))
             x, y, weight = map(_tensors, given)
             weight = self._weighed(y, weight)
             return PhysicalStep(
@@ -327,6 +310,14 @@ def _content(entry: tf.Tensor) -> bytes:
     if entry.dtype == tf.string:
         return repr(np.asarray(entry).tolist()).encode()
     return bytes(np.asarray(entry).tobytes())
+
+
+def _checked(batch: Any) -> Any:
+    """Returns a batch of the caller, unless it is of a kind that is refused."""
+    given = keras.utils.unpack_x_y_sample_weight(batch)
+    for name, part in zip(_PARTS, given, strict=True):
+        check_kinds(part, name)
+    return batch
 
 
 def _tensors(part: Any) -> Any:

@@ -138,9 +138,9 @@ def check_batch(x: Any, y: Any, sample_weight: Any) -> None:
     if y is None:
         raise ValueError(
             "`y` must be given: the loss compares outputs with targets. "
-            "Received: y=None. Put targets beside the inputs, such as "
-            "PoissonBatches((x, y), ...). For an autoencoder, pass "
-            "PoissonBatches((x, x), ...)."
+            "Received: inputs alone. Put targets beside the inputs, such as "
+            "PoissonBatches((x, y), ...). For an autoencoder, "
+            "PoissonBatches((x, x), ...) makes no copy."
         )
 
 
