@@ -15,6 +15,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     Selected,
 )
 from keras_dp.accountants.normalize.normalize import normalized
+from keras_dp.accountants.normalize.readings import readings
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.slack import sampled_as_slack, split
 from keras_dp.errors import UnsupportedEventError
@@ -219,6 +220,10 @@ class Accountant(abc.ABC):
             return slack.epsilon(
                 float(delta), lambda left: self.epsilon_of(rest, left)
             )
+        both = readings(rounds)
+        if len(both) > 1:
+            some = filter(self.supports, both)
+            return min(self.epsilon_of(each, delta) for each in some)
         fewer = few_kinds(rounds).upper
         drawn, undrawn = sampled_as_slack(rounds)
         if not drawn:
@@ -249,6 +254,10 @@ class Accountant(abc.ABC):
             return slack.delta(
                 float(epsilon), lambda at: self.delta_of(rest, at)
             )
+        both = readings(rounds)
+        if len(both) > 1:
+            some = filter(self.supports, both)
+            return min(self.delta_of(each, epsilon) for each in some)
         fewer = few_kinds(rounds).upper
         found = min(1.0, self._delta(fewer, float(epsilon)))
         drawn, undrawn = sampled_as_slack(rounds)

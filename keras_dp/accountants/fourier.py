@@ -14,7 +14,7 @@ from keras_dp.accountants.accountant import (
     check_delta,
     has_bare_sum,
 )
-from keras_dp.accountants.compose import choose
+from keras_dp.accountants.compose import choose, told_rounds
 from keras_dp.accountants.compose.directions import Direction, directions
 from keras_dp.accountants.compose.grid import allocation
 from keras_dp.accountants.groups import Group
@@ -34,6 +34,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     Selected,
     WithReplacementGaussian,
 )
+from keras_dp.accountants.normalize.readings import readings
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.slack import sampled_as_slack, split
@@ -94,9 +95,10 @@ class Bounds(_Interval):
         lower: The lower bound.
         upper: The upper bound.
         method: The method that gave the upper bound: "closed form", "line
-            integral", or "convolution of likelihood ratios"; or "Rényi
-            divergence" or "bound by moments", if the others do not
-            apply or give a larger bound. A remark in parentheses may follow.
+            integral", "convolution of likelihood ratios", or "sum over the
+            rounds that drew a record"; or "Rényi divergence" or "bound by
+            moments", if the others do not apply or give a larger bound. A
+            remark in parentheses may follow.
 
     >>> bounds = Bounds(1.0, 1.5)
     >>> bounds.upper - bounds.lower
@@ -144,8 +146,10 @@ class Fourier(Accountant):
     "Exact" bounds are apart by at most the share `relative_width` of epsilon,
     or of the logarithm of delta. The exception are rounds with a tiny sampling
     probability, where a few large losses decide: bounds on a grid are mostly
-    1 % apart (docs/accounting.md, section 9). `Bounds.method` says which method
-    gave the upper bound.
+    1 % apart (docs/accounting.md, section 9). So are those of rounds with a
+    noise multiplier up to 0.1 whose epsilon is in the hundreds or more, and
+    which tell in which of them the record was. `Bounds.method` says which
+    method gave the upper bound.
 
     In a ledger with slack (see `mechanisms.Slack`), the upper bound includes
     the slack, and the lower bound is for the mechanisms alone.
@@ -370,6 +374,10 @@ class _EpsilonAt:
         """Returns the lower bound of a release with a chance, from its own."""
         return lower
 
+    def told(self, rounds: FewKinds) -> tuple[float, float] | None:
+        """Returns bounds where there is next to no noise, else `None`."""
+        return told_rounds.epsilon_bounds(rounds, self.delta)
+
     def above(self, direction: Direction, certain: float) -> choose.Found:
         """Returns bounds on the dominating pair of a direction.
 
@@ -475,6 +483,10 @@ class _DeltaAt:
     def by_chance(self, lower: float, chance: float) -> float:
         return lower * chance
 
+    def told(self, rounds: FewKinds) -> tuple[float, float] | None:
+        found = told_rounds.log_delta_bounds(rounds, self.epsilon)
+        return found and (math.exp(found[0]), math.exp(found[1]))
+
     def above(self, direction: Direction, certain: float) -> choose.Found:
         return choose.log_deltas(
             direction.upper,
@@ -557,6 +569,11 @@ def _bounds(question: _Question, rounds: _Rounds) -> Bounds:
     Where sampled rounds hardly ever draw the changed record, the others with
     the chance that one does may give a smaller upper bound.
     """
+    both = readings(rounds)
+    if len(both) > 1:
+        found = [_bounds(question, each) for each in both]
+        best = min(found, key=lambda each: each.upper)
+        return Bounds(max(each.lower for each in found), *best[1:], best.method)
     drawn, others = sampled_as_slack(rounds)
     rest = question.undrawn(drawn.delta_p) if drawn else None
     if drawn is None or rest is None:
@@ -564,14 +581,14 @@ def _bounds(question: _Question, rounds: _Rounds) -> Bounds:
     most, method = question.drawn(0.0, drawn.delta_p), choose.CLOSED_FORM
     if not others and not most:
         return Bounds(0.0, 0.0)
-    found = _composed(question, rounds)
-    if others and most < found.upper:
+    whole = _composed(question, rounds)
+    if others and most < whole.upper:
         of_others = _composed(rest, others)
         most = question.drawn(of_others.upper, drawn.delta_p)
         method = of_others.method
-    if most >= found.upper:
-        return found
-    return Bounds(min(found.lower, most), most, method)
+    if most >= whole.upper:
+        return whole
+    return Bounds(min(whole.lower, most), most, method)
 
 
 def _upper(question: _Question, rounds: _Rounds) -> float:
@@ -589,6 +606,8 @@ def _composed(question: _Question, rounds: _Rounds) -> Bounds:
         return _searched(question, rounds)
     if _has_allocation(rounds):
         return _allocated(question, rounds)
+    if (told := question.told(few_kinds(rounds))) is not None:
+        return Bounds(*told, told_rounds.METHOD)
     if not _is_in_reach(rounds):
         return Bounds(0.0, question.by(_MOMENTS, rounds), RENYI)
     upper, method = 0.0, choose.CLOSED_FORM

@@ -28,8 +28,12 @@ _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e12
 MOST_ROUNDS = 10**12
 # With more kinds of rounds, a search with a few kinds comes first.
 _MANY_KINDS, _FEW_KINDS = 48, 16
-# The relative width of the first search, well within the promised 1e-6.
-_QUICK_WIDTH = 3e-7
+# The relative width of the first search, in units of the precision.
+_QUICK_WIDTH = 3.0
+# From here on a target, or a delta, protects hardly anyone. Bounds take longer
+# there, and noise that is right to four digits will do.
+_LARGE_TARGET, _LARGE_DELTA = 100.0, 0.1
+_ROUGH, _MOST_DELTA = 1e-4, 0.5
 # A ledger holds noise and bound; their quotient is a scale of so many digits.
 _DIGITS = decimal.Context(prec=12, rounding=decimal.ROUND_CEILING)
 
@@ -50,12 +54,13 @@ def calibrate_noise(
     Guarantee: each round releases one Gaussian sum over a Poisson sample. For
     `ledger` followed by `rounds` such rounds with the returned noise
     multiplier, `accountant` reports at most `target_epsilon` at `delta`. It
-    reports at least `(1 - 1e-6) target_epsilon`, unless its epsilon jumps there
-    or the returned value is 1e-4, the least that is searched.
+    reports at least `(1 - 1e-6) target_epsilon`, or `1 - 1e-3` of it by
+    `Fourier` for a target above 100 or a delta above 0.1, unless its epsilon
+    jumps there or the returned value is 1e-4, the least that is searched.
 
     Args:
         target_epsilon: > 0.
-        delta: In (0, 1).
+        delta: In (0, 0.5].
         sampling_probability: The probability that a round samples a record,
             in (0, 1].
         rounds: >= 1.
@@ -106,7 +111,7 @@ def calibrate_scale(
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
     units: int = 1,
-    precision: float = PRECISION,
+    precision: float | None = None,
 ) -> float:
     """Returns the least noise scale for which a ledger meets a target.
 
@@ -119,7 +124,7 @@ def calibrate_scale(
             a Round and its count. A larger scale must never give a larger
             epsilon.
         target_epsilon: > 0.
-        delta: In (0, 1).
+        delta: In (0, 0.5].
         ledger: Rounds that are already spent. They count towards the target.
         accountant: By default, the tightest that can replay the ledger.
         neighbours: The adjacency relation. By default, the strongest that
@@ -127,7 +132,8 @@ def calibrate_scale(
         units: The number of units that the target protects together, >= 1. A
             unit has `rows_per_unit` records if `ledger` says so, else one.
         precision: Which share of the target epsilon may be left, > 0. Where an
-            epsilon takes seconds, a larger share saves most of them.
+            epsilon takes seconds, a larger share saves most of them. `None`
+            stands for that of `calibrate_noise`.
 
     Returns:
         The scale, at least 1e-4. It is 1e-4 if that meets the target.
@@ -149,12 +155,17 @@ def calibrate_scale(
     """
     check_target(target_epsilon, delta)
     _check.integer_at_least(1, units=units)
-    _check.finite_positive(precision=precision)
+    if precision is not None:
+        _check.finite_positive(precision=precision)
     held = replay_of(ledger)
     # The rounds at scale 1 decide on the accountant and the adjacency relation.
     first = held.plus(rounds_for(1.0))
     relation = first.relation(neighbours)
     accountant = accountant or first.accountant(relation)
+    if precision is None:
+        is_large = target_epsilon > _LARGE_TARGET or delta > _LARGE_DELTA
+        is_rough = is_large and isinstance(accountant, Fourier)
+        precision = _ROUGH if is_rough else PRECISION
 
     def epsilon(by: Accountant, log_scale: float) -> float:
         return held.plus(rounds_for(_scale(log_scale))).epsilon(
@@ -194,6 +205,7 @@ def calibrate_scale(
         functools.partial(search, start=start),
         accountant,
         target_epsilon,
+        precision,
     )
     if isinstance(found, Unreachable):
         raise CalibrationError(
@@ -208,14 +220,32 @@ def calibrate_scale(
 
 
 def check_target(target_epsilon: float, delta: float) -> None:
-    """Raises unless epsilon is > 0, and delta in (0, 1)."""
+    """Raises unless epsilon is > 0, and delta in (0, 0.5].
+
+    With a larger one a mechanism may publish a record more often than not.
+    """
     _check.finite_positive(target_epsilon=target_epsilon)
     check_target_delta(delta)
+    if delta > _MOST_DELTA:
+        raise ValueError(
+            "`delta` of a target must be at most 0.5. Received: "
+            f"delta={delta!r}.{CHOOSE_DELTA}"
+        )
 
 
 def check_target_delta(delta: float) -> None:
     """Raises unless delta is in (0, 1)."""
     _check.share("(0, 1)", CHOOSE_DELTA, delta=delta)
+
+
+def check_below_share_of(units: int, delta: float) -> None:
+    """Raises unless delta is less than 1 over the number of units."""
+    if delta * units >= 1:
+        raise ValueError(
+            f"`delta` must be less than 1/N for N = {units:,} records or units:"
+            " a larger one allows a mechanism that publishes one of them. "
+            f"Received: delta={delta!r}. Leave it out, or take N^-1.1."
+        )
 
 
 def _scale(log_scale: float) -> float:
@@ -235,6 +265,7 @@ def searched(
     search: Callable[[Callable[[_Parameter], float]], _Parameter | Unreachable],
     accountant: Accountant,
     target_epsilon: float,
+    precision: float = PRECISION,
 ) -> _Parameter | Unreachable:
     """Returns a parameter at which an accountant reports at most the target.
 
@@ -242,7 +273,7 @@ def searched(
     time. Where bounds cannot be narrow, the narrow bound may be the larger one.
     """
     if accountant == Fourier():
-        quick = Fourier(relative_width=_QUICK_WIDTH)
+        quick = Fourier(relative_width=_QUICK_WIDTH * precision)
         found = search(functools.partial(epsilon, quick))
         if isinstance(found, Unreachable) or (
             epsilon(accountant, found) <= target_epsilon

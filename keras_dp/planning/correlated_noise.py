@@ -69,7 +69,7 @@ def plan_correlated_noise(
         sampling_probability: The expected size of a sample over the number of
             records, in (0, 1].
         target_epsilon: > 0.
-        delta: In (0, 1).
+        delta: In (0, 0.5].
         bands: Which numbers of bands are tried, each >= 1. Left out are those
             above the number of rounds, and those whose classes have fewer
             records than a sample.
@@ -158,7 +158,7 @@ def calibrate_correlated_noise(
         strategy: The strategy of the query.
         rounds: The number of rounds of the query, >= 1.
         target_epsilon: > 0.
-        delta: In (0, 1).
+        delta: In (0, 0.5].
         classes: The number of classes of the sampler, >= 1. At 1, with
             probability 1, every record takes part in every round. With more
             classes, and probability 1, samples are balls in bins.

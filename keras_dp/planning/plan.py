@@ -17,8 +17,11 @@ from keras_dp.ledger import (
     Selection,
     TrialLaw,
 )
-from keras_dp.planning.calibration import calibrate_scale
-from keras_dp.planning.solve import PRECISION
+from keras_dp.planning.calibration import (
+    calibrate_scale,
+    check_below_share_of,
+    check_target,
+)
 from keras_dp.sampling.layouts import default_physical_batch_size
 
 # A share of the best signal that a smaller batch, with more steps, may lose.
@@ -205,7 +208,7 @@ def plan(
         population_size: The number of records of the data set, >= 1. It becomes
             public.
         target_epsilon: > 0.
-        delta: In (0, 1).
+        delta: In (0, 0.5], and less than 1 over the number of units.
         epochs: >= 1.
         batch_sizes: At least one expected size of a sample. Each is an integer
             in [1, population_size].
@@ -240,8 +243,12 @@ def plan(
     Take 1,024: of the sizes with 100 steps or more, ...
     ...
     """
-    _check.integer_at_least(1, population_size=population_size, epochs=epochs)
+    _check.integer_at_least(
+        1, population_size=population_size, epochs=epochs, units=units
+    )
     sizes = _checked_sizes(batch_sizes, population_size)
+    check_target(target_epsilon, delta)
+    check_below_share_of(population_size // units, delta)
     held = replay_of(ledger)
     # All rows have one accountant and one relation, so that they compare.
     least = _training(min(sizes) / population_size, 1.0, 1, trials)
@@ -260,7 +267,7 @@ def plan(
             accountant=by,
             neighbours=relation,
             units=units,
-            precision=PRECISION if trials is None else _PRECISION_OF_SEARCH,
+            precision=None if trials is None else _PRECISION_OF_SEARCH,
         )
         training = _training(probability, noise_multiplier, steps, trials)
         spent = held.plus(training)

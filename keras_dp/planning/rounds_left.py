@@ -54,7 +54,7 @@ def rounds_left(
         ledger: The rounds that are already spent.
         planned: One of the rounds to come.
         target_epsilon: > 0.
-        delta: In (0, 1).
+        delta: In (0, 0.5].
         most: The largest number of rounds to consider, >= 1.
         accountant: By default, the tightest that can replay all rounds.
         neighbours: The adjacency relation. By default, the strongest that
@@ -133,7 +133,7 @@ def scheduled_rounds_left(
         scheduled: The rounds to come, in order, each with its count; at least
             one.
         target_epsilon: > 0.
-        delta: In (0, 1).
+        delta: In (0, 0.5].
 
     Raises:
         UnsupportedEventError: No accountant has a bound for such rounds.

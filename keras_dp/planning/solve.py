@@ -18,8 +18,9 @@ from keras_dp.accountants.roots import least_safe
 _OVERSHOOT, _SHORTEST_STEP, _LONGEST_STEP = 1.1, 0.05, math.log(100.0)
 # Log epsilon may stay this far below the log of the target.
 PRECISION = 1e-7
-# The root finder stops when parameters are this near to each other.
-_NEAREST = 1e-11
+# The root finder stops when parameters are this near to each other, as a share
+# of the precision: epsilon jumps there.
+_NEAREST = 1e-4
 # The same for the logarithms of counts.
 _NEAREST_COUNTS = 1e-9
 # Epsilons are clipped to these values before their logarithm is taken.
@@ -60,7 +61,8 @@ def least_that_meets(
     bracket = _bracket(excess, least, most, start, precision)
     if not isinstance(bracket, _Bracket):
         return _or_unreachable(bracket, excess, target_epsilon)
-    return least_safe(excess, *bracket, nearest=_NEAREST, precision=precision)
+    nearest = _NEAREST * precision
+    return least_safe(excess, *bracket, nearest=nearest, precision=precision)
 
 
 def most_that_meet(

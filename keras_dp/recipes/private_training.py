@@ -19,7 +19,7 @@ from keras_dp.keras_internals import print_line
 from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord, Strategy
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
-from keras_dp.planning.calibration import check_target
+from keras_dp.planning.calibration import check_below_share_of, check_target
 from keras_dp.recipes.advice import advice, signal_of
 from keras_dp.recipes.assembly import assemble, compile_options
 from keras_dp.recipes.clip import clip_of
@@ -244,12 +244,7 @@ def make_private(
     units = given.units_of(own.header.rows_per_unit)
     if delta is None:
         delta = default_delta(units)
-    elif delta * units >= 1:
-        raise ValueError(
-            f"`delta` must be less than 1/N for N = {units:,} records or units:"
-            " a larger one allows a mechanism that publishes one of them. "
-            f"Received: delta={delta!r}. Leave it out for N^-1.1."
-        )
+    check_below_share_of(units, delta)
     target = PrivacyTarget(target_epsilon, delta)
     advise_target(target_epsilon)
     account = chosen_account(own, details.account)

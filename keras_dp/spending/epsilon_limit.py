@@ -1,6 +1,7 @@
 """Ends a training before its ledger exceeds an epsilon."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -67,13 +68,18 @@ class EpsilonLimit:
         self._scheduled: Sequence[tuple[Round, int]] | None = None
         self._is_unverified = False
 
-    def allowed(self, planned: Round, count: int, own: int) -> int:
+    def allowed(
+        self, planned: Round, count: int, own: int, promised: int = 0
+    ) -> int:
         """Returns how many of `count` more rounds the target leaves room for.
 
         Args:
             planned: One of the rounds.
             count: The number of rounds, >= 1.
             own: The number of rounds in the ledger that are of this training.
+            promised: How many more rounds the training is planned for. If the
+                target has room for them together, none of them is refused: the
+                bounds for fewer rounds may be less precise.
 
         Raises:
             UnsupportedEventError: The accountant has no bound for such rounds.
@@ -83,13 +89,18 @@ class EpsilonLimit:
         mechanism = normalize([(planned, 1)])
         if mechanism != self._mechanism or held - own != self._others:
             self._mechanism, self._others = mechanism, held - own
-            self._most = held + rounds_left(
+            left = functools.partial(
+                rounds_left,
                 self._ledger,
                 planned,
                 target_epsilon=self.target.epsilon,
                 delta=self.target.delta,
                 rounds_per_pass=self._rounds_per_pass,
             )
+            most = left()
+            if most < promised:
+                most = max(most, left(most=promised))
+            self._most = held + most
         return max(0, min(count, self._most - held))
 
     def allowed_of(

@@ -189,7 +189,8 @@ class TrainingRun:
         if self._scheduled is not None:
             count = self._scheduled_room(self._scheduled, count)
         elif self._limit is not None:
-            count = self._limit.allowed(planned, count, self._own)
+            promised = (self._most or 0) - self._own
+            count = self._limit.allowed(planned, count, self._own, promised)
         if self._rest is not None:
             count = min(count, self._rest.count - self._own)
         account, charge = self._account_now(), self._charge(planned)

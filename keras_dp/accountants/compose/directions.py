@@ -137,7 +137,7 @@ def _(
     mechanism: WithReplacementGaussian, left_out: float
 ) -> tuple[_Losses, _Losses]:
     z = mechanism.noise_multiplier
-    draws = _binomial(
+    draws = binomial(
         mechanism.sample_size, 1 / mechanism.population_size, left_out
     )
     first, second = _mixtures(z, draws)
@@ -157,7 +157,7 @@ def _(
 def _(
     mechanism: SampledGaussianGroup, left_out: float
 ) -> tuple[_Losses, _Losses]:
-    members = _binomial(
+    members = binomial(
         mechanism.records, mechanism.sampling_probability, left_out
     )
     return _exact(*_mixtures(mechanism.noise_multiplier, members))
@@ -169,7 +169,7 @@ def _(mechanism: ProfilePair, left_out: float) -> tuple[_Losses, _Losses]:
     return _exact(loss, loss)
 
 
-def _binomial(
+def binomial(
     trials: int, probability: float, left_out: float
 ) -> tuple[float, ...]:
     """Returns the probabilities of 0, 1, ..., without the last, unlikely ones.

@@ -21,10 +21,16 @@ of one round differ by the column of C times the vector of this round, if the
 record took part, which a coin of its own decides. So each cycle is a Poisson
 round with the norm of the largest column as sensitivity (docs/accounting.md,
 Theorem 2). Other Gaussian sums over the sample of the round see the same coin,
-and add their squares.
+and add their squares. The sampler keeps the class a secret: a lower bound may
+not know it. The sum of the rounds of a cycle holds a record of any class.
 
 *Balls in bins.* If every record takes part in the round of its class with
 probability 1, its class is what hides it: see `BallsInBinsGaussian`, for any C.
+With a lower probability it costs no more: fix the coins, which know nothing of
+the data. In a round that they leave out the vector of the record is 0, of which
+Theorem 3 has the price too, as of all vectors within the bound. Joint convexity
+takes the mixture over the coins away. So the price of a Poisson round for each
+cycle, and this one, both hold.
 Whoever replaces a record may know its class, so that this does not help. Other
 sums of these rounds are not amplified: they add the same to all products of two
 bins, or less (docs/accounting.md, Theorem 3). Neither are two mechanisms over
@@ -168,6 +174,8 @@ class CorrelatedRounds:
                 self._by_chance.add(name)  # Its epochs are not in order.
             if place is None and not isinstance(sampling, _OF_ALL):
                 self._by_chance.add(name)
+            if isinstance(place, tuple) and place[0].classes > 1:
+                self._by_chance.add(name)  # Which class it is in is a secret.
             self._last[name] = place
             self._places[name][place] += count
             names.add(name)
@@ -203,49 +211,56 @@ class CorrelatedRounds:
                 self._separation(name, mechanisms[name]) == draw.classes
                 for name in own
             )
-            # Whoever replaces a record may know its class.
-            is_secret = draw.probability == 1 and neighbours != "replace_one"
-            is_secret &= draw.classes > 1
+            is_sure, is_secret = draw.probability == 1, draw.classes > 1
             alone = len(own) == 1 and not any(
                 each.sensitivity for some in cycles.values() for each in some
             )
-            if in_turn and is_secret and len(own) == 1:
-                amplified |= own
+            in_bins = None
+            # Whoever replaces a record may know its class.
+            if (
+                in_turn
+                and is_secret
+                and len(own) == 1
+                and (neighbours != "replace_one")
+            ):
                 (whole,) = (mechanisms[name] for name in own)
-                found = binned(
+                in_bins = binned(
                     whole.strategy,
                     whole.rounds,
                     draw.classes,
                     whole.sensitivity,
-                    whole.ran,
+                    # Nobody is known to reach what a sure record does.
+                    whole.ran if is_sure else 0,
                 )
-                if found:
-                    yield found, 1
-                own = set()
             hides = in_turn and all(
                 is_banded(mechanisms[name].strategy, draw.classes)
                 or mechanisms[name].rounds <= draw.classes
                 for name in own
             )
-            if hides:
+            if in_bins and (is_sure or not hides):
+                amplified |= own
+                yield in_bins, 1
+                own, in_bins, hides = set(), None, False
+            elif hides:
                 amplified |= own
             # A record of the first class is also where these move most.
             unknown |= {
                 name
                 for name in own
-                if is_secret
-                or not (alone or is_toeplitz(mechanisms[name].strategy))
+                if not (alone or is_toeplitz(mechanisms[name].strategy))
             }
             for moved, times in self._of_cycles(
                 draw, mechanisms, own if hides else set(), is_secret
             ).items():
                 if not moved.upper:
                     continue
-                if hides and draw.probability < 1:
-                    yield cyclic(draw.probability, *moved, neighbours), times
+                if hides and not is_sure:
+                    other = in_bins if alone else None
+                    found = cyclic(draw.probability, *moved, neighbours, other)
+                    yield found, times
                     continue
                 # Nothing hides that a record takes part, if it does.
-                lower = moved.lower if draw.probability == 1 else 0.0
+                lower = moved.lower if is_sure else 0.0
                 yield gaussian_between(lower, moved.upper, neighbours), times
         spans = {name: self._of_tree(name) for name in self._trees}
         for name, mechanism in mechanisms.items():

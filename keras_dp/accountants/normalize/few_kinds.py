@@ -33,6 +33,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     OneOf,
     ProfilePair,
     RandomAllocationGaussian,
+    SampledGaussian,
     Selected,
     WithReplacementGaussian,
 )
@@ -113,6 +114,8 @@ def _reached(mechanism: Mechanism) -> Mechanism:
             changes = {"rounds": mechanism.ran, "ran": None}
     elif (most := getattr(mechanism, "most_noise", None)) is not None:
         changes = {"noise_multiplier": most, "most_noise": None}
+        if isinstance(mechanism, SampledGaussian):
+            changes["in_bins"] = None
     if UNREACHED in changes.values() or 0 in changes.values():
         return Gaussian(UNREACHED)
     return dataclasses.replace(mechanism, **changes) if changes else mechanism
@@ -177,6 +180,7 @@ def _with_numbers(
         "noise_multiplier": noise,
         "sampling_probability": probability,
         "most_noise": None,
+        "in_bins": None,
         "ran": None,
     }
     names = {field.name for field in dataclasses.fields(mechanism)}

@@ -77,13 +77,18 @@ class SampledGaussian:
             `SampledGaussianGroup` says. Where classes take turns, the records
             of a group can be in different rounds, which correlated noise
             connects. No pair is proven for such a group.
-        most_noise: As for `Gaussian`, of a record whose class is known.
+        most_noise: As for `Gaussian`.
+        in_bins: A mechanism that also dominates all rounds of a draw of classes
+            together, one a cycle; `None` if none does. See `readings`.
     """
 
     noise_multiplier: float
     sampling_probability: float
     samples_all: bool = dataclasses.field(default=True, repr=False)
     most_noise: float | None = dataclasses.field(default=None, repr=False)
+    in_bins: "BallsInBinsGaussian | None" = dataclasses.field(
+        default=None, repr=False
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

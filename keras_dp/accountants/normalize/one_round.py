@@ -167,7 +167,7 @@ def allocated(
 
 def binned(
     strategy: Strategy, rounds: int, bins: int, sensitivity: float, ran: int
-) -> Mechanism | None:
+) -> BallsInBinsGaussian | None:
     """Returns the mechanism of correlated noise and of balls in bins.
 
     Args:
@@ -189,20 +189,25 @@ def binned(
 
 
 def cyclic(
-    probability: float, lower: float, upper: float, neighbours: Neighbours
+    probability: float,
+    lower: float,
+    upper: float,
+    neighbours: Neighbours,
+    in_bins: BallsInBinsGaussian | None,
 ) -> Mechanism:
     """Returns a cycle of a Poisson sample, one class a round.
 
     Args:
         probability: Chance of a record, in (0, 1).
-        lower: A record whose class is known reaches it, or 0.
+        lower: A record whose class is a secret reaches it, or 0.
         upper: No record exceeds it, > 0.
         neighbours: The adjacency relation.
+        in_bins: Also dominates all cycles together, unless it is `None`.
     """
     least, most = _noise_multiplier(upper), _most_noise(lower, upper)
     if neighbours == "replace_one":
         return SampledGaussianReplaceOne(least, probability, most)
-    return SampledGaussian(least, probability, False, most)
+    return SampledGaussian(least, probability, False, most, in_bins)
 
 
 def gaussian_between(

@@ -115,19 +115,17 @@ def _gaussian(mechanism: Gaussian | DiscreteGaussian, excess: Array) -> Array:
 def _sampled(
     mechanism: SampledGaussian | SampledDiscreteGaussian, excess: Array
 ) -> Array:
-    loss = mixtures.sampled_loss(
-        mechanism.sampling_probability, mechanism.noise_multiplier
+    return mixtures.sampled(
+        mechanism.sampling_probability, mechanism.noise_multiplier, excess
     )
-    return mixtures.log_moment(loss, excess)
 
 
 def _sampled_replace_one(
     mechanism: SampledGaussianReplaceOne, excess: Array
 ) -> Array:
-    loss = mixtures.replaced_loss(
-        mechanism.sampling_probability, mechanism.noise_multiplier
+    return mixtures.replaced(
+        mechanism.sampling_probability, mechanism.noise_multiplier, excess
     )
-    return mixtures.log_moment(loss, excess)
 
 
 def _sampled_discrete(

@@ -42,6 +42,20 @@ def cycle(number, count=4, *queries, draw="draw", probability=0.25):
     return over(sampling, *(queries or (EVENT,)), count=count)
 
 
+def in_five_cycles(probability, classes=20):
+    """Returns independent noise, in the form of a mechanism."""
+    independent = BandedToeplitz((1.0,))
+    event = CorrelatedSum("sum", 1.0, 1.0, independent, 5 * classes, "one")
+    return [
+        over(
+            CyclicPoissonSampling(f"draw-{number}", classes, probability),
+            event,
+            count=classes,
+        )
+        for number in range(5)
+    ]
+
+
 WHOLE = [cycle(0), cycle(1), cycle(2, 2)]
 
 
@@ -49,7 +63,9 @@ def priced(rounds, neighbours=None):
     """Returns the mechanisms of the upper bound, and their counts."""
     counts = Counter()
     for mechanism, count in normalize(rounds, neighbours):
-        names = {"most_noise", "ran"} & {*mechanism.__dataclass_fields__}
+        names = {"most_noise", "in_bins", "ran"} & {
+            *mechanism.__dataclass_fields__
+        }
         reached = dict.fromkeys(names)
         counts[dataclasses.replace(mechanism, **reached)] += count
     return counts
@@ -110,16 +126,48 @@ class TestCyclicSamples:
         every = strategy_sensitivity(STRATEGY, 10).upper
         assert least == pytest.approx(2 / every)
 
-    def test_with_more_bands_than_classes_are_not_amplified(self) -> None:
+    def test_with_more_bands_than_classes_are_hidden_by_the_class(self) -> None:
         event = dataclasses.replace(
             EVENT, strategy=BandedToeplitz((1.0, 0.5, 0.4, 0.3, 0.2))
         )
 
-        mechanism, count = only([cycle(0, 4, event), cycle(1, 2, event)])
+        rounds = [cycle(0, 4, event), cycle(1, 2, event)]
+        mechanism, count = only(rounds)
+        told, _ = only(rounds, "replace_one")
 
         expected = strategy_sensitivity(event.strategy, 10, 4).upper
-        assert (type(mechanism), count) == (Gaussian, 1)
-        assert mechanism.noise_multiplier == pytest.approx(2 / expected)
+        assert (type(mechanism), count) == (BallsInBinsGaussian, 1)
+        assert mechanism.told.noise_multiplier == pytest.approx(2 / expected)
+        assert told.noise_multiplier == pytest.approx(1 / expected)
+
+    @pytest.mark.parametrize("probability", [0.5, 0.9, 0.999])
+    @pytest.mark.parametrize("accountant", [Fourier(), RDP()], ids=repr)
+    def test_cost_no_more_than_those_of_sure_records(
+        self, accountant, probability
+    ) -> None:
+        sure, less = (
+            accountant.epsilon(in_five_cycles(each), delta=1e-5)
+            for each in (1.0, probability)
+        )
+
+        assert 0 < less <= sure
+
+    @pytest.mark.parametrize("neighbours", ["add_or_remove_one", "replace_one"])
+    @pytest.mark.parametrize("probability", [0.999, 1.0])
+    def test_have_a_lower_bound_for_a_class_that_is_secret(
+        self, neighbours, probability
+    ) -> None:
+        """That of a known class was above the price at probability 1."""
+        found = [
+            Fourier().epsilon_bounds(
+                in_five_cycles(each), delta=1e-5, neighbours=neighbours
+            )
+            for each in (probability, 1.0)
+        ]
+
+        assert found[0].lower <= found[1].upper
+        least = 8.4 if neighbours == "add_or_remove_one" else 0.0
+        assert least <= found[1].lower < 8.5
 
     def test_are_amplified_if_nobody_takes_part_twice(self) -> None:
         event = dataclasses.replace(

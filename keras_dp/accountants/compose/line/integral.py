@@ -29,6 +29,7 @@ from keras_dp.accountants.compose.line.smoothing import (
     smoothed_by,
     width_of,
 )
+from keras_dp.errors import TooSlowError
 
 # Relative width of the first line, which only finds the place of the second.
 _FIRST_WIDTH = 1e-2
@@ -70,7 +71,14 @@ def epsilon_bounds(
     slope, epsilon, width = tilt, upper, max(_FIRST_WIDTH, relative_width)
     longest = 0
     for _ in range(_MOST_LINES):
-        profile = _profile(composition, tilt, slope, epsilon, log_delta, width)
+        try:
+            profile = _profile(
+                composition, tilt, slope, epsilon, log_delta, width
+            )
+        except TooSlowError:
+            if not lower:
+                raise
+            break  # The bounds of a shorter line are bounds.
         found = profile.epsilon(log_delta, epsilon)
         lower, upper = max(lower, found[0]), min(upper, found[1])
         if upper - lower <= relative_width * upper or upper <= certain:
@@ -161,7 +169,13 @@ def log_delta_bounds(
     for _ in range(_MOST_LINES):
         before = upper - lower
         wanted = relative_width / max(slope * epsilon, 1e-9)
-        profile = _profile(composition, tilt, slope, epsilon, log_delta, wanted)
+        at = composition, tilt, slope, epsilon, log_delta
+        try:
+            profile = _profile(*at, wanted)
+        except TooSlowError:
+            if before < math.inf:
+                break
+            profile = _profile(*at, max(wanted, _FIRST_WIDTH))
         composition.lines[:] = [profile]
         found = profile.log_delta(epsilon)
         lower, upper = max(lower, found[0]), min(upper, found[1])
