@@ -17,6 +17,7 @@ from absl import logging
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
+from keras_dp.gradients.capture import row_by_row
 from keras_dp.gradients.capture.batch_axis import BatchAxis
 from keras_dp.gradients.capture.direct_uses import (
     DirectUses,
@@ -288,9 +289,8 @@ class GradientEngine:
     def _trace_for_hooks(self, inputs: Any, batch: int, training: bool) -> None:
         """Settles the hooks by a trace of the model, which is discarded.
 
-        Only a graph shows whether the rows that a layer sees are the examples.
-        A model that cannot be traced gets one hook for all of its weights: it
-        is called again for one example after another.
+        A model that cannot be traced gets one hook for all of its weights, and
+        is called for one example after another (`row_by_row`).
         """
 
         def traced(inputs: Any) -> None:
@@ -312,8 +312,8 @@ class GradientEngine:
                 "after another, which is slow.",
                 self.model.name,
             )
-            self._knows_uses, self._whole = True, [self.model]
-            self.hooks = find_hooks(self.model, self._whole)
+            self._knows_uses = True
+            self.hooks = [row_by_row.hook_of(self.model)]
 
     def settle_hooks_again(self, inputs: Any, batch: int) -> bool:
         """Looks where the hooks must be if there is one example more.

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp.errors import GradientCheckError
+from keras_dp.noise import reproducible
 
 RECORDS = 200
 optimizers = keras.optimizers
@@ -241,7 +242,7 @@ class TestCompile:
     def test_trains_a_model_that_no_graph_is_made_of(self) -> None:
         """One example after another: as the same model in a graph."""
         weights, start = [], network().get_weights()
-        with keras_dp.noise.reproducible():
+        with reproducible():
             for model in (unbuilt_untraceable(), network()):
                 model.set_weights(start)
                 model.compile("sgd", "mse", run_eagerly=True)

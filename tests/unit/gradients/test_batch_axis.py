@@ -324,7 +324,9 @@ class TestAnAxisAsLongAsTheBatch:
             )
 
 
-def test_a_model_that_only_runs_eagerly_is_refused() -> None:
+def test_a_model_that_only_runs_eagerly_sees_one_example_at_a_time() -> None:
+    """Whatever its Python does with a batch: here, a sum over it."""
+
     class Reads(keras.Model):
         def __init__(self):
             super().__init__()
@@ -336,8 +338,24 @@ def test_a_model_that_only_runs_eagerly_is_refused() -> None:
         def call(self, x):
             return self.dense(x if float(tf.reduce_sum(x)) > 0 else -x)
 
-    model = Reads()
+    model, inputs = Reads(), steps_of()[:, 0]
     model.build((BATCH, 4))
 
-    with pytest.raises(UnsupportedLayerError, match=r"tf\.function can trace"):
-        GradientEngine(model).gradients(steps_of()[:, 0], losses_of, BATCH)
+    found = GradientEngine(model).gradients(inputs, losses_of, BATCH)
+
+    alone = [
+        GradientEngine(model).gradients(inputs[row : row + 1], losses_of, 1)
+        for row in range(BATCH)
+    ]
+    np.testing.assert_allclose(
+        found.records[0].squared_norms(),
+        [float(each.records[0].squared_norms()[0]) for each in alone],
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(
+        found.losses, [float(each.losses[0]) for each in alone], rtol=1e-5
+    )
+    assert {float(x) > 0 for x in tf.reduce_sum(inputs, axis=1)} == {
+        True,
+        False,
+    }
