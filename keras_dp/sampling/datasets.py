@@ -164,10 +164,12 @@ def batches_of(dataset: Any, batched: bool | None) -> Iterator[Nest]:
         batched: See `PoissonBatches.from_dataset`.
 
     Raises:
+        PrivateTrainingError: Its stages mix records.
         TypeError: `dataset` is no data set.
         ValueError: It is infinite or repeated, or does not say whether it is
             batched.
     """
+    functions_of(dataset, batched)
     is_batched = _check_dataset(dataset, batched)
     if _is_keras(dataset):
         return (dataset[i] for i in range(dataset.num_batches))

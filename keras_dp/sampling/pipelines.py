@@ -204,11 +204,27 @@ def _carried(stage: Stage) -> str | None:
     for kind in _CARRYING:
         if stage.kind == kind or f"{kind}Dataset" in inside:
             return f"the stage {kind}, which carries something between records"
+    if "RepeatDataset" in inside:
+        return f"a repeat in a function of the stage {stage.kind}"
+    if any(map(_pairs_at_random, stage.graphs)):
+        return f"a zip in other orders, in a function of the stage {stage.kind}"
     if stage.kind == "Window":
         size, shift = (int(getattr(stage.dataset, x)) for x in _NUMBERS[-2:])
         if shift < size:
             return "windows that overlap, so that a record is in several"
     return None
+
+
+def _pairs_at_random(graph: Any) -> bool:
+    """Whether a function of data sets zips some that it shuffles."""
+    for operation in graph.get_operations():
+        left = [operation] if operation.type == "ZipDataset" else []
+        while left:
+            each = left.pop()
+            if any(kind in each.type for kind in _DISORDERLY[:2]):
+                return True
+            left += [x.op for x in each.inputs]
+    return False
 
 
 def _mixed(stage: Stage, *, once: bool) -> str | None:

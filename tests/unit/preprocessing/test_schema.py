@@ -95,7 +95,7 @@ def test_another_dtype_is_seen_before_the_round(adapter, data, match) -> None:
         (
             NAMES,
             dataset(tf.ragged.constant([["secret"], []])),
-            "dense tensors",
+            "must be dense",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.sampling import PoissonBatches, pipelines
+from keras_dp.sampling import PoissonBatches, datasets, pipelines
 from keras_dp.sampling.pipelines import Stage
 
 RECORDS = 40
@@ -50,6 +50,16 @@ MIXING = {
             lambda _: slices().scan(0, lambda s, r: (s, r))
         ),
         "stage Scan",
+    ),
+    "nested repeat": (
+        lambda: slices().flat_map(lambda *row: slices([row[0]]).repeat(2)),
+        "a repeat in a function of the stage FlatMap",
+    ),
+    "nested pairs": (
+        lambda: Data.range(1).flat_map(
+            lambda _: Data.zip((slices().shuffle(9), slices().shuffle(9)))
+        ),
+        "a zip in other orders, in a function of the stage FlatMap",
     ),
     "cached": (lambda: slices(Y).unique().cache().prefetch(1), "stage Unique"),
     "shuffled pairs": (
@@ -134,6 +144,14 @@ HARMLESS = {
             [d.filter(lambda x, y: y > 0), d.filter(lambda x, y: y < 1)]
         )
     ),
+    "nested zip in order": lambda _: Data.range(1).flat_map(
+        lambda _: Data.zip((slices(X), slices(Y))).shuffle(9)
+    ),
+    "windows of pairs": lambda _: (
+        slices()
+        .window(4)
+        .flat_map(lambda x, y: Data.zip((x.batch(4), y.batch(4))))
+    ),
     "windows that do not overlap": lambda _: slices(X).window(4),
     "files": lambda _: slices(["a", "b"]).interleave(
         lambda name: tf.data.TextLineDataset(name).skip(1)
@@ -161,6 +179,10 @@ class TestARecordInSeveralRows:
             PoissonBatches.from_dataset(
                 MIXING["shuffled pairs"][0](), sampling_probability=0.1
             )
+
+    def test_is_refused_wherever_a_data_set_is_read(self) -> None:
+        with pytest.raises(PrivateTrainingError, match="`dataset` must"):
+            datasets.batches_of(MIXING["shuffled pairs"][0](), None)
 
     def test_is_refused_once_their_number_is_known(self) -> None:
         """The generator does not say how many records there are."""
