@@ -438,6 +438,7 @@ class PrivateModel(HeldModel):
         if ready.adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
         options = ready.keras_options(options)
+        check_given(validation_data=options.get("validation_data"))
         check_some_targets(validation_data=options.get("validation_data"))
         terms = FitTerms(epochs, options, self.steps_per_execution)
         if run is None:
