@@ -36,7 +36,6 @@ from keras_dp.reporting.commands import (
     budget,
     card,
     explain,
-    export,
     plan,
     report,
     runs,
@@ -60,7 +59,6 @@ _COMMANDS = {
     "plan": plan,
     "seal": seal,
     "verify": verify,
-    "export": export,
 }
 
 
@@ -150,8 +148,8 @@ def _fail(code: int, error: Exception | str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="keras-dp",
-        description="Reads, seals and exports privacy ledgers, opens accounts, "
-        "and plans trainings.",
+        description="Reads and seals privacy ledgers, opens accounts, and "
+        "plans trainings.",
         epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
         "usage, 3 not a readable ledger, 4 the ledger contradicts itself or "
         "is not the one that was meant, 5 an audit contradicts the ledger, 6 a "

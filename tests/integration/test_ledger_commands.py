@@ -1,7 +1,5 @@
-"""Runs, accounts, seals and copies of a ledger, as a shell sees them."""
+"""Runs, accounts and seals of a ledger, as a shell sees them."""
 
-import csv
-import io
 import json
 import re
 
@@ -348,15 +346,3 @@ class TestSeals:
 
     def test_a_key_without_a_certificate_is_2(self, shell) -> None:
         shell("verify", "--public-key", "ab", code=2)
-
-
-class TestExports:
-    def test_are_csv(self, shell, tmp_path) -> None:
-        text = shell("export")
-        rows = list(csv.DictReader(io.StringIO(text)))
-
-        assert sum(int(row["count"]) for row in rows) == 200
-        assert {row["unit"] for row in rows} == {"patient"}
-        assert {row["rows_per_unit"] for row in rows} == {"1"}
-        shell("export", "--out", tmp_path / "a.csv")
-        assert (tmp_path / "a.csv").read_text() == text + "\n"

@@ -146,7 +146,7 @@ FLOORS = {
         "checks",
     ],
     "interchange": [
-        "csv_rounds dp_events",
+        "dp_events",
     ],
     "layers": [
         "morlet_wavelets standardized_conv2d",

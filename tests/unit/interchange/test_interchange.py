@@ -1,7 +1,5 @@
-"""Rounds in the forms of other programs: what they say, what they refuse."""
+"""Rounds as events of dp_accounting: what they say, what they refuse."""
 
-import csv
-import io
 import math
 import re
 
@@ -10,10 +8,7 @@ import pytest
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 
 from keras_dp.errors import UnsupportedEventError
-from keras_dp.interchange import (
-    to_dp_event,
-    write_csv,
-)
+from keras_dp.interchange import to_dp_event
 from keras_dp.ledger import (
     CoordinateBounds,
     DiscreteGaussianSum,
@@ -261,75 +256,3 @@ class TestToADpEvent:
 
         with pytest.raises(ImportError, match=r"keras_dp\[dp_accounting\]"):
             to_dp_event([])
-
-
-class TestCsv:
-    def written(self, rounds):
-        file = io.StringIO(newline="")
-        write_csv(rounds, file)
-        return list(csv.DictReader(io.StringIO(file.getvalue(), newline="")))
-
-    def test_has_a_line_for_each_counted_round(self) -> None:
-        found = self.written(
-            [
-                (of(PoissonSampling(0.1, drawn_by_library=True)), 100),
-                (Round(FullDataset(), (SUM, COUNTS), seeded=True), 2),
-                (of(FixedSizeWithoutReplacement(5, 50)), 1),
-                (of(DisjointBatches("epoch-1")), 1),
-                (of(UnverifiedSampling()), 1),
-            ]
-        )
-
-        assert [row["first_round"] for row in found] == [
-            "1",
-            "101",
-            "103",
-            "104",
-            "105",
-        ]
-        first, second, third, fourth, fifth = found
-        assert first["sampling"] == "PoissonSampling"
-        assert float(first["sampling_probability"]) == 0.1
-        assert first["drawn_by_library"] == "True"
-        assert float(first["l2_norm_bound"]) == 2
-        assert float(first["noise_stddev"]) == 8
-        assert second["count"] == "2"
-        assert second["seeded"] == "True"
-        assert second["queries"] == "gradients; counts"
-        assert second["noise_stddev"] == ""
-        assert repr(COUNTS) in second["events"]
-        assert (third["sample_size"], third["population_size"]) == ("5", "50")
-        assert third["sampling_probability"] == ""
-        assert fourth["epoch_id"] == "epoch-1"
-        assert fifth["drawn_by_library"] == "False"
-
-    def test_repeats_the_unit_of_the_header(self) -> None:
-        ledger = PrivacyLedger.in_memory(
-            dataset="clinic", unit="=patient", rows_per_unit=5
-        )
-        for noise in (4.0, 8.0):
-            ledger.record(FullDataset(), [GaussianSum("sum", 1.0, noise)])
-        found = self.written(ledger)
-
-        assert [row["unit"] for row in found] == ["'=patient"] * 2
-        assert [row["rows_per_unit"] for row in found] == ["5", "5"]
-
-    def test_has_no_unit_without_a_header(self) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
-        ledger.record(FullDataset(), [SUM])
-        ((row),) = self.written(ledger.rounds)
-
-        assert (row["unit"], row["rows_per_unit"]) == ("", "")
-
-    def test_survives_any_name(self) -> None:
-        name = 'a, "b"\nc; Δ'
-        ((row),) = self.written([(of(FullDataset(), NonPrivateSum(name)), 1)])
-
-        assert row["queries"] == name
-
-    @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
-    def test_has_no_formulas(self, start) -> None:
-        name = f"{start}HYPERLINK(1)"
-        ((row),) = self.written([(of(DisjointBatches(name)), 1)])
-
-        assert row["epoch_id"] == f"'{name}"
