@@ -82,7 +82,7 @@ def test_holds_averages_and_the_certificate(trained, tmp_path, name) -> None:
     assert check_model(path, found.check(ledger), ledger)
     kernel, bias = (
         np.asarray(average)
-        for _, average in averages_of(private.optimizer.inner)
+        for _, average in averages_of(private.optimizer)
     )
     np.testing.assert_allclose(
         answers_of(path), ROWS @ kernel + bias, rtol=1e-5, atol=1e-6
