@@ -2,7 +2,6 @@
 
 from keras_dp.reporting.account_state import account_states as account_states
 from keras_dp.reporting.certificate import certify
-from keras_dp.reporting.certificate_files import certify_model
 from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.report import Cost as Cost
 from keras_dp.reporting.report import Report as Report
@@ -14,7 +13,6 @@ from keras_dp.reporting.standards.assessment import assess
 __all__ = [
     "assess",
     "certify",
-    "certify_model",
     "explain",
     "make_report",
 ]

@@ -49,8 +49,7 @@ _KIND = "keras_dp certificate"
 HOW_TO_CHECK = (
     "Whoever has the ledger, a copy, or the ledger after it has grown runs "
     "`keras-dp verify LEDGER --against CERTIFICATE` with the file of this "
-    "certificate, or with the model that holds it. It computes the hash and "
-    "epsilon anew."
+    "certificate. It computes the hash and epsilon anew."
 )
 # The epsilons of different versions of an accountant differ by less.
 _TOLERANCE = 1e-4

@@ -33,8 +33,7 @@ JUDGEMENT = (
 )
 FILES = (
     "The ledger does not hold what was released. That a file comes from these "
-    "rounds, and from no other computation, must be declared; a seal by "
-    "`certify_model` names the hash of a model."
+    "rounds, and from no other computation, must be declared."
 )
 OTHER_RUNS = (
     "Runs that wrote to no ledger, or to another one, are not counted: trials "

@@ -341,8 +341,9 @@ class TestSeals:
         assert (certificate.read_text(), path.read_bytes()) == ("mine", before)
 
     def test_that_is_none_is_3(self, shell, certificate) -> None:
-        certificate.write_text("{}")
-        shell("verify", "--against", certificate, code=3)
+        for content in (b"{}", b"\xff"):
+            certificate.write_bytes(content)
+            shell("verify", "--against", certificate, code=3)
 
     def test_a_key_without_a_certificate_is_2(self, shell) -> None:
         shell("verify", "--public-key", "ab", code=2)

@@ -10,7 +10,7 @@ import pytest
 
 from keras_dp.accountants import Fourier
 from keras_dp.ledger import PrivacyLedger
-from keras_dp.reporting.certificate_files import read_certificate
+from keras_dp.reporting.certificate import Certificate
 from tests import documents, own_environment
 
 # An environment with three trackers is made for it. That logs have epsilon is
@@ -103,7 +103,8 @@ def tracked(word, after, folder):
         assert found["signal"][-1] > 0
         if "head" in found:
             assert found["head"] == ledger.verify().head
-            certificate = read_certificate(folder / "certificate.json")
+            text = (folder / "certificate.json").read_text("utf-8")
+            certificate = Certificate.from_json(text)
             assert certificate.check(ledger).rounds == len(ledger)
         else:
             assert ledger.verify().head in found["text"][0]

@@ -6,7 +6,6 @@ from pathlib import Path
 from keras_dp.auditing.verdicts import judgements
 from keras_dp.errors import OutputError
 from keras_dp.reporting.certificate import certify, signing_key
-from keras_dp.reporting.certificate_files import certify_model
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.contradictions import Answer, warnings_of
 from keras_dp.reporting.report_page import certificate_page
@@ -27,12 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html",
         type=arguments.file_name,
         help="also write the certificate as a page to print and to sign",
-    )
-    parser.add_argument(
-        "--model",
-        type=arguments.file_name,
-        help="a SavedModel, .keras or .tflite file that gets the certificate, "
-        "too; the seal then names a hash over it",
     )
     parser.add_argument(
         "--note", default="", help="written into the seal; nothing secret"
@@ -67,19 +60,14 @@ def answer(options: argparse.Namespace) -> Answer:
         except OSError as error:
             raise OutputError(f"{error}. Nothing was sealed.") from error
         try:
-            question = {
-                "delta": arguments.delta_for(options.delta, ledger),
-                "neighbours": options.neighbours,
-                "note": options.note,
-            }
-            if options.model is None:
-                certificate = certify(ledger, **question)
-                if key is not None:
-                    certificate = certificate.signed(key)
-            else:
-                certificate = certify_model(
-                    options.model, ledger, private_key=key, **question
-                )
+            certificate = certify(
+                ledger,
+                delta=arguments.delta_for(options.delta, ledger),
+                neighbours=options.neighbours,
+                note=options.note,
+            )
+            if key is not None:
+                certificate = certificate.signed(key)
         except BaseException:
             out.unlink(missing_ok=True)
             raise

@@ -1,16 +1,13 @@
 """`keras-dp verify`: the rows of a ledger are as they were written."""
 
 import argparse
+from pathlib import Path
 
 from keras_dp.auditing.verdicts import judgements
 from keras_dp.budgets import verify_prices
-from keras_dp.errors import LedgerIntegrityError
+from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.certificate import Certificate
-from keras_dp.reporting.certificate_files import (
-    check_model,
-    read_certificate,
-)
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.contradictions import Answer, warnings_of
 from keras_dp.reporting.wording import on_one_line, wrapped
@@ -29,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.file_name,
         metavar="CERTIFICATE",
         help="a certificate that `seal` wrote, of this ledger or of an earlier "
-        "state of it, or a model that holds one",
+        "state of it",
     )
     parser.add_argument(
         "--public-key",
@@ -54,7 +51,7 @@ def answer(options: argparse.Namespace) -> Answer:
         )
     certificate = None
     if options.against is not None:
-        certificate = read_certificate(options.against)
+        certificate = _read(options.against)
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         found = ledger.verify()
         verify_prices(ledger)
@@ -64,8 +61,6 @@ def answer(options: argparse.Namespace) -> Answer:
         lines = [f"OK: {size}"]
         if certificate is not None:
             lines += _certified(certificate, ledger, options.public_key)
-            if check_model(options.against, certificate, ledger):
-                lines.append("The files of the model are those of the seal.")
         warnings = warnings_of(judgements(ledger))
     if options.head is not None:
         lines.append("The ledger is the one with that head: nothing changed.")
@@ -75,6 +70,17 @@ def answer(options: argparse.Namespace) -> Answer:
             "round that is added."
         )
     return Answer("\n".join(lines), warnings)
+
+
+def _read(path: str) -> Certificate:
+    """Returns the certificate in a file."""
+    try:
+        return Certificate.from_json(Path(path).read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise LedgerFormatError(
+            f"The file {path!r} is not a certificate: {error}. Make one with "
+            "`keras-dp seal`."
+        ) from error
 
 
 def _check_head(given: str, found: str, size: str) -> None:

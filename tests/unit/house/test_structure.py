@@ -200,7 +200,7 @@ FLOORS = {
         "attack_words",
         "account_state cautions contradictions explanation",
         "certificate pictures tables",
-        "certificate_files html_page report",
+        "html_page report",
         "report_page standards",
         "model_card",
         "commands",
