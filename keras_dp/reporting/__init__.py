@@ -8,10 +8,8 @@ from keras_dp.reporting.report import Report as Report
 from keras_dp.reporting.report import make_report
 from keras_dp.reporting.report_page import report_page as report_page
 from keras_dp.reporting.run_costs import run_costs as run_costs
-from keras_dp.reporting.standards.assessment import assess
 
 __all__ = [
-    "assess",
     "certify",
     "explain",
     "make_report",

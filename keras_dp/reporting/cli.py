@@ -9,8 +9,6 @@ Exit codes:
   foreign, corrupt or newer.
 - 4: the rows contradict each other, or it is not the ledger that was meant.
 - 5: an audit contradicts the ledger. The answer is given, and says so.
-- 6: a standard asks for something that nobody answered. The page is given, and
-  says so.
 
 Messages about failures go to the standard error stream, as one line.
 """
@@ -44,8 +42,7 @@ from keras_dp.reporting.commands import (
 )
 from keras_dp.reporting.wording import on_one_line
 
-OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = range(5)
-CONTRADICTED, INCOMPLETE = 5, 6
+OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT, CONTRADICTED = range(6)
 
 _LONGEST_MESSAGE = 2000
 
@@ -91,7 +88,7 @@ def _without_collection() -> Iterator[None]:
 
 def _answered(options: argparse.Namespace) -> int:
     try:
-        text, warnings, missing = _COMMANDS[options.command].answer(options)
+        text, warnings = _COMMANDS[options.command].answer(options)
     except LedgerIntegrityError as error:
         return _fail(INCONSISTENT, error)
     except FileNotFoundError as error:
@@ -112,8 +109,6 @@ def _answered(options: argparse.Namespace) -> int:
     code = _answer(text)
     if warnings and code == OK:
         return _fail(CONTRADICTED, " ".join(warnings))
-    if missing and code == OK:
-        return _fail(INCOMPLETE, missing)
     return code
 
 
@@ -152,8 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         "plans trainings.",
         epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
         "usage, 3 not a readable ledger, 4 the ledger contradicts itself or "
-        "is not the one that was meant, 5 an audit contradicts the ledger, 6 a "
-        "standard asks for what nobody answered.",
+        "is not the one that was meant, 5 an audit contradicts the ledger.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -65,13 +65,10 @@ class Answer(NamedTuple):
     Attributes:
         text: The text for the standard output.
         warnings: A sentence for each audit that contradicts the ledger.
-        missing: A sentence on what a standard asks for, and nobody answered;
-            empty if nothing is missing.
     """
 
     text: str
     warnings: tuple[str, ...] = ()
-    missing: str = ""
 
 
 def warnings_of(found: Sequence[Judgement]) -> tuple[str, ...]:

@@ -31,27 +31,6 @@ JUDGEMENT = (
     "Whether a risk is acceptable, and whether a law is kept, is for people to "
     "decide. No number here decides it."
 )
-FILES = (
-    "The ledger does not hold what was released. That a file comes from these "
-    "rounds, and from no other computation, must be declared."
-)
-OTHER_RUNS = (
-    "Runs that wrote to no ledger, or to another one, are not counted: trials "
-    "of settings, earlier models, feature selection."
-)
-AUDITS = "An audit may find an error. It proves no upper bound on epsilon."
-AGAIN = (
-    "What is computed from the records once more, such as an evaluation, or an "
-    "answer to a question that quotes them, is another release."
-)
-READERS = (
-    "The ledger does not know who could read the records, the memory of the "
-    "training, or answers without noise."
-)
-TRUSTED = (
-    "The guarantee is towards those who see the releases alone. Whoever holds "
-    "the records, or runs the training, is trusted."
-)
 # A person who signs must know all of them.
 LIMITS = (
     INFERENCE,

@@ -3,47 +3,71 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from keras_dp._version import __version__
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.report import BEFORE, Details, Report
-from keras_dp.reporting.sources import COMPUTED, DECLARED, MEANINGS, RECORD
-from keras_dp.reporting.standards.declarations import checked, question
 from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import counted, libraries_of, on_one_line
 
-# The ledger cannot answer these: people declare them.
-_YOURS = ("yours", "not in the ledger: a person must write it")
+# A line of a card rests on one of these.
+_RECORD = "record"
+_COMPUTED = "computed"
+_DECLARED = "declared"
+_YOURS = "yours"
+_MEANINGS = {
+    _RECORD: "read from the rows that the training wrote",
+    _COMPUTED: f"computed from these rows by keras_dp {__version__}",
+    _DECLARED: "written by people, and checked by nobody",
+    _YOURS: "not in the ledger: a person must write it",
+}
+# The ledger cannot answer these; `{unit}` is the privacy unit.
 _ASKED = {
-    "License": ("license",),
-    "Intended use": ("purpose",),
-    "Data": ("data_sources", "unit_identity"),
-    "Utility": ("utility", "bias_by_group"),
-    "Access": ("access_control", "other_releases"),
+    "License": ("Under which license may the model be used?",),
+    "Intended use": (
+        "What is the model for, and what must it not be used for? Is it meant "
+        "to give out data of those in its training data?",
+    ),
+    "Data": (
+        "From which sources are the data, why these, and are they fit for the "
+        "purpose?",
+        "How is it known which records belong to one {unit}? Can a person be "
+        "in the data under several names, or in records of others?",
+    ),
+    "Utility": (
+        "How good is the result for its purpose: which measure, on which data, "
+        "with which error?",
+        "How good is it for each group that matters, and how many of each "
+        "group are in the data? Noise and clipping cost small groups more.",
+    ),
+    "Access": (
+        "Who can read the records, the ledger and unpublished weights, how is "
+        "that enforced, and how long are records kept?",
+        "What else was or will be released from these data: statistics, "
+        "models, samples, validation results?",
+    ),
 }
 # Characters that Markdown or HTML would read as more than themselves.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
 
 
-def model_card(
-    report: Report, declarations: Mapping[str, str] | None = None
-) -> str:
+def model_card(report: Report) -> str:
     """Returns a model card: Markdown with the front matter of Hugging Face.
 
     Each line says what it rests on: rows of the ledger, a computation from
-    them, or a declaration. Questions stand where the ledger has no answer. The
-    names of people and machines stay in the ledger.
+    them, or a declaration. Questions stand where the ledger has no answer, for
+    people to answer in the card. The names of people and machines stay in the
+    ledger.
 
     Args:
         report: A report that `make_report(..., details=True)` returned.
-        declarations: Texts of people, as for `assess`.
 
     Raises:
-        ValueError: The report was made without details, or a declaration is
-            unknown or no text.
+        ValueError: The report was made without details.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> from keras_dp.reporting.report import make_report
@@ -60,7 +84,7 @@ def model_card(
             *_privacy(report, details),
             *_training(report),
             *_audits(report),
-            *_questions(report, checked(declarations or {})),
+            *_questions(report),
         ]
     )
 
@@ -102,35 +126,34 @@ def _privacy(report: Report, details: Details) -> Iterator[str]:
     yield from (f"> {_text(report.plain_words)}", "")
     yield "Each line says what it rests on:"
     yield ""
-    sources = (*MEANINGS.items(), _YOURS)
-    yield from (f"- *{name}*: {meaning}" for name, meaning in sources)
+    yield from (f"- *{name}*: {meaning}" for name, meaning in _MEANINGS.items())
     yield from ("", "## Privacy", "")
     claim, *theorem = report.sentences
     runs = sum(1 for each in report.runs if each.run.number)
     facts = [
-        ("Guarantee", claim, COMPUTED),
-        *(("Why it holds", each, COMPUTED) for each in theorem),
-        ("Data set", report.dataset, DECLARED),
-        ("Privacy unit", report.unit, DECLARED),
-        ("Records of one unit", f"{report.rows_per_unit:,} at most", DECLARED),
+        ("Guarantee", claim, _COMPUTED),
+        *(("Why it holds", each, _COMPUTED) for each in theorem),
+        ("Data set", report.dataset, _DECLARED),
+        ("Privacy unit", report.unit, _DECLARED),
+        ("Records of one unit", f"{report.rows_per_unit:,} at most", _DECLARED),
         (
             "Covers",
             f"{counted(report.total_rounds, 'round')} in "
             f"{counted(runs, 'run')}, planned or run",
-            RECORD,
+            _RECORD,
         ),
         (
             "Head of the ledger",
             f"{details.head} over {counted(details.rows, 'row')}",
-            COMPUTED,
+            _COMPUTED,
         ),
     ]
     yield from _table(Table(("what", "answer", "from"), tuple(facts)))
     if report.cautions:
-        yield from ("", f"### {BEFORE}", "", f"From: *{COMPUTED}*.", "")
+        yield from ("", f"### {BEFORE}", "", f"From: *{_COMPUTED}*.", "")
         yield from _items(report.cautions)
     for title, sentences in details.explanation.paragraphs:
-        yield from ("", f"### {_text(title)}", "", f"From: *{COMPUTED}*.", "")
+        yield from ("", f"### {_text(title)}", "", f"From: *{_COMPUTED}*.", "")
         yield from _items(sentences)
 
 
@@ -144,40 +167,38 @@ def _training(report: Report) -> Iterator[str]:
                 titles=table.titles[:-1],
                 rows=tuple(row[:-1] for row in table.rows),
             )
-        source = f"*{RECORD}*"
+        source = f"*{_RECORD}*"
         if title == "Rounds" and _libraries(report):
             library = _text(_libraries(report))
-            source += f", and *{DECLARED}* of what ran in {library}"
+            source += f", and *{_DECLARED}* of what ran in {library}"
         if "epsilon" in title:
-            source += f", epsilon *{COMPUTED}*"
+            source += f", epsilon *{_COMPUTED}*"
         yield from (f"### {title}", "", f"From: {source}.", "")
         yield from (*_table(table), "")
     versions = tuple(
         (name, ", ".join(each)) for name, each in report.versions.items()
     )
     if versions:
-        yield from ("### Versions", "", f"From: *{RECORD}*.", "")
+        yield from ("### Versions", "", f"From: *{_RECORD}*.", "")
         yield from _table(Table(("library", "in the runs"), versions))
 
 
 def _audits(report: Report) -> Iterator[str]:
     summary = AuditSummary.of(report.audits).sentence
-    source = f"*{RECORD}*, certified epsilon *{COMPUTED}*"
+    source = f"*{_RECORD}*, certified epsilon *{_COMPUTED}*"
     yield from ("", "## Audits", "", f"{_text(summary)} From: {source}.")
     for title, table in report.tables().items():
         if title.startswith("Audits"):
             yield from ("", *_table(table))
 
 
-def _questions(report: Report, declared: Mapping[str, str]) -> Iterator[str]:
+def _questions(report: Report) -> Iterator[str]:
     yield from ("", "## Yours to write", "")
-    for title, keys in _ASKED.items():
+    for title, questions in _ASKED.items():
         yield from (f"### {title}", "")
-        for key in keys:
-            text, source = question(key, report.unit), _YOURS[0]
-            if key in declared:
-                text, source = " ".join(declared[key].split()), DECLARED
-            yield from (f"{_text(text)} From: *{source}*.", "")
+        for each in questions:
+            text = _text(each.format(unit=report.unit))
+            yield from (f"{text} From: *{_YOURS}*.", "")
 
 
 def _libraries(report: Report) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_dp import _check
 from keras_dp.accountants import Accountant, available_accountants
-from keras_dp.accountants.claim import Claim, rounded_up, together
+from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.replay import Replay
 from keras_dp.auditing.verdicts import Judgement, judgements
@@ -107,7 +107,6 @@ class Report:
         audits: All verdicts, each with the epsilon that the ledger certifies.
         cautions: Sentences that say what the numbers assume or leave open.
         versions: The versions of libraries in all runs, by the library's name.
-        generator: The random generator of the noise.
         units: The number of units that the guarantee and the costs protect
             together.
         details: The parts that take a while to compute; `None` unless asked
@@ -131,7 +130,6 @@ class Report:
     audits: tuple[Judgement, ...]
     cautions: tuple[str, ...]
     versions: Mapping[str, tuple[str, ...]]
-    generator: str
     units: int = 1
     details: Details | None = None
 
@@ -139,11 +137,6 @@ class Report:
     def claim(self) -> Claim:
         """The claim to publish, with what it depends on."""
         return self.guarantee.claim
-
-    @property
-    def subject(self) -> str:
-        """The unit, or the group of units, that is protected, in words."""
-        return together(on_one_line(self.unit), self.units)
 
     @property
     def total_rounds(self) -> int:
@@ -440,7 +433,6 @@ def make_report(
         audits=judgements(ledger),
         cautions=cautions(ledger.header, replay.runs, replay.rounds, found),
         versions=_versions(replay.runs),
-        generator=ledger.header.generator,
         units=int(units),
         details=_details(ledger, explain(replay, **question))
         if details

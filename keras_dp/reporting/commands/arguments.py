@@ -10,7 +10,6 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.budgets import budget_of
 from keras_dp.errors import OutputError
 from keras_dp.ledger import PrivacyLedger
-from keras_dp.reporting.standards.declarations import read_declarations
 
 # Every database of SQLite begins with these bytes.
 _SQLITE = b"SQLite format 3\0"
@@ -98,14 +97,6 @@ _ARGUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
             "help": "how many units are protected together (default: 1)",
         },
     ),
-    "declarations": (
-        "--declarations",
-        {
-            "type": file_name,
-            "metavar": "TOML",
-            "help": "what people answer, where the ledger cannot",
-        },
-    ),
     "json": ("--json", {"action": "store_true", "help": "print a JSON object"}),
 }
 # A ledger, and the guarantee that is asked of it.
@@ -139,16 +130,6 @@ def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
     return min(named) if given is None else given
 
 
-def declared(options: argparse.Namespace) -> dict[str, str]:
-    """Returns what people declare, in the file that was given.
-
-    Raises:
-        ValueError: The file holds no declarations.
-    """
-    given = options.declarations
-    return read_declarations(given) if given else {}
-
-
 def existing(path: str) -> PrivacyLedger:
     """Opens a ledger for writing that exists.
 
@@ -159,7 +140,7 @@ def existing(path: str) -> PrivacyLedger:
     return PrivacyLedger.open(path)
 
 
-def write(path: str, text: str, *, is_new: bool = False) -> None:
+def write(path: str, text: str) -> None:
     """Writes a file.
 
     Raises:
@@ -167,10 +148,7 @@ def write(path: str, text: str, *, is_new: bool = False) -> None:
     """
     check_replaceable(path)
     try:
-        with Path(path).open(
-            "x" if is_new else "w", encoding="utf-8", newline=""
-        ) as file:
-            file.write(text)
+        Path(path).write_text(text, "utf-8", newline="")
     except OSError as error:
         raise OutputError(
             f"The file {path!r} could not be written: {error.strerror}."

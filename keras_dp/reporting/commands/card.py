@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.file_name,
         help="write the card to this file, such as README.md",
     )
-    arguments.add(parser, "declarations")
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -27,7 +26,6 @@ def answer(options: argparse.Namespace) -> Answer:
 
     Raises:
         OutputError: The file could not be written.
-        ValueError: The declarations are none.
     """
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         report = make_report(
@@ -38,7 +36,7 @@ def answer(options: argparse.Namespace) -> Answer:
             units=options.units,
             details=True,
         )
-    card = model_card(report, arguments.declared(options))
+    card = model_card(report)
     if options.out:
         arguments.write(options.out, f"{card}\n")
         card = f"Wrote {options.out}."

@@ -14,13 +14,10 @@ from keras_dp.ledger import (
     NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
-    UnverifiedSampling,
 )
 from keras_dp.reporting import make_report
 from keras_dp.reporting.cli import main
 from keras_dp.reporting.model_card import model_card
-from keras_dp.reporting.report import BEFORE
-from keras_dp.reporting.standards.facts import guarantee
 
 pytestmark = pytest.mark.standard  # Explanations take a second.
 
@@ -139,36 +136,15 @@ class TestACard:
         assert body.index("CONTRADICTS") < body.index("With all that was")
         assert "if the coins are fair" in body
 
-    def test_asks_what_nobody_declared(self, ledger) -> None:
-        report = make_report(ledger, delta=DELTA, details=True)
-        said = {"license": "Apache *2*,\n\n# not for profit"}
-
-        asked, told = model_card(report), model_card(report, said)
+    def test_asks_what_the_ledger_does_not_hold(self, ledger) -> None:
+        _, _, asked = card_of(ledger).partition("## Yours to write")
 
         assert "may the model be used? From: *yours*." in asked
-        assert r"Apache \*2\*, \# not for profit From: *declared*." in told
-        assert "may the model be used?" not in told
-        assert "belong to one patient" in told
-        with pytest.raises(ValueError, match="Did you mean 'license'"):
-            model_card(report, {"licence": "MIT"})
+        assert "belong to one patient" in asked
 
     def test_needs_the_details(self, ledger) -> None:
         with pytest.raises(ValueError, match="`report` must have its details"):
             model_card(make_report(ledger, delta=DELTA))
-
-
-def test_a_caution_has_the_source_that_standards_give_it() -> None:
-    with PrivacyLedger.in_memory(dataset="clinic") as ledger:
-        ledger.record(UnverifiedSampling(), STEP)
-        report = make_report(ledger, delta=DELTA, details=True)
-    (caution, *_) = report.cautions
-    sources = {
-        each.kind for each in guarantee(report) if each.text.endswith(caution)
-    }
-
-    (source,) = sources
-    part = model_card(report).partition(f"### {BEFORE}")[2]
-    assert part.strip().startswith(f"From: *{source}*.")
 
 
 def test_the_command_prints_it(tmp_path, capsys) -> None:

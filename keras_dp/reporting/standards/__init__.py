@@ -1,1 +1,0 @@
-"""Documents that people sign: their requirements, and a ledger's answers."""
