@@ -215,15 +215,15 @@ class Accountant(abc.ABC):
             return 0.0
         if delta == 0 or has_bare_sum(rounds):
             return float("inf")
+        choices = readings(rounds)
+        if len(choices) > 1:
+            some = filter(self.supports, choices)
+            return min(self.epsilon_of(each, delta) for each in some)
         slack, rest = split(rounds)
         if slack:
             return slack.epsilon(
                 float(delta), lambda left: self.epsilon_of(rest, left)
             )
-        both = readings(rounds)
-        if len(both) > 1:
-            some = filter(self.supports, both)
-            return min(self.epsilon_of(each, delta) for each in some)
         fewer = few_kinds(rounds).upper
         drawn, undrawn = sampled_as_slack(rounds)
         if not drawn:
@@ -249,15 +249,15 @@ class Accountant(abc.ABC):
             return 0.0
         if has_bare_sum(rounds):
             return 1.0
+        choices = readings(rounds)
+        if len(choices) > 1:
+            some = filter(self.supports, choices)
+            return min(self.delta_of(each, epsilon) for each in some)
         slack, rest = split(rounds)
         if slack:
             return slack.delta(
                 float(epsilon), lambda at: self.delta_of(rest, at)
             )
-        both = readings(rounds)
-        if len(both) > 1:
-            some = filter(self.supports, both)
-            return min(self.delta_of(each, epsilon) for each in some)
         fewer = few_kinds(rounds).upper
         found = min(1.0, self._delta(fewer, float(epsilon)))
         drawn, undrawn = sampled_as_slack(rounds)

@@ -25,6 +25,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     BallsInBinsGaussian,
     CountedMechanism,
     FixedSizeGaussian,
+    FullOrNot,
     Gaussian,
     Mechanism,
     RandomAllocationGaussian,
@@ -186,6 +187,7 @@ class Fourier(Accountant):
         {
             BallsInBinsGaussian,
             FixedSizeGaussian,
+            FullOrNot,
             Gaussian,
             RandomAllocationGaussian,
             SampledGaussian,
@@ -569,9 +571,9 @@ def _bounds(question: _Question, rounds: _Rounds) -> Bounds:
     Where sampled rounds hardly ever draw the changed record, the others with
     the chance that one does may give a smaller upper bound.
     """
-    both = readings(rounds)
-    if len(both) > 1:
-        found = [_bounds(question, each) for each in both]
+    choices = readings(rounds)
+    if len(choices) > 1:
+        found = [_bounds(question, each) for each in choices]
         best = min(found, key=lambda each: each.upper)
         return Bounds(max(each.lower for each in found), *best[1:], best.method)
     drawn, others = sampled_as_slack(rounds)

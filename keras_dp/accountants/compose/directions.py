@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.loss.either import EitherLoss
 from keras_dp.accountants.loss.finite import FiniteLoss
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
@@ -15,6 +16,7 @@ from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
 from keras_dp.accountants.normalize.few_kinds import FewKinds
 from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
+    FullOrNot,
     Gaussian,
     Mechanism,
     ProfilePair,
@@ -161,6 +163,17 @@ def _(
         mechanism.records, mechanism.sampling_probability, left_out
     )
     return _exact(*_mixtures(mechanism.noise_multiplier, members))
+
+
+@_losses.register
+def _(mechanism: FullOrNot, left_out: float) -> tuple[_Losses, _Losses]:
+    chances = tuple(chance for chance, _, _ in mechanism.parts)
+    mixtures = [_mixtures(z, (1 - q, q)) for _, z, q in mechanism.parts]
+    first, second = zip(*mixtures, strict=True)
+    if isinstance(mechanism.whole, SampledGaussianReplaceOne):
+        _, z, q = mechanism.parts[0]
+        first = second = (ReplaceOneLoss(z, q), *first[1:])
+    return _exact(EitherLoss(first, chances), EitherLoss(second, chances))
 
 
 @_losses.register

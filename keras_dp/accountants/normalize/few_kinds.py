@@ -28,6 +28,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     DiscreteGaussian,
     FixedSizeGaussian,
+    FullOrNot,
     Gaussian,
     Mechanism,
     OneOf,
@@ -109,6 +110,8 @@ def few_kinds(
 def _reached(mechanism: Mechanism) -> Mechanism:
     """Returns what two data sets reach."""
     changes: dict[str, Any] = {}
+    if isinstance(mechanism, FullOrNot):
+        return _reached(mechanism.whole)
     if isinstance(mechanism, BallsInBinsGaussian):
         if mechanism.ran is not None:
             changes = {"rounds": mechanism.ran, "ran": None}
@@ -116,6 +119,8 @@ def _reached(mechanism: Mechanism) -> Mechanism:
         changes = {"noise_multiplier": most, "most_noise": None}
         if isinstance(mechanism, SampledGaussian):
             changes["in_bins"] = None
+    elif (least := getattr(mechanism, "reached", None)) is not None:
+        changes = {"sampling_probability": least, "reached": None}
     if UNREACHED in changes.values() or 0 in changes.values():
         return Gaussian(UNREACHED)
     return dataclasses.replace(mechanism, **changes) if changes else mechanism
@@ -149,7 +154,7 @@ def _rounded(rounds: tuple[CountedMechanism, ...], most: int) -> FewKinds:
 def can_be_rounded(mechanism: Mechanism) -> bool:
     """Returns whether another noise makes another mechanism of the kind."""
     return (
-        not isinstance(mechanism, OneOf | Selected | ProfilePair)
+        not isinstance(mechanism, OneOf | Selected | ProfilePair | FullOrNot)
         and 0 < mechanism.noise_multiplier < math.inf
     )
 
@@ -181,6 +186,7 @@ def _with_numbers(
         "sampling_probability": probability,
         "most_noise": None,
         "in_bins": None,
+        "reached": None,
         "ran": None,
     }
     names = {field.name for field in dataclasses.fields(mechanism)}

@@ -80,6 +80,8 @@ class SampledGaussian:
         most_noise: As for `Gaussian`.
         in_bins: A mechanism that also dominates all rounds of a draw of classes
             together, one a cycle; `None` if none does. See `readings`.
+        reached: The sampling probability that two data sets are known to reach;
+            `None` if it is no lower.
     """
 
     noise_multiplier: float
@@ -89,6 +91,7 @@ class SampledGaussian:
     in_bins: "BallsInBinsGaussian | None" = dataclasses.field(
         default=None, repr=False
     )
+    reached: float | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,11 +119,38 @@ class SampledGaussianReplaceOne:
             that bound is only reached if the record is in the sample).
         sampling_probability: `q`, in (0, 1).
         most_noise: As for `SampledGaussian`.
+        reached: As for `SampledGaussian`.
     """
 
     noise_multiplier: float
     sampling_probability: float
     most_noise: float | None = dataclasses.field(default=None, repr=False)
+    reached: float | None = dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FullOrNot:
+    """A truncated Poisson sample that tells whether others filled the batch.
+
+    Attributes:
+        whole: The round, if the batch is not full without the record.
+        parts: A chance, a noise multiplier and a sampling probability of each
+            kind of round that it is with this chance. The chances know nothing
+            of the data, and their sum is 1. The first kind is `whole`.
+    """
+
+    whole: SampledGaussian | SampledGaussianReplaceOne
+    parts: tuple[tuple[float, float, float], ...]
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The least one of all kinds."""
+        return min(z for _, z, _ in self.parts)
+
+    @property
+    def sampling_probability(self) -> float:
+        """The largest chance of the record to be drawn."""
+        return self.whole.sampling_probability
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -452,6 +482,17 @@ class Slack:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Overflow(Slack):
+    """The slack of a truncated sample of Gaussian sums; see `truncation`.
+
+    Attributes:
+        told: The same round as it is without slack.
+    """
+
+    told: "FullOrNot" = dataclasses.field(kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Exposure:
     """The slack of thresholds: the exposure that `Slack` speaks of.
 
@@ -554,6 +595,7 @@ Mechanism: TypeAlias = (
     | SampledGaussian
     | SampledGaussianReplaceOne
     | SampledGaussianGroup
+    | FullOrNot
     | FixedSizeGaussian
     | WithReplacementGaussian
     | DiscreteGaussian

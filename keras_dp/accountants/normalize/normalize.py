@@ -214,10 +214,11 @@ class RoundsTogether:
             key = dataclasses.replace(sampling, drawn_by_library=False)
             self._allocated[key].add(release, count)
         else:
+            own = mechanism_of(sampling, release, self.neighbours)
             for found in (
-                mechanism_of(sampling, release, self.neighbours),
+                own,
                 exposure_of(sampling, release),
-                overflow_of(sampling, release),
+                overflow_of(sampling, release, self.neighbours, own),
             ):
                 if found:
                     self._alone[found] += count

@@ -18,6 +18,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
+    Overflow,
     RandomAllocationGaussian,
     SampledDiscreteGaussian,
     SampledGaussian,
@@ -26,7 +27,11 @@ from keras_dp.accountants.normalize.mechanisms import (
     WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.release import Release
-from keras_dp.accountants.normalize.truncation import truncation_exposure
+from keras_dp.accountants.normalize.truncation import (
+    reached_by,
+    told_of,
+    truncation_exposure,
+)
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
@@ -86,12 +91,16 @@ def _(
     if not is_amplified(sampling, release):
         return unamplified(release, neighbours)
     sensitivity, q = release.sensitivity, sampling.probability
-    if neighbours == "replace_one":
-        return SampledGaussianReplaceOne(_noise_multiplier(sensitivity), q)
-    if release.encodings:
+    if release.encodings and neighbours != "replace_one":
         return _additive(release, q)
-    kind = SampledDiscreteGaussian if release.is_discrete else SampledGaussian
-    return kind(_noise_multiplier(sensitivity), q)
+    z, reached = _noise_multiplier(sensitivity), None
+    if isinstance(sampling, TruncatedPoissonSampling):
+        reached = reached_by(sampling)
+    if neighbours == "replace_one":
+        return SampledGaussianReplaceOne(z, q, reached=reached)
+    if release.is_discrete:
+        return SampledDiscreteGaussian(z, q)
+    return SampledGaussian(z, q, reached=reached)
 
 
 @mechanism_of.register
@@ -135,7 +144,12 @@ def exposure_of(sampling: SamplingEvent, release: Release) -> Exposure | None:
     return Exposure((release.thresholds,))
 
 
-def overflow_of(sampling: SamplingEvent, release: Release) -> Slack | None:
+def overflow_of(
+    sampling: SamplingEvent,
+    release: Release,
+    neighbours: Neighbours,
+    mechanism: Mechanism | None,
+) -> Slack | None:
     """Returns the slack of a sample that is truncated; `None` without any.
 
     Thresholds may have slack of their own in the rest of its outcomes.
@@ -145,7 +159,17 @@ def overflow_of(sampling: SamplingEvent, release: Release) -> Slack | None:
     ):
         return None
     chance = truncation_exposure(sampling)
-    return Slack(chance) if chance else None
+    if not chance:
+        return None
+    if (
+        release.thresholds
+        or release.spans
+        or not isinstance(
+            mechanism, SampledGaussian | SampledGaussianReplaceOne
+        )
+    ):
+        return Slack(chance)
+    return Overflow(chance, told=told_of(sampling, mechanism, neighbours))
 
 
 def allocated(

@@ -37,7 +37,10 @@ def place(mechanism: Mechanism) -> tuple[str, float, float, str]:
     rest = "" if name in _TOLD_BY_NUMBERS else _text(mechanism)
     if not getattr(mechanism, "samples_all", True):
         rest = "classes"
-    if getattr(mechanism, "most_noise", None) is not None:
+    if any(
+        getattr(mechanism, name, None) is not None
+        for name in ("most_noise", "reached")
+    ):
         rest = _text(mechanism)
     z, q = mechanism.noise_multiplier, mechanism.sampling_probability
     return name, z, q, rest

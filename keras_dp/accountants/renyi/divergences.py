@@ -1,5 +1,6 @@
 """Rényi divergence of mechanisms, and of the rounds of a ledger."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     DiscreteGaussian,
     FixedSizeGaussian,
+    FullOrNot,
     Gaussian,
     Mechanism,
     OneOf,
@@ -139,6 +141,19 @@ def _sampled_discrete(
     return (1 - weight) * np.where(floor > 0, below, 0.0) + weight * above
 
 
+def _full_or_not(mechanism: FullOrNot, excess: Array) -> Array:
+    whole = _log_moment(mechanism.whole, excess)
+    others = [mixtures.sampled(q, z, excess) for _, z, q in mechanism.parts[1:]]
+    logs = [
+        each + math.log(chance)
+        for each, (chance, _, _) in zip(
+            [whole, *others], mechanism.parts, strict=True
+        )
+        if chance > 0
+    ]
+    return np.asarray(np.logaddexp.reduce(logs))
+
+
 def _fixed_size(mechanism: FixedSizeGaussian, excess: Array) -> Array:
     return fixed_size.log_moment(
         mechanism.sampling_probability, mechanism.noise_multiplier, excess
@@ -166,6 +181,7 @@ LOG_MOMENTS: Mapping[type[Mechanism], Callable[[Any, Array], Array]] = {
     SampledGaussian: _sampled,
     SampledGaussianReplaceOne: _sampled_replace_one,
     FixedSizeGaussian: _fixed_size,
+    FullOrNot: _full_or_not,
     DiscreteGaussian: _gaussian,
     SampledDiscreteGaussian: _sampled_discrete,
     AdditiveNoise: encoded.log_moment,

@@ -296,9 +296,13 @@ class TestPlansOfTruncatedSamples:
         with pytest.raises(BudgetExceededError, match="one of those in"):
             plan.prices(truncated(40))
 
-    def test_are_refused_where_delta_is_too_small_for_the_slack(self) -> None:
-        with pytest.raises(BudgetExceededError, match="cost inf"):
-            budgets.FixedPlan([(truncated(12), 50)], 2.0, DELTA)
+    def test_of_small_batches_cost_more(self) -> None:
+        small, large = (
+            budgets.FixedPlan([(truncated(size), 50)], 9.0, DELTA).cost
+            for size in (12, 40)
+        )
+
+        assert large < small < 9.0
 
     def test_hold_rounds_of_a_division_too(self, ledger) -> None:
         budgets.open_account(ledger, "all", budgets.Division(3.0, DELTA))
