@@ -1,5 +1,6 @@
 """Says what a reader must know before believing a report's numbers."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from keras_dp.accountants.normalize.mechanisms import Exposure
@@ -25,6 +26,9 @@ from keras_dp.reporting.wording import (
     with_a_chosen_seed,
     with_trials,
 )
+
+# From here on delta must be pointed out.
+_LARGE_DELTA = 0.01
 
 
 def cautions(
@@ -58,6 +62,13 @@ def _of_the_theorem(guarantee: Guarantee) -> Iterator[str]:
             "ask the people who made the runs. If plans are written, or "
             "accounts are opened, before the first round, nothing is taken for "
             "granted."
+        )
+    if (delta := guarantee.claim.delta) > _LARGE_DELTA:
+        yield (
+            f"Delta is {delta:g}, which is large: with this probability the "
+            "bound on epsilon may fail, and a mechanism may publish one of "
+            f"{math.ceil(1 / delta):,} units. Only data of very few units have "
+            "such a default, and their number is public."
         )
     if guarantee.ex_post is not None:
         yield (
@@ -110,7 +121,7 @@ def _of_rounds(
             )
         yield (
             f"Samples were truncated: up to {at_most(overflow, 2)} of delta "
-            f"pays for that, whatever epsilon is{together}."
+            f"pays for that, or less noise where it costs less{together}."
         )
     searched = of_searches(rounds)
     if searched:

@@ -31,12 +31,17 @@ JUDGEMENT = (
     "Whether a risk is acceptable, and whether a law is kept, is for people to "
     "decide. No number here decides it."
 )
+NUMBER_OF_RECORDS = (
+    "The number of records and of units is public: noise, sampling and delta "
+    "are chosen by it, and with few units delta is large."
+)
 # A person who signs must know all of them.
 LIMITS = (
     INFERENCE,
     OTHER_RELEASES,
     UNPROTECTED,
     ROUNDING,
+    NUMBER_OF_RECORDS,
     TRUST_IN_THE_RECORD,
     JUDGEMENT,
 )

@@ -206,7 +206,9 @@ def test_zeroing_a_record_costs_what_removing_it_costs(counted, delta) -> None:
 
 @LAW
 @given(rounds(full), st.floats(1e-300, 0.1))
-def test_the_exact_accountant_is_never_above_the_others(counted, delta) -> None:
+def test_the_exact_price_of_full_rounds_is_not_above_other_bounds(
+    counted, delta
+) -> None:
     exact, *bounds = (
         accountant.epsilon([counted], delta=delta)
         for accountant in (
