@@ -665,17 +665,6 @@ def averages_of(
     ]
 
 
-def place_of_variable(
-    optimizer: keras.optimizers.Optimizer, variable: keras.Variable
-) -> int:
-    """Returns the place of a variable among those of an optimizer.
-
-    `BaseOptimizer._get_variable_index`, Keras 3.15. Without it an optimizer
-    that keeps a number for each variable does not find it in an update.
-    """
-    return int(optimizer._get_variable_index(variable))
-
-
 def trainable_variables_of(
     optimizer: keras.optimizers.Optimizer,
 ) -> list[keras.Variable]:

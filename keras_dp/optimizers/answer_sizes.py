@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.optimizers.bias_corrected_adam import noise_variances
+from keras_dp.dp_queries.dp_query import gaussian_variances
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import (
     GRADIENTS,
@@ -87,9 +87,8 @@ class AnswerSizes:
         """Returns sums for a training, `None` if its noise is not Gaussian."""
         query = optimizer.query
         template = optimizer.round.templates(variables, {})[GRADIENTS]
-        try:
-            noise_variances(query, query.initial_global_state(), template)
-        except TypeError:
+        state = query.initial_global_state()
+        if gaussian_variances(query, state, template) is None:
             return None
         return cls(optimizer.round, variables, strategy)
 
@@ -101,8 +100,11 @@ class AnswerSizes:
             answers: The noised answer of each query.
         """
         noised = answers[GRADIENTS]
-        variances = noise_variances(
-            self._round.queries[GRADIENTS], state[GRADIENTS], noised
+        variances = tf.nest.pack_sequence_as(
+            noised,
+            gaussian_variances(
+                self._round.queries[GRADIENTS], state[GRADIENTS], noised
+            ),
         )
         if self._round.groups is not None:
             noised, variances = (

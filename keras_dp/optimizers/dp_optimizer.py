@@ -13,10 +13,6 @@ from keras_dp._override import override
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import strategy_of
-from keras_dp.optimizers.bias_corrected_adam import (
-    BiasCorrectedAdam,
-    noise_variances,
-)
 from keras_dp.optimizers.drawn_state import DrawnState
 from keras_dp.optimizers.groups import (
     Patterns,
@@ -27,7 +23,6 @@ from keras_dp.optimizers.groups import (
 from keras_dp.optimizers.inner_optimizer import apply_once, check_inner
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.optimizers.private_round import (
-    GRADIENTS,
     Answers,
     Event,
     PrivateRound,
@@ -246,8 +241,6 @@ class DPOptimizer(WrappingOptimizer):
 
         Raises:
             PrivateTrainingError: The optimizer was built for other queries.
-            TypeError: `bias_correction` is set, and the noise of the query has
-                no known variance.
             ValueError: `groups` do not match the variables.
         """
         self.check_side_queries(side_queries)
@@ -257,10 +250,6 @@ class DPOptimizer(WrappingOptimizer):
         if self.groups is not None and self._matched is None:
             self._matched = group_variables(model, self.groups)
         round_ = PrivateRound.of(self.query, side_queries, self._matched)
-        if isinstance(self.inner, BiasCorrectedAdam):
-            template = round_.templates(model.trainable_variables, {})
-            state = self.query.initial_global_state()
-            noise_variances(self.query, state, template[GRADIENTS])  # Raises.
         # If each replica had its own seeds, each would draw its own noise.
         with strategy_of(self).scope():
             self._state = DrawnState(round_, self._seed, self.add_variable)
@@ -362,13 +351,6 @@ class DPOptimizer(WrappingOptimizer):
                 noised, penalties, variables, strict=True
             )
         ]
-        if isinstance(self.inner, BiasCorrectedAdam):
-            noise = noise_variances(
-                self.query, before[GRADIENTS], released.answers[GRADIENTS]
-            )
-            if self.round.groups is not None:
-                noise = self.round.groups.join(variables, noise)
-            self.inner.observe_noise(noise)
         is_first = tf.equal(self.inner.iterations, 0)
         apply_once(self.inner, gradients, variables)
         self._average(is_first)

@@ -437,7 +437,6 @@ WORKS = {
     "averages_of": lambda f: _averages(f),
     "optimizers_in": lambda f: _finds_optimizers(f),
     "fresh_copy_of": lambda f: _copies_optimizers(f),
-    "place_of_variable": lambda f: _finds_places(f),
     "python_values": lambda f: (
         f({"b": tf.constant([1.0, 2.0]), "a": tf.constant(1.0)})["a"] == 1.0
     ),
@@ -586,13 +585,6 @@ def _copies_optimizers(function):
         and second.learning_rate == 0.25
         and int(outer.iterations) == 0
     )
-
-
-def _finds_places(function):
-    weights = [keras.Variable([1.0]), keras.Variable([2.0])]
-    optimizer = keras.optimizers.SGD()
-    optimizer.build(weights)
-    return [function(optimizer, each) for each in weights] == [0, 1]
 
 
 class TestEachName:

@@ -167,10 +167,7 @@ FLOORS = {
         "filtered_noise samplers",
     ],
     "optimizers": [
-        (
-            "bias_corrected_adam groups inner_optimizer kept_answers "
-            "ledger_of_chief record_batch"
-        ),
+        "groups inner_optimizer kept_answers ledger_of_chief record_batch",
         "group_plan private_round wrapping_optimizer",
         "drawn_state",
         "dp_optimizer",
