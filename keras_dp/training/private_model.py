@@ -58,7 +58,6 @@ from keras_dp.training.advice.preconditions import (
     warn_of_test_step,
 )
 from keras_dp.training.advice.said import Said
-from keras_dp.training.advice.tuner_costs import warn_of_tuner
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.data.first_batch import (
     build_and_check,
@@ -455,7 +454,7 @@ class PrivateModel(HeldModel):
         ) as loop:
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
-            history = super().fit(
+            return super().fit(
                 **ready.keras_data(y, batch_size, options),
                 epochs=epochs,
                 verbose=verbose,
@@ -470,8 +469,6 @@ class PrivateModel(HeldModel):
                     self._answer_sizes,
                 ),
             )
-        warn_of_tuner(callbacks, ready.ledger, self.last_run, ready.delta)
-        return history
 
     def _each_round(
         self,

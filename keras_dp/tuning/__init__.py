@@ -7,13 +7,11 @@ from keras_dp.tuning.private_score import PrivateScore
 from keras_dp.tuning.private_search import Found as Found
 from keras_dp.tuning.private_search import PrivateSearch
 from keras_dp.tuning.private_search import SearchCost as SearchCost
-from keras_dp.tuning.private_tuner import PrivateTuner
 
 __all__ = [
     "Choice",
     "LogUniform",
     "PrivateScore",
     "PrivateSearch",
-    "PrivateTuner",
     "Uniform",
 ]

@@ -120,7 +120,6 @@ class TestTheDependencies:
             *(*training, "tensorflow"),
             *("cryptography", "dp-accounting", "flwr", "psycopg"),
             "tensorflow-probability",
-            "keras-tuner",
             *("jax-privacy", "opacus", "torch"),  # Opacus brings torch.
         }
 

@@ -237,7 +237,6 @@ FLOORS = {
         "best_of trials",
         "rehearsal",
         "private_search",
-        "private_tuner",
     ],
 }
 # It hands names on that stand above it, when these are first used.
