@@ -3,8 +3,6 @@
     python benchmarks/defaults.py search --out rows.jsonl --tasks adult sms
         [--epsilons 1 3 8] [--settings 40]
     python benchmarks/defaults.py confirm --out rows.jsonl [--seeds 3]
-    python benchmarks/defaults.py simulate --out rows.jsonl --tasks adult
-        [--epsilons 1] [--settings 8] [--divided-by 8]
 
 The model, the loss and the optimizer are those of the script (`TASKS` of
 `first_run.py`). A setting is a learning rate, a clip, a batch size and a number
@@ -15,11 +13,6 @@ noise and the update are those of the library, in one loop of TensorFlow for
 each batch size. `confirm` trains with the best setting by `make_private`, on
 all of the training data, and with the defaults, and compares both on the test
 set. A row that the file has already is not computed again.
-
-`simulate` takes settings that are drawn, too. It trains with each of them
-twice: by `make_private` on most of the training data, and by `simulation_of` on
-other records, as many as the others divided by the same number. It prints what
-both give on the test set, and how well the ranks agree.
 """
 
 import argparse
@@ -343,64 +336,18 @@ def confirm(options: argparse.Namespace) -> None:
         print("| " + " | ".join(cells) + " |")
 
 
-def simulate(options: argparse.Namespace) -> None:
-    """Compares trainings with simulations of them on other records."""
-    for task, epsilon in itertools.product(options.tasks, options.epsilons):
-        of = first_run.TASKS[task]
-        x, y, *test = of.data()
-        kept = round(len(y) / (1 + 1 / options.divided_by))
-        draw = np.random.default_rng(7)
-        scores = []
-        for number in range(options.settings):
-            keras.utils.set_random_seed(number)
-            setting = {
-                "epochs": max(1, round(of.epochs * draw.choice(EPOCHS[:4]))),
-                "batch_size": 2 ** int(draw.integers(8, 13)),
-                "l2_norm_clip": CLIPS[draw.integers(len(CLIPS))],
-                "learning_rate": 1e-3 * float(100 ** draw.uniform(0, 1)),
-            }
-            private = keras_dp.make_private(
-                of.model(x),
-                (x[:kept], y[:kept]),
-                target_epsilon=epsilon,
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset=task),
-                verbose=False,
-                **setting,
-            )
-            simulation = keras_dp.simulation_of(
-                private, (x[kept:], y[kept:]), divided_by=options.divided_by
-            )
-            seconds = []
-            for each in (private, simulation):
-                start = time.perf_counter()
-                each.fit(verbose=0)
-                seconds.append(time.perf_counter() - start)
-            scores.append(
-                [_score(each, test) for each in (private, simulation)]
-            )
-            print(setting, scores[-1], seconds, flush=True)
-        ranks = np.argsort(np.argsort(np.array(scores), 0), 0)
-        print(f"{task}: ranks agree by {np.corrcoef(ranks.T)[0, 1]:.2f}")
-
-
-def _score(private: keras_dp.PrivateModel, test: Any) -> float:
-    values = private.evaluate(*test, 2000, verbose=0, return_dict=True)
-    return next(v for k, v in values.items() if k != "loss")
-
-
 def main() -> None:
     """Does what is asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    commands = {"search": search, "confirm": confirm, "simulate": simulate}
+    commands = {"search": search, "confirm": confirm}
     parser.add_argument("what", choices=commands)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tasks", nargs="+", choices=first_run.TASKS)
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1, 3, 8])
     parser.add_argument("--settings", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--divided-by", type=float, default=8)
     options = parser.parse_args()
     commands[options.what](options)
 

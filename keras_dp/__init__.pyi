@@ -29,7 +29,6 @@ from keras_dp.recipes import make_private as make_private
 from keras_dp.recipes import (
     replace_batch_normalization as replace_batch_normalization,
 )
-from keras_dp.recipes import simulation_of as simulation_of
 from keras_dp.sampling import PoissonBatches as PoissonBatches
 from keras_dp.sampling import UserBatches as UserBatches
 from keras_dp.spending import RunDetails as RunDetails

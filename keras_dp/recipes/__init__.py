@@ -3,6 +3,5 @@
 from keras_dp import _training_extra as _training_extra
 from keras_dp.recipes.batch_normalization import replace_batch_normalization
 from keras_dp.recipes.private_training import make_private
-from keras_dp.recipes.simulation import simulation_of
 
-__all__ = ["make_private", "replace_batch_normalization", "simulation_of"]
+__all__ = ["make_private", "replace_batch_normalization"]

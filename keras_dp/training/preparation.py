@@ -178,8 +178,7 @@ class Preparation(NamedTuple):
                 none was named.
         """
         rows = self.ledger.header.rows_per_unit
-        if not self.said.silent:
-            advise_delta(self.delta, self.adapter.population_size, rows)
+        advise_delta(self.delta, self.adapter.population_size, rows)
         if not isinstance(self.ledger, PrivacyLedger):
             return None
         return TrainingRun(

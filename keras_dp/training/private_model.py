@@ -133,8 +133,6 @@ class PrivateModel(HeldModel):
             it.
         last_run: The row of the ledger in which the last run began. If that was
             interrupted, `fit` without `x` continues it. `make_private` sets it.
-        is_simulation: Whether it trains on public data alone, so that nothing
-            is said of privacy. `simulation_of` sets it.
         target: The most that the ledger may spend. `fit` and `train_on_batch`
             end before a round would exceed it. `make_private` or you set it.
 
@@ -186,7 +184,6 @@ class PrivateModel(HeldModel):
         self.validation_data: Any = None
         self.run: RunDetails | None = None
         self.target: PrivacyTarget | None = None
-        self.is_simulation = False
         self._loss_scale: float | None = None
 
     # Its own description.
@@ -309,7 +306,7 @@ class PrivateModel(HeldModel):
         warn_of_adapted_layers(self.model)
         warn_of_earlier_training(self.model)
         self._side_queries = side_queries
-        self._said = Said(silent=getattr(self, "is_simulation", False))
+        self._said = Said()
         self._weights.forget()
         self._loss_scale = loss_scale
         self._step = None
@@ -462,7 +459,7 @@ class PrivateModel(HeldModel):
                     callbacks,
                     loop.begin_epoch,
                     loop.end_epoch,
-                    None if self.is_simulation else ready.ledger,
+                    ready.ledger,
                     ready.delta,
                     lambda: loop.recorder.rounds_left,
                     self.optimizer,
@@ -663,13 +660,6 @@ class PrivateModel(HeldModel):
                 "Received: x=None. Only a model of make_private has samples, "
                 "and a file does not keep them: after loading, pass the model "
                 "inside, `.model`, to make_private again, with the same ledger."
-            )
-        if self.is_simulation and x is not self.samples:
-            raise PrivateTrainingError(
-                "A simulation must be trained on the public data that it was "
-                "made for: it has too little noise to protect any other. "
-                "Received: other data. Call fit() without data, or train a "
-                "model of make_private."
             )
         check_compiled(self, "fit")
         optimizer = self.optimizer

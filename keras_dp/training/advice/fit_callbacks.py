@@ -20,7 +20,7 @@ def fit_callbacks(
     given: Any,
     begin: Callable[[int], None],
     end: Callable[[], None],
-    ledger: PrivacyLedger | LedgerOfChief | None,
+    ledger: PrivacyLedger | LedgerOfChief,
     delta: float,
     rounds_left: Callable[[], int | None],
     optimizer: DPOptimizer,
@@ -37,8 +37,8 @@ def fit_callbacks(
         begin: Is called at the beginning of each epoch, with its number.
         end: Is called at the end of each epoch, before callbacks of the user.
         ledger: The ledger that will record the training. Without a
-            `PrivacyLedger`, as on workers other than the chief and in a
-            simulation, no epsilon is shown.
+            `PrivacyLedger`, as on workers other than the chief, no epsilon is
+            shown.
         delta: The delta of the shown epsilon, in (0, 1).
         rounds_left: Returns how many more rounds the target and the account
             leave room for, `None` if neither limits the training.

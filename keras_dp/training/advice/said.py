@@ -6,15 +6,10 @@ from absl import logging
 
 
 class Said:
-    """The warnings of a private model since it was compiled.
+    """The warnings of a private model since it was compiled."""
 
-    Attributes:
-        silent: Whether nothing is logged.
-    """
-
-    def __init__(self, *, silent: bool = False) -> None:
+    def __init__(self) -> None:
         """Begins with none."""
-        self.silent = silent
         self._texts: set[str] = set()
 
     def warn(self, text: str, *values: Any) -> None:
@@ -24,6 +19,6 @@ class Said:
             text: The text, with a place for each of the values.
             *values: As in `logging.warning`.
         """
-        if text not in self._texts and not self.silent:
+        if text not in self._texts:
             self._texts.add(text)
             logging.warning(text, *values)

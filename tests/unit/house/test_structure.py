@@ -190,7 +190,7 @@ FLOORS = {
         "correlation",
         "noise_for_target",
         "assembly",
-        "private_training simulation",
+        "private_training",
     ],
     "reporting": [
         "limits run_costs wording",
