@@ -26,7 +26,6 @@ NAMES = [
     "autoencoder",
     "time_series",
     "transformer",
-    "feature_space",
     "recommender",
     "vae",
     "lora",
@@ -34,7 +33,7 @@ NAMES = [
     "wide_resnet",
 ]
 # Layers are adapted, and metrics computed, under the epsilon of the training.
-IN_ONE_LEDGER = ["wide_and_deep", "text", "feature_space"]
+IN_ONE_LEDGER = ["wide_and_deep", "text"]
 HEAD = """\
 | Example | Changed lines | epsilon | Without privacy | With | Seconds |
 | --- | --- | --- | --- | --- | --- |"""

@@ -139,26 +139,16 @@ class Adapter(abc.ABC):
             data: See `adapt`.
         """
 
-    def check_data(self, data: Any) -> None:
-        """Raises if the schema of the data shows that a round would fail.
+    @abc.abstractmethod
+    def check_schema(self, schema: Schema) -> None:
+        """Raises unless the layer can be adapted to a column of this schema.
 
         It reads public facts alone, so that such a mistake spends no round.
         Other mistakes raise in the round, when the data are read.
 
         Args:
-            data: See `adapt`.
-        """
-        schema = schema_of(data)
-        if schema is not None:
-            self.check_schema(schema)
-
-    def check_schema(self, schema: Schema) -> None:
-        """Raises unless the layer can be adapted to a column of this schema.
-
-        Args:
             schema: Dtype and shape of the column.
         """
-        del schema
 
     def planned_round(self) -> Round:
         """Returns the round that `adapt` records, from public values alone."""
@@ -205,7 +195,9 @@ class Adapter(abc.ABC):
                 round counts.
         """
         _check.kind(PrivacyLedger, ledger=ledger)
-        self.check_data(data)
+        schema = schema_of(data)
+        if schema is not None:
+            self.check_schema(schema)
         header = ledger.header
         if unit_ids is not None:
             data = with_capped_units(data, unit_ids, header.rows_per_unit)

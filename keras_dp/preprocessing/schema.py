@@ -61,8 +61,7 @@ def schema_of(data: Any) -> Schema | None:
         if spec is not None and not hasattr(spec, "shape"):
             raise TypeError(
                 "`data` must be one column. Received: a data set of "
-                f"{spec!r}. Map it to one column, or use FeatureSpace for "
-                "several."
+                f"{spec!r}. Map it to one column, and adapt a layer to each."
             )
         return None if spec is None else Schema.of(spec)
     values = data.to_numpy() if hasattr(data, "to_numpy") else data

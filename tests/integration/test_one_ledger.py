@@ -1,4 +1,4 @@
-"""A layer, a training and its metrics: reports show one epsilon over all."""
+"""Layers, a training and its metrics: reports show one epsilon over all."""
 
 import json
 import re
@@ -10,7 +10,6 @@ import pytest
 import keras_dp
 from keras_dp import preprocessing
 from keras_dp.accountants import Fourier
-from keras_dp.experimental.feature_space import FeatureSpace
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.full
 
 DELTA = 1e-4
 # What the program below releases, written down by hand.
-SHARE = 8.0 * np.sqrt(2)  # Two features in one round of multiplier 8.
+NOISE = 8.0 * np.sqrt(2)  # Of each layer: both cost as much as one of 8.
 METRIC = GaussianSum("metrics/accuracy", 1.0, 10.0)
 
 
@@ -34,18 +33,17 @@ def trained(tmp_path_factory):
     """Returns the path of the ledger, and the noise of its gradients."""
     generator = np.random.default_rng(0)
     towns = generator.choice(["Bonn", "Kiel", "Ulm"], 1000)
-    table = {"town": towns, "age": generator.uniform(20, 60, 1000)}
+    ages = generator.uniform(20, 60, [1000, 1])
     labels = (towns == "Ulm")[:, np.newaxis].astype("float32")
     path = tmp_path_factory.mktemp("one") / "people.ledger"
     with PrivacyLedger.open(path, dataset="people", unit="person") as ledger:
-        space = FeatureSpace(
-            {
-                "age": preprocessing.Normalization((0, 100), 1.0),
-                "town": preprocessing.StringLookup(1.0, threshold_delta=1e-6),
-            },
-            noise_multiplier=8.0,
-        ).adapt(table, ledger, run="columns")
-        x = np.asarray(space(table))
+        normalize = preprocessing.Normalization((0, 100), NOISE).adapt(
+            ages, ledger, run="age"
+        )
+        lookup = preprocessing.StringLookup(
+            NOISE, threshold_delta=1e-6, output_mode="one_hot"
+        ).adapt(towns, ledger, run="town")
+        x = np.hstack([normalize(ages), lookup(towns[:, np.newaxis])])
         model = keras.Sequential(
             [keras.Input(x.shape[1:]), keras.layers.Dense(1)]
         )
@@ -76,25 +74,25 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def by_hand(trained):
     """Returns the epsilon of each part, of rounds that no ledger counted."""
-    threshold = preprocessing.StringLookup(SHARE, 1e-6).events()[0].threshold
-    columns = (
-        GaussianSum("age", 1.0, SHARE),
-        ThresholdedSum("town", 1.0, SHARE, 1, threshold),
-    )
+    threshold = preprocessing.StringLookup(NOISE, 1e-6).events()[0].threshold
+    words = ThresholdedSum("town", 1.0, NOISE, 1, threshold)
     gradients = GaussianSum("gradients", 1.0, trained[1])
     samples = PoissonSampling(0.1)
 
     def epsilon(*rounds):
         return Fourier().epsilon(rounds, delta=DELTA)
 
-    layer = (Round(FullDataset(), columns), 1)
+    age = (Round(FullDataset(), (GaussianSum("age", 1.0, NOISE),)), 1)
+    town = (Round(FullDataset(), (words,)), 1)
     training = (Round(samples, (gradients, METRIC)), 20)
     return {
-        "columns": epsilon(layer),
+        "age": epsilon(age),
+        "town": epsilon(town),
+        "layers": epsilon(age, town),
         "model": epsilon(training),
         "gradients": epsilon((Round(samples, (gradients,)), 20)),
         "metrics/accuracy": epsilon((Round(samples, (METRIC,)), 20)),
-        "all": epsilon(layer, training),
+        "all": epsilon(age, town, training),
     }
 
 
@@ -114,13 +112,18 @@ def test_the_numbers_of_the_json_are_those_of_a_replay(
     whole = found["guarantee"]["epsilon"]
     assert whole == is_near(by_hand["all"])
     assert 1.999 < whole <= 2.0
-    columns, model = found["runs"]
-    assert (columns["name"], columns["purpose"]) == ("columns", "preprocessing")
-    assert (model["name"], model["purpose"]) == ("model", "training")
-    assert columns["epsilon"] == is_near(by_hand["columns"])
-    assert columns["total_epsilon"] == columns["epsilon"]
-    assert model["epsilon"] == is_near(by_hand["model"])
-    assert model["total_epsilon"] == whole
+    for run, (name, purpose, total) in zip(
+        found["runs"],
+        (
+            ("age", "preprocessing", "age"),
+            ("town", "preprocessing", "layers"),
+            ("model", "training", "all"),
+        ),
+        strict=True,
+    ):
+        assert (run["name"], run["purpose"]) == (name, purpose)
+        assert run["epsilon"] == is_near(by_hand[name])
+        assert run["total_epsilon"] == is_near(by_hand[total])
 
 
 def test_the_text_has_one_epsilon_and_a_cost_for_each_run(
@@ -136,7 +139,8 @@ def test_the_text_has_one_epsilon_and_a_cost_for_each_run(
     (claimed,) = re.findall(r"^epsilon <= (\S+) at delta", text, re.M)
     assert float(claimed) == pytest.approx(by_hand["all"], abs=1.1e-4)
     for run, rounds, total in (
-        ("columns", 1, by_hand["columns"]),
+        ("age", 1, by_hand["age"]),
+        ("town", 1, by_hand["layers"]),
         ("model", 20, by_hand["all"]),
     ):
         assert shown(run) == [
@@ -162,7 +166,7 @@ def test_the_page_has_a_cost_for_each_run(
             text,
         )
     }
-    for run, total in (("columns", "columns"), ("model", "all")):
+    for run, total in (("age", "age"), ("town", "layers"), ("model", "all")):
         assert rows[run] == (
             pytest.approx(by_hand[run], abs=1.1e-4),
             pytest.approx(by_hand[total], abs=1.1e-4),

@@ -44,7 +44,6 @@ TRAINING = (
     "keras_dp.auditing.check",
     "import keras_dp.training.private_model",
     "from keras_dp.experimental.federation import FederatedModel",
-    "import keras_dp.experimental.feature_space",
     "from keras_dp.gradients.engine import GradientEngine",
 )
 

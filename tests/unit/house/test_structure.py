@@ -136,7 +136,7 @@ FLOORS = {
         "quantile_adaptive_clip_sum_query",
     ],
     "experimental": [
-        "feature_space federation memorization random_allocation",
+        "federation memorization random_allocation",
     ],
     "gradients": [
         "layer_calls operations records",

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.experimental.feature_space import FeatureSpace
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.preprocessing import (
     PCA,
@@ -22,7 +21,6 @@ TWO_SCALES = Normalization(((0, 0), (1, 1)), 1.0)
 CODES = IntegerLookup(1.0, 1e-6)
 NAMES = StringLookup(1.0, 1e-6)
 WORDS = TextVectorization(1.0, 1e-6, max_keys=3)
-TABLE = FeatureSpace({"age": SCALES, "town": NAMES}, 1.0)
 TEXT = np.array(["secret"] * 4)
 
 
@@ -72,8 +70,6 @@ def rounds_spent(adapter, data, error, match):
         (NAMES, np.ones(4, int), "dtype int64"),
         (NAMES, dataset(np.ones(4, int)), "dtype int64"),
         (WORDS, dataset(np.ones(4, int)), "dtype int64"),
-        (TABLE, dataset({"age": TEXT, "town": TEXT}), "real numbers"),
-        (TABLE, dataset(TEXT), "must be a table"),
     ],
 )
 def test_another_dtype_is_seen_before_the_round(adapter, data, match) -> None:
@@ -90,7 +86,6 @@ def test_another_dtype_is_seen_before_the_round(adapter, data, match) -> None:
         (PCA(3, 1.0), dataset(np.ones([4, 3, 2])), "as many entries"),
         (WORDS, dataset(np.stack([TEXT, TEXT], 1)), "one text in each row"),
         (NAMES, TEXT.reshape(1, 2, 2), "one row for each record"),
-        (TABLE, dataset({"age": np.ones(4)}), "'town'"),
         (SCALES, dataset(np.ones(4)).repeat(), "finite"),
         (
             NAMES,
