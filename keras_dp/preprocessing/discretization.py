@@ -89,10 +89,9 @@ class Discretization(Adapter):
         _check.boolean(sparse=self.sparse)
 
     @override
-    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
-        return (
-            GaussianSum(f"{prefix}discretization", 1.0, self.noise_multiplier),
-        )
+    def events(self) -> tuple[SumQueryEvent, ...]:
+        name = "preprocessing/discretization"
+        return (GaussianSum(name, 1.0, self.noise_multiplier),)
 
     @override
     def check_schema(self, schema: Schema) -> None:

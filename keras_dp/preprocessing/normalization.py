@@ -110,10 +110,9 @@ class Normalization(Adapter):
             )
 
     @override
-    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
-        return (
-            GaussianSum(f"{prefix}normalization", 1.0, self.noise_multiplier),
-        )
+    def events(self) -> tuple[SumQueryEvent, ...]:
+        name = "preprocessing/normalization"
+        return (GaussianSum(name, 1.0, self.noise_multiplier),)
 
     @override
     def check_schema(self, schema: Schema) -> None:

@@ -98,8 +98,8 @@ class PCA(Adapter):
         _check.boolean(whiten=self.whiten, trainable=self.trainable)
 
     @override
-    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
-        return (GaussianSum(f"{prefix}pca", 1.0, self.noise_multiplier),)
+    def events(self) -> tuple[SumQueryEvent, ...]:
+        return (GaussianSum("preprocessing/pca", 1.0, self.noise_multiplier),)
 
     @override
     def check_schema(self, schema: Schema) -> None:

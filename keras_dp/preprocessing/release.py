@@ -24,9 +24,6 @@ from keras_dp.spending.run import RunDetails, TrainingRun
 Result = TypeVar("Result")
 Floats = npt.NDArray[np.float64]
 
-# As "metrics/" in a training: reports sum up what begins alike.
-_PREFIX = "preprocessing/"
-
 
 def released(
     ledger: PrivacyLedger,
@@ -122,11 +119,11 @@ class Adapter(abc.ABC):
     noise_multiplier: float
 
     @abc.abstractmethod
-    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
+    def events(self) -> tuple[SumQueryEvent, ...]:
         """Returns the events of `noised_layer`, from public values alone.
 
-        Args:
-            prefix: The beginning of the names of the events.
+        Their names begin with "preprocessing/", as those of metrics begin with
+        "metrics/" in a training: reports sum up what begins alike.
         """
 
     @abc.abstractmethod
@@ -152,7 +149,7 @@ class Adapter(abc.ABC):
 
     def planned_round(self) -> Round:
         """Returns the round that `adapt` records, from public values alone."""
-        return Round(FullDataset(drawn_by_library=True), self.events(_PREFIX))
+        return Round(FullDataset(drawn_by_library=True), self.events())
 
     def adapt(
         self,

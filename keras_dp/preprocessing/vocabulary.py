@@ -97,12 +97,12 @@ class VocabularyAdapter(Adapter):
                 )
 
     @override
-    def events(self, prefix: str = "") -> tuple[ThresholdedSum]:
+    def events(self) -> tuple[ThresholdedSum]:
         stddev = float(self.noise_multiplier)
         threshold = least_threshold(
             1.0, stddev, self.max_keys, self.threshold_delta
         )
-        name = f"{prefix}vocabulary"
+        name = "preprocessing/vocabulary"
         return (ThresholdedSum(name, 1.0, stddev, self.max_keys, threshold),)
 
     @override

@@ -385,11 +385,6 @@ class TestEveryAdapter:
             <= 1e-6
         )
 
-    def test_names_its_event_by_a_prefix(self, name) -> None:
-        adapter, _ = ADAPTERS[name]
-
-        assert adapter.events("city/")[0].name == "city/vocabulary"
-
     def test_says_when_nothing_passes(self, name) -> None:
         adapter, data = ADAPTERS[name]
         ledger = in_memory()
