@@ -9,6 +9,7 @@ import collections
 import contextlib
 import copy
 import functools
+import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -443,8 +444,11 @@ def compile_arguments_of(model: keras.Model) -> dict[str, Any]:
     if config is None:
         return {}
     found = dict(config.config)
-    if found["run_eagerly"] or (
-        found["jit_compile"] == model._resolve_auto_jit_compile()
+    # They may have been set since.
+    found["run_eagerly"] = model.run_eagerly
+    found["jit_compile"] = model.jit_compile
+    if model.run_eagerly or (
+        model.jit_compile == model._resolve_auto_jit_compile()
     ):
         del found["jit_compile"]
     scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
@@ -522,6 +526,16 @@ def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
     return optimizer._learning_rate
 
 
+def releases_of(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
+    """Returns the variable that counts what the optimizer itself did.
+
+    `BaseOptimizer._iterations`, Keras 3.15; `iterations` may be those of
+    another one. Without it releases are not counted where an optimizer inside
+    does not count.
+    """
+    return optimizer._iterations
+
+
 def own_variables_of(
     optimizer: keras.optimizers.Optimizer,
 ) -> list[keras.Variable]:
@@ -561,6 +575,17 @@ def optimizers_in(
     return list(found.values())
 
 
+def _reaches(value: Any, optimizer: Any) -> bool:
+    """Whether a function or an object of the user holds an optimizer."""
+    if isinstance(value, (keras.Variable, keras.optimizers.OptimizerMap)):
+        return False
+    cells = getattr(value, "__closure__", None) or ()
+    held = [cell.cell_contents for cell in cells]
+    if not type(value).__module__.startswith(("keras", "builtins")):
+        held += list(getattr(value, "__dict__", {}).values())
+    return any(each is optimizer for each in held)
+
+
 # The options that all optimizers of Keras 3.15 have in common.
 _OPTIONS = (
     "name",
@@ -593,11 +618,12 @@ def fresh_copy_of(
         learning_rate: A number, a schedule or a function in the place of that
             of the optimizer.
     """
-    made: dict[int, Any] = {}
+    made: dict[int, tuple[Any, Any]] = {}  # With what was copied, to keep ids.
 
     def of_optimizer(given: Any, rate: Any = None) -> Any:
         kind: Any = type(given)
-        new = made[id(given)] = kind.__new__(kind)
+        new = kind.__new__(kind)
+        made[id(given)] = given, new
         if rate is None:
             rate = learning_rate_of(given)
         if not callable(rate):
@@ -614,17 +640,28 @@ def fresh_copy_of(
 
         def copied(value: Any) -> Any:
             if id(value) in made:
-                return made[id(value)]
+                return made[id(value)][1]
+            if getattr(value, "__self__", None) is given:
+                return types.MethodType(value.__func__, new)
+            if _reaches(value, given):
+                raise ValueError(
+                    "`optimizer` must be a new one: it refers to itself, and "
+                    "another training has it already. Received: a "
+                    f"{type(given).__name__}. Make another one for each "
+                    "training."
+                )
             if isinstance(value, keras.optimizers.Optimizer):
                 return of_optimizer(value)
             if isinstance(value, keras.optimizers.OptimizerMap):
-                made[id(value)] = chosen = copy.copy(value)
+                chosen = copy.copy(value)
+                made[id(value)] = value, chosen
                 vars(chosen).update(copied(vars(value)))
                 return chosen
             if isinstance(value, keras.Variable):
-                made[id(value)] = variable = new.add_variable(
+                variable = new.add_variable(
                     value.shape, dtype=value.dtype, name=value.name
                 )
+                made[id(value)] = value, variable
                 variable.assign(value)
                 return variable
             if isinstance(value, dict):
@@ -638,6 +675,10 @@ def fresh_copy_of(
         own = vars(given).keys() - vars(new).keys() - {"apply"}
         for name in [name for name in vars(given) if name in own]:
             setattr(new, name, copied(vars(given)[name]))
+        if isinstance(given, keras.optimizers.MultiOptimizer):
+            chooser = given._optimizer_map
+            if not isinstance(chooser, keras.optimizers.OptimizerMap):
+                new._optimizer_map = lambda variable: copied(chooser(variable))
         return new
 
     return of_optimizer(optimizer, learning_rate)

@@ -20,7 +20,11 @@ from keras_dp.optimizers.groups import (
     group_variables,
     patterns_from,
 )
-from keras_dp.optimizers.inner_optimizer import apply_once, check_inner
+from keras_dp.optimizers.inner_optimizer import (
+    apply_once,
+    check_inner,
+    take_averaging,
+)
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.optimizers.private_round import (
     Answers,
@@ -228,6 +232,10 @@ class DPOptimizer(WrappingOptimizer):
             return
         with strategy_of(self).scope():
             self.inner.build(variables)
+            # It may have made optimizers of its own.
+            check_inner(self.inner)
+            for name, value in take_averaging(self.inner).items():
+                setattr(self, name, value)
             super().build(variables)
 
     def build_round(
@@ -351,9 +359,8 @@ class DPOptimizer(WrappingOptimizer):
                 noised, penalties, variables, strict=True
             )
         ]
-        is_first = tf.equal(self.inner.iterations, 0)
         apply_once(self.inner, gradients, variables)
-        self._average(is_first)
+        self._count_and_average()
         return released.event, released.answers
 
     def read_state(self) -> State:

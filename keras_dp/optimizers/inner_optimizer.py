@@ -29,6 +29,12 @@ def check_inner(inner: Any) -> None:
             f"gradients. Received: {type(inner).__name__}. Pass the optimizer "
             "inside of it, and compile(loss_scale=...) for float16."
         )
+    if "apply" in vars(inner) and not is_closed(inner):
+        raise ValueError(
+            "`inner` must have its `apply` in its class. Received: a "
+            f"{type(inner).__name__} with a function in its place, which would "
+            "not be called. Make a subclass."
+        )
     for each in optimizers_in(inner):
         for option in ("gradient_accumulation_steps", "loss_scale_factor"):
             if getattr(each, option, None) is not None:
@@ -72,6 +78,11 @@ def close(inner: keras.optimizers.Optimizer) -> None:
     optimizer itself would be trained without noise.
     """
     vars(inner)["apply"] = _refuse
+
+
+def is_closed(inner: keras.optimizers.Optimizer) -> bool:
+    """Whether a private optimizer has the optimizer inside already."""
+    return vars(inner).get("apply") is _refuse
 
 
 def apply_once(

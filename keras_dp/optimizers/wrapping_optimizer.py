@@ -9,7 +9,11 @@ import tensorflow as tf
 
 from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.keras_internals import averages_of, own_variables_of
+from keras_dp.keras_internals import (
+    averages_of,
+    own_variables_of,
+    releases_of,
+)
 from keras_dp.optimizers.inner_optimizer import close, take_averaging
 
 
@@ -101,28 +105,29 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def iterations(self) -> Any:
-        """The number of rounds that were released, as a variable."""
+        """The iterations of the inner optimizer, which schedules follow."""
         return self.inner.iterations
 
     @property
     def rounds_released(self) -> int:
         """The number of rounds that were released, as an integer."""
-        return int(keras.ops.convert_to_numpy(self.inner.iterations))
+        return int(keras.ops.convert_to_numpy(releases_of(self)))
 
-    def _average(self, is_first: Any) -> None:
-        """Moves the averages towards the weights, after a release.
+    def _count_and_average(self) -> None:
+        """Counts a release, and moves the averages towards the weights.
 
-        Args:
-            is_first: Whether it was the first release. The averages are then
-                the weights, scalar.
+        After the first release the averages are the weights.
         """
+        count = releases_of(self)
+        is_first = tf.equal(count, 0)
+        count.assign_add(1)
         momentum = tf.where(is_first, 0.0, self.ema_momentum)
         every = self.ema_overwrite_frequency
         for variable, average in averages_of(self):
             kept = tf.cast(momentum, average.dtype)
             average.assign(kept * average + (1 - kept) * variable)
             if every:
-                is_due = tf.equal(self.iterations % every, 0)
+                is_due = tf.equal(count % every, 0)
                 variable.assign(tf.where(is_due, average, variable))
 
     def put_averages(self) -> None:

@@ -1,5 +1,6 @@
 """Puts a private training together, from its samples and queries."""
 
+import contextlib
 from typing import Any, NamedTuple
 
 import keras
@@ -11,7 +12,7 @@ from keras_dp.keras_internals import (
 )
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers import DPOptimizer
-from keras_dp.optimizers.inner_optimizer import check_inner
+from keras_dp.optimizers.inner_optimizer import check_inner, is_closed
 from keras_dp.recipes.averaging import average_weights
 from keras_dp.recipes.learning_rate import (
     build,
@@ -94,13 +95,13 @@ def assemble(
             learning_rate = rate.rate
     if learning_rate in ("auto", "keep"):
         learning_rate = None
-    elif len(optimizers_in(given)) > 1:
+    elif len(optimizers_in(given)) > 1 or not hasattr(given, "learning_rate"):
         raise ValueError(
             '`learning_rate` must be "keep" for an optimizer that holds '
             "others, each with a rate of its own. Received: "
             f"{type(given).__name__}. Set their rates."
         )
-    inner = fresh_copy_of(given, learning_rate)
+    inner = _taken(given, learning_rate)
     private_optimizer = DPOptimizer(
         inner, query=queries.released, ledger=ledger
     )
@@ -136,6 +137,25 @@ def compile_options(model: keras.Model, **given: Any) -> dict[str, Any]:
             'Received: loss=None. Pass loss="mse", or whatever trains it.'
         )
     return found
+
+
+def _taken(given: keras.optimizers.Optimizer, rate: Any) -> Any:
+    """Returns an optimizer for this training alone.
+
+    One of a class of the user is taken itself, the first time: what it refers
+    to may refer to it.
+
+    Args:
+        given: The optimizer of the script.
+        rate: A learning rate or schedule in the place of its own, or `None`.
+    """
+    is_new = not given.built and not is_closed(given)
+    if is_new and not type(given).__module__.startswith("keras."):
+        with contextlib.suppress(TypeError):  # A number after a schedule.
+            if rate is not None:
+                given.learning_rate = rate
+            return given
+    return fresh_copy_of(given, rate)
 
 
 def _given(model: keras.Model, optimizer: Any) -> keras.optimizers.Optimizer:

@@ -215,7 +215,10 @@ def chosen_rate(
     rate, factor, low, high = own, 1.0, 0.0, math.inf
     # For most optimizers the first factor is right. Others look at the weights.
     for _ in range(_MOST_TRIES):
-        walked = walk(optimizer, stddev, rounds, rate)
+        try:
+            walked = walk(optimizer, stddev, rounds, rate)
+        except Exception:  # noqa: BLE001 - it may ask for weights of the model.
+            return None
         if abs(walked / wanted - 1) < _CLOSE:
             return ChosenRate(rate, factor, wanted, rounds, stretch)
         if walked == 0:
@@ -236,16 +239,18 @@ def chosen_rate(
 def scripts_rate(optimizer: keras.optimizers.Optimizer) -> Any:
     """Returns the learning rate of an optimizer as a number or a schedule.
 
-    It is `None` for another function, and where optimizers inside have rates of
-    their own.
+    It is `None` for another function, for 0, and where optimizers inside have
+    rates of their own.
     """
     rate = learning_rate_of(optimizer)
-    if len(optimizers_in(optimizer)) > 1:
+    if len(optimizers_in(optimizer)) > 1 or not hasattr(
+        optimizer, "learning_rate"
+    ):
         return None
     if callable(rate):
         schedules = keras.optimizers.schedules.LearningRateSchedule
         return rate if isinstance(rate, schedules) else None
-    return float(keras.ops.convert_to_numpy(rate))
+    return float(keras.ops.convert_to_numpy(rate)) or None
 
 
 def ending_with(schedule: Any, rounds: int) -> tuple[Any, float]:

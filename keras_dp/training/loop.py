@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
@@ -26,6 +27,7 @@ from keras_dp.spending.run import TrainingRun
 from keras_dp.training.advice.changed_weights import ReleasedWeights
 from keras_dp.training.advice.out_of_range import check_in_range
 from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
+from keras_dp.training.advice.preconditions import check_sums_fit
 from keras_dp.training.advice.settings_advice import advice, warn_of_loss
 from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.data.first_batch import check_batch
@@ -313,6 +315,9 @@ class TrainingLoop:
     def _begin(self, batch: PhysicalStep) -> None:
         """Acts once the model is built, before the first round."""
         renew_adapters(self.ready.model, self._optimizer)
+        check_sums_fit(
+            self._planned_round(), keras.tree.flatten(batch.x)[0].shape[0]
+        )
         said, query = self.ready.said, self._optimizer.query
         warn_of_missing_rounds(self._optimizer, said)
         for text in advice(self._planned_round(), query, self._adapter, batch):

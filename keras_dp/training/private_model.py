@@ -306,8 +306,10 @@ class PrivateModel(HeldModel):
         warn_of_adapted_layers(self.model)
         warn_of_earlier_training(self.model)
         self._side_queries = side_queries
-        self._said = Said()
+        self._weights.check(self._said)
+        self._weights.check(self._said)
         self._weights.forget()
+        self._said = Said()
         self._loss_scale = loss_scale
         self._step = None
         batches_run = getattr(self, "_batches_run", None)
@@ -335,6 +337,13 @@ class PrivateModel(HeldModel):
     def loss_scale(self) -> float:
         """The factor of the losses while they are differentiated."""
         return resolved_loss_scale(self._loss_scale, self.model)
+
+    @override
+    def load_weights(
+        self, filepath: Any, skip_mismatch: bool = False, **options: Any
+    ) -> None:
+        super().load_weights(filepath, skip_mismatch, **options)
+        self._weights.forget()
 
     @override
     def reset_metrics(self) -> None:

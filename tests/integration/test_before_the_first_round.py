@@ -82,6 +82,35 @@ class TestFit:
         assert "123" not in str(caught.value)
         assert caught.value.__cause__ is None
 
+    def test_shows_no_array_of_a_long_tuple(self) -> None:
+        with pytest.raises(ValueError, match="a tuple of 4") as caught:
+            compiled(ledger()).fit(
+                X, Y, verbose=0, validation_data=(X, Y, Y, Y)
+            )
+
+        assert "[" not in str(caught.value)
+
+    def test_knows_how_many_rows_a_sum_has(self) -> None:
+        """The query does not: its divisor is another query's."""
+        own = ledger()
+        private = keras_dp.PrivateModel(network(), self_check_examples=0)
+        total = keras_dp.dp_queries.GaussianSumQuery(
+            1.0, noise_multiplier=2.0**-20
+        )
+        private.compile(
+            keras_dp.DPSGD(
+                query=keras_dp.dp_queries.NormalizedQuery(total, 512.0),
+                ledger=own,
+            ),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+        x, y = data(512)
+
+        with pytest.raises(ValueError, match="`noise_multiplier` must be 0"):
+            private.train_on_batch(x, y)
+
+        assert not own.runs
+
     def test_forgets_what_the_validation_data_told(self) -> None:
         shown = compiled(ledger(), metrics=["accuracy"]).fit(
             X, Y, batch_size=RECORDS, verbose=0, validation_data=(X, 1 - Y)

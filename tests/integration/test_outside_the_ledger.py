@@ -83,6 +83,34 @@ class TestAdaptedLayers:
         assert not messages(caplog, "without noise")
 
 
+class SavesTheBest(keras.callbacks.Callback):
+    """Decides in a method of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.best, self.monitored = float("inf"), None
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._keep(logs)
+
+    def _keep(self, logs):
+        if logs["loss"] < self.best:
+            self.best = logs["loss"]
+            self.kept = self.model.get_weights()
+
+
+class RaisesOnTheLoss(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if logs["loss"] < 0:
+            raise KeyboardInterrupt
+
+
+class StopsByEpsilon(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if logs["epsilon"] > 1e9:
+            self.model.stop_training = True
+
+
 def StopsAt(name):  # noqa: N802 - a class with the name in its code.
     if name == "loss":
 
@@ -110,6 +138,8 @@ class TestDecisions:
             ),
             lambda path: keras.callbacks.TerminateOnNaN(),
             lambda path: StopsAt("loss"),
+            lambda path: SavesTheBest(),
+            lambda path: RaisesOnTheLoss(),
             lambda path: keras.callbacks.LambdaCallback(
                 on_epoch_end=lambda epoch, found: (
                     found["loss"] < 0 and path.assign(found)
@@ -141,6 +171,7 @@ class TestDecisions:
                 on_epoch_end=lambda epoch, logs: path.mkdir(exist_ok=True)
             ),
             lambda path: StopsAt("val_loss"),
+            lambda path: StopsByEpsilon(),
             lambda path: keras.callbacks.ModelCheckpoint(
                 path / "a.keras", monitor="loss"
             ),

@@ -75,6 +75,29 @@ class Around(optimizers.Optimizer):
         self.iterations.assign_add(1)
 
 
+class Uncounted(Around):
+    """Does not count its own steps."""
+
+    def apply(self, gradients, variables=None):
+        self.held.apply(gradients, variables)
+
+
+class RefersToItself(optimizers.SGD):
+    """Its rate decays by a function that it made of itself."""
+
+    def __init__(self):
+        super().__init__(1.0)
+        self.decay = lambda: 0.5 ** keras.ops.cast(self.iterations, "float32")
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign_sub(variable, self.decay() * gradient)
+
+
+def chosen_by_function():
+    held = {"kernel": optimizers.Adam(0.01), "bias": optimizers.SGD(0.1)}
+    return optimizers.MultiOptimizer(lambda variable: held[variable.name])
+
+
 class OwnSchedule(optimizers.schedules.LearningRateSchedule):
     """Says nothing of itself."""
 
@@ -86,6 +109,9 @@ OPTIMIZERS = {
     "several": several,
     "own": lambda: Own(0.1, {"all": 0.5}),
     "around": lambda: Around(optimizers.Adam(0.01)),
+    "uncounted": lambda: Uncounted(optimizers.Adam(0.01)),
+    "chosen": chosen_by_function,
+    "itself": RefersToItself,
     "function": lambda: optimizers.Adam(lambda: 0.01),
     "schedule": lambda: optimizers.SGD(OwnSchedule()),
     "schedule free": lambda: optimizers.ScheduleFreeAdamW(0.01),
@@ -131,6 +157,40 @@ class TestTheOptimizer:
         assert model.optimizer is given
         assert not given.built
         assert float(given.learning_rate) == 0.25
+
+    @pytest.mark.full
+    def test_that_refers_to_itself_is_taken_itself(self) -> None:
+        """A copy would follow the steps of the other one, and not decay."""
+        given = RefersToItself()
+        model = network()
+        before = model.get_weights()[0]
+
+        for_one = private_of(
+            model, optimizer=given, average=None, l2_norm_clip=1e-3, loss="mse"
+        )
+        for_one.fit(verbose=0)
+
+        assert for_one.optimizer.inner is given
+        moved = np.abs(model.get_weights()[0] - before).max()
+        assert 0 < moved < 8 * 1e-3
+        with pytest.raises(ValueError, match="`optimizer` must be a new one"):
+            private_of(network(), optimizer=given, loss="mse")
+
+    @pytest.mark.full
+    def test_may_be_chosen_by_a_function_again_and_again(self) -> None:
+        given = chosen_by_function()
+
+        for _ in range(2):
+            private_of(compiled(given)).fit(verbose=0)
+
+        assert not given.built
+
+    def test_with_a_function_as_its_apply_is_refused(self) -> None:
+        given = optimizers.SGD(0.1)
+        given.apply = lambda *arguments: None
+
+        with pytest.raises(ValueError, match="`inner` must have its `apply`"):
+            private_of(compiled(given))
 
     @pytest.mark.parametrize("rate", ["keep", 0.5])
     def test_keeps_what_it_excludes_from_weight_decay(self, rate) -> None:
@@ -222,6 +282,9 @@ class TestCompile:
         )
         others = private_of(compiled("sgd", run_eagerly=True))
 
+        model = compiled("sgd")
+        model.run_eagerly = True
+        assert private_of(model).run_eagerly
         assert (taken.steps_per_execution, taken.jit_compile) == (3, True)
         assert others.run_eagerly
         assert not others.jit_compile

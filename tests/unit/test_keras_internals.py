@@ -435,6 +435,7 @@ WORKS = {
     "own_variables_of": lambda f: len(f(_model().optimizer)) == 2,
     "trainable_variables_of": lambda f: len(f(_model().optimizer)) == 2,
     "averages_of": lambda f: _averages(f),
+    "releases_of": lambda f: int(f(keras.optimizers.SGD())) == 0,
     "optimizers_in": lambda f: _finds_optimizers(f),
     "fresh_copy_of": lambda f: _copies_optimizers(f),
     "python_values": lambda f: (

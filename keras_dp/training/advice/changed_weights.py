@@ -47,17 +47,16 @@ class ReleasedWeights:
 
 
 def _numbers_of(model: keras.Model) -> list[int]:
-    """Returns the sum of the bits of each variable, as an integer."""
+    """Returns the sum of the bits of each weight, as an integer."""
     return [
-        int(
-            tf.reduce_sum(
-                tf.cast(
-                    tf.bitcast(value, _INTEGERS[value.dtype.size]), tf.int64
-                )
-            )
-        )
-        for value in (
-            tf.convert_to_tensor(variable)
-            for variable in model.trainable_variables
-        )
+        int(tf.reduce_sum(tf.cast(_as_integers(weight), tf.int64)))
+        for weight in model.weights
+        if tf.as_dtype(weight.dtype) != tf.string
     ]
+
+
+def _as_integers(weight: keras.Variable) -> tf.Tensor:
+    value = tf.convert_to_tensor(weight)
+    if not value.dtype.is_floating:
+        return value
+    return tf.bitcast(value, _INTEGERS[value.dtype.size])

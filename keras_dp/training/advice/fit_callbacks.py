@@ -85,11 +85,17 @@ def warn_of_decisions(given: Any) -> None:
             )
 
 
-# Names in the code of a callback that changes how a training goes on.
+# Names in the code of a callback that changes how a training goes on, or that
+# keeps one of its models.
 _DEEDS = frozenset(
-    ("stop_training", "learning_rate", "set_weights", "load_weights", "assign")
+    (
+        *("stop_training", "learning_rate", "assign", "set_weights"),
+        *("load_weights", "get_weights", "save", "save_weights"),
+    )
 )
 _METHODS = ("on_batch_end", "on_train_batch_end", "on_epoch_end")
+# Numbers in the logs that tell nothing of single records.
+_PUBLIC = ("val_", "epsilon", "rounds_left", "signal_to_noise")
 _OWN = ""
 
 
@@ -111,18 +117,56 @@ def _acts_on(callback: keras.callbacks.Callback) -> str | None:
 
 
 def _decides(method: Any) -> bool:
-    """Whether code of the user reads the logs it is given, and acts."""
+    """Whether code of the user reads a training metric in its logs, and acts.
+
+    The methods that it calls are looked at, too. Code that reads no metric by
+    name may read any.
+    """
     code = getattr(method, "__code__", None)
     if code is None or method.__module__.partition(".")[0] == "keras":
         return False
-    public = any("val_" in str(each) for each in code.co_consts)
-    if public or _DEEDS.isdisjoint(code.co_names) or not code.co_argcount:
-        return False
-    logs = code.co_varnames[code.co_argcount - 1]
-    return any(
-        each.opname.startswith("LOAD_FAST") and logs in str(each.argval)
-        for each in dis.get_instructions(code)
+    logs = code.co_varnames[: code.co_argcount][-1:]
+    codes = _codes_of(code, type(getattr(method, "__self__", None)))
+    words = {
+        each
+        for one in codes
+        for each in (*one.co_names, *one.co_consts)
+        if isinstance(each, str)
+    }
+    raises = any(
+        each.opname == "RAISE_VARARGS"
+        for one in codes
+        for each in dis.get_instructions(one)
     )
+    reads = any(
+        each.opname.startswith("LOAD") and name in str(each.argval)
+        for each in dis.get_instructions(code)
+        for name in logs
+    )
+    keys = {
+        each
+        for one in codes
+        for each in one.co_consts
+        if isinstance(each, str) and each.isidentifier() and each not in _DEEDS
+    }
+    public = bool(keys) and all(each.startswith(_PUBLIC) for each in keys)
+    return reads and not public and (raises or not _DEEDS.isdisjoint(words))
+
+
+def _codes_of(code: Any, kind: type) -> list[Any]:
+    """Returns a code, and those of functions inside and of methods it names."""
+    found, left = [], [code]
+    while left:
+        each = left.pop()
+        if each in found:
+            continue
+        found.append(each)
+        left += [x for x in each.co_consts if hasattr(x, "co_code")]
+        for name in each.co_names:
+            called = getattr(getattr(kind, name, None), "__code__", None)
+            if called is not None and "/keras/" not in called.co_filename:
+                left.append(called)
+    return found
 
 
 def _listed(given: Any) -> list[keras.callbacks.Callback]:

@@ -13,7 +13,7 @@ from absl import logging
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import layers_of, optimizers_in, strategy_of
-from keras_dp.ledger import PrivacyLedger
+from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
@@ -299,6 +299,30 @@ def check_compiled_steps(options: dict[str, Any]) -> None:
             "recorded one by one, and nothing is gained by finding a best "
             f"number. Received: steps_per_execution={count!r}. Leave it out."
         )
+
+
+def check_sums_fit(planned: Round, rows: int) -> None:
+    """Raises where the grid of the noise would cut a sum of these rows off.
+
+    Args:
+        planned: A round.
+        rows: The number of rows of a physical batch.
+
+    Raises:
+        ValueError: So many records, each at its bound, exceed 2^27 standard
+            deviations of the noise.
+    """
+    for query in planned.queries:
+        bound = getattr(query, "l2_norm_bound", 0.0)
+        stddev = getattr(query, "noise_stddev", 0.0)
+        if 0 < stddev < bound * rows * 2.0**-27:
+            raise ValueError(
+                "`noise_multiplier` must be 0 or at least "
+                f"{rows * 2.0**-27:.3g} for batches of {rows:,} rows. "
+                f"Received: {stddev / bound:.3g} for {query.name!r}. Sums are cut off at "
+                "2^27 standard deviations of their noise. 0 trains without "
+                "noise, to compare with."
+            )
 
 
 def check_compiles(core: Any, arguments: tuple[Any, ...]) -> None:

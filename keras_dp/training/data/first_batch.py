@@ -103,6 +103,12 @@ def check_some_targets(**named: Any) -> None:
     """
     for name, data in named.items():
         spec = data.element_spec if isinstance(data, tf.data.Dataset) else data
+        if isinstance(spec, tuple) and len(spec) > 3:
+            raise ValueError(
+                f"`{name}` must be (inputs, targets) or (inputs, targets, "
+                f"sample_weight). Received: a tuple of {len(spec)}. Put "
+                "several inputs or targets into a list or a dict."
+            )
         x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
         if y is None and all(
             hasattr(a, "shape") for a in keras.tree.flatten(x)

@@ -60,6 +60,10 @@ class TrainingStep:
         self._traces: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._functions: dict[Any, Any] = {}
         self._compiled_cores: dict[BatchKind, Any] = {}
+        # The batch that was prepared last, with its step and arguments.
+        self._ready: (
+            tuple[PhysicalStep, Callable[..., Any], tuple[Any, ...]] | None
+        ) = None
         optimizer = parts.optimizer
         parts.side_queries.check_names(optimizer.public_metrics())
         replicas = parts.options.replicas
@@ -130,7 +134,7 @@ class TrainingStep:
     def prepare(
         self, step: PhysicalStep, kind: BatchKind, planned: Event
     ) -> None:
-        """Traces all that a sample of such batches runs, and runs none of it.
+        """Traces all that the first batch of a sample runs, and runs nothing.
 
         An error of the model, its loss or its metrics shows here, before the
         ledger holds a round.
@@ -138,16 +142,16 @@ class TrainingStep:
         Args:
             step: The batch.
             kind: Which step it takes.
-            planned: The event of the release.
+            planned: The event of the release that the ledger will cover.
         """
-        if self._parts.options.run_eagerly:
-            return
         before = len(self._traces)
-        _, arguments = self._traced(step, kind, planned)
-        if not kind.is_whole:
-            self._release(planned)
-        if kind in self._compiled_cores and len(self._traces) > before:
-            check_compiles(self._compiled_cores[kind], arguments)
+        function, arguments = self._traced(step, kind, planned, is_first=True)
+        self._ready = step, function, arguments
+        if len(self._traces) > before:
+            if not kind.is_whole:
+                self._release(planned)
+            if kind in self._compiled_cores:
+                check_compiles(self._compiled_cores[kind], arguments)
 
     def run(
         self,
@@ -171,8 +175,14 @@ class TrainingStep:
         """
         if is_first:
             self._parts.round.prepare()
-        run, arguments = self._traced(step, kind, planned, is_first=is_first)
-        return run(*arguments)
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[0] is step:
+            _, function, arguments = ready
+        else:
+            function, arguments = self._traced(
+                step, kind, planned, is_first=is_first
+            )
+        return function(*arguments)
 
     def release(self, planned: Event) -> tuple[Mapping[str, Any], Event | None]:
         """Releases a sample of several batches. Returns metrics and event."""
@@ -222,7 +232,7 @@ class TrainingStep:
         kind: BatchKind,
         planned: Event,
         *,
-        is_first: bool = True,
+        is_first: bool,
     ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Returns the step for batches of the shapes of this one.
 
