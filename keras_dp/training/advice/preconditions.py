@@ -319,9 +319,9 @@ def check_sums_fit(planned: Round, rows: int) -> None:
             raise ValueError(
                 "`noise_multiplier` must be 0 or at least "
                 f"{rows * 2.0**-27:.3g} for batches of {rows:,} rows. "
-                f"Received: {stddev / bound:.3g} for {query.name!r}. Sums are cut off at "
-                "2^27 standard deviations of their noise. 0 trains without "
-                "noise, to compare with."
+                f"Received: {stddev / bound:.3g} for {query.name!r}. Sums are "
+                "cut off at 2^27 standard deviations of their noise. 0 trains "
+                "without noise, to compare with."
             )
 
 
