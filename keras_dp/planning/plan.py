@@ -248,8 +248,8 @@ def plan(
     )
     sizes = _checked_sizes(batch_sizes, population_size)
     check_target(target_epsilon, delta)
-    check_below_share_of(population_size // units, delta)
     held = replay_of(ledger)
+    check_below_share_of(population_size // (units * held.rows_per_unit), delta)
     # All rows have one accountant and one relation, so that they compare.
     least = _training(min(sizes) / population_size, 1.0, 1, trials)
     first = held.plus(least)

@@ -178,6 +178,7 @@ class PrivateModel(HeldModel):
         self._loop: TrainingLoop | None = None
         self._batches_run: TrainingRun | None = None
         self._weights = ReleasedWeights(model)
+        self._looked_at: list[Any] = []
         self.last_run: int | None = None
         self.samples: Sampler | None = None
         self.epochs = 1
@@ -309,6 +310,7 @@ class PrivateModel(HeldModel):
         self._weights.check(self._said)
         self._weights.check(self._said)
         self._weights.forget()
+        self._looked_at = []
         self._said = Said()
         self._loss_scale = loss_scale
         self._step = None
@@ -557,7 +559,7 @@ class PrivateModel(HeldModel):
             ready,
             terms,
             self._batches_run,
-            try_out=lambda: self._try_out(x, y),
+            try_out=lambda: None if self._looked_at else self._try_out(x, y),
             ends_run=False,
         ) as loop:
             loop.run(iter([(x, y, sample_weight)]), rounds=1)
@@ -719,9 +721,12 @@ class PrivateModel(HeldModel):
             ValueError: A label or an id is out of range, or the model cannot be
                 evaluated on the validation data.
         """
+        data = options.get("validation_data")
+        if _same_objects(self._looked_at, (x, y, data)):
+            return  # A look takes as long as a trace.
         loss = compiled_loss_of(self)
         check_ranges(self.model, loss, x, y)
-        data = options.get("validation_data")
+        self._looked_at = _references(x, y, data)
         alone = Replicas(self.distribute_strategy).workers == 1
         # An iterator can be read but once, at the end of the epoch.
         if data is None or isinstance(data, Iterator) or not alone:
@@ -782,3 +787,22 @@ class PrivateModel(HeldModel):
                     if watches_weights:
                         self._weights.note()
                 self.last_run = None if run is None else run.row
+
+
+def _references(*data: Any) -> list[Any]:
+    """Returns weak references to data, or what cannot be referred to so."""
+    found: list[Any] = []
+    for leaf in keras.tree.flatten(data):
+        try:
+            found.append(weakref.ref(leaf))
+        except TypeError:
+            found.append(lambda leaf=leaf: leaf)
+    return found
+
+
+def _same_objects(references: list[Any], data: Any) -> bool:
+    """Whether data are the objects that were referred to."""
+    leaves = keras.tree.flatten(data)
+    return len(references) == len(leaves) and all(
+        each() is leaf for each, leaf in zip(references, leaves, strict=True)
+    )

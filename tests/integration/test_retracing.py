@@ -164,7 +164,5 @@ def test_every_kind_of_batch_compiles() -> None:
     private.fit(batches(200, rounds=2), epochs=1, verbose=0)
     private.fit(batches(4, rounds=2), epochs=1, verbose=0)
 
-    assert {kind.is_whole for kind, *_ in private._step._traces} == {
-        True,
-        False,
-    }
+    kinds = {kind for kind, *_ in private._step._traces} - {"release"}
+    assert {kind.is_whole for kind in kinds} == {True, False}
