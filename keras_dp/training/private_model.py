@@ -308,7 +308,6 @@ class PrivateModel(HeldModel):
         warn_of_earlier_training(self.model)
         self._side_queries = side_queries
         self._weights.check(self._said)
-        self._weights.check(self._said)
         self._weights.forget()
         self._looked_at = []
         self._said = Said()
