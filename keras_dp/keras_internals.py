@@ -580,7 +580,10 @@ def _reaches(value: Any, optimizer: Any) -> bool:
     if isinstance(value, (keras.Variable, keras.optimizers.OptimizerMap)):
         return False
     cells = getattr(value, "__closure__", None) or ()
-    held = [cell.cell_contents for cell in cells]
+    held = []
+    for cell in cells:
+        with contextlib.suppress(ValueError):  # It may be empty.
+            held.append(cell.cell_contents)
     if not type(value).__module__.startswith(("keras", "builtins")):
         held += list(getattr(value, "__dict__", {}).values())
     return any(each is optimizer for each in held)

@@ -559,7 +559,10 @@ def _holding():
     optimizers = keras.optimizers
     adam, sgd = optimizers.Adam(0.5), optimizers.SGD(lambda: 0.25)
     adam.exclude_from_weight_decay(var_names=["bias"])
+    adam.later = lambda: not_yet  # A function that holds nothing so far.
     chosen = optimizers.OptimizerMap(sgd, {".*kernel": adam})
+    if sgd.built:
+        not_yet = None
     return optimizers.MultiOptimizer(chosen), adam, sgd
 
 
