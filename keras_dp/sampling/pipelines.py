@@ -274,8 +274,8 @@ def refusal(name: str, what: str) -> PrivateTrainingError:
     return PrivateTrainingError(
         f"`{name}` must have rows that come from one record each, or one "
         f"record would move the gradients of others. Received: {what}. Leave "
-        "it out. Change records one by one, by map=... or augment=..., and put "
-        "what belongs to a record beside it."
+        "it out. Change records one by one, by map=... or augment=..., and "
+        "make the values that a record needs a part of the record."
     )
 
 
