@@ -1,19 +1,22 @@
-"""Bazel finds every file and every dependency that the BUILD files name."""
+"""Bazel finds what the BUILD file names."""
 
+import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests import build_files
+from tests.imports import ROOT
+from tests.unit.house.test_core import PACKAGES
 
-ROOT = build_files.ROOT
 BAZEL = shutil.which("bazel")
 # Stands for the rules of Python and for PyPI, which a workspace would load.
 RULES = """\
 def py_library(**attributes):
     native.py_library(**attributes)
+
+def py_test(**attributes):
+    native.py_test(**attributes)
 """
 LIBRARY = 'py_library(name = "{}", visibility = ["//visibility:public"])\n'
 WORKSPACE = """\
@@ -37,30 +40,24 @@ def write(path, text=""):
 
 @pytest.fixture
 def workspace(tmp_path):
-    """A copy of what the BUILD files name, beside empty dependencies."""
+    """A copy of what the BUILD file names, beside empty dependencies."""
     copy = tmp_path / "workspace"
-    shutil.copytree(
-        ROOT / "keras_dp",
-        copy / "keras_dp",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    shutil.copytree(ROOT / "data", copy / "data")
-    for name in ("BUILD", "LICENSE", "pyproject.toml"):
+    for name in ("keras_dp", "data", "tests"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, copy / name, ignore=ignore)
+    for name in ("BUILD", "LICENSE", "pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / name, copy / name)
     write(copy / "WORKSPACE", WORKSPACE)
     for repository in ("rules", "pypi"):
         write(tmp_path / repository / "WORKSPACE")
     write(tmp_path / "rules/python/BUILD")
     write(tmp_path / "rules/python/defs.bzl", RULES)
-    for folder in (copy / "keras_dp").glob("*/__init__.py"):
-        for label in build_files.dependencies(folder.parent, copy):
-            if label.startswith("@pypi//"):
-                name = label.removeprefix("@pypi//")
-                write(tmp_path / "pypi" / name / "BUILD", LIBRARY.format(name))
+    for name in re.findall(r"@pypi//(\w+)", (ROOT / "BUILD").read_text()):
+        write(tmp_path / "pypi" / name / "BUILD", LIBRARY.format(name))
     return copy
 
 
-def query(workspace: Path, question: str) -> subprocess.CompletedProcess:
+def query(workspace, question):
     root = workspace.parent / "output"
     options = ["--output_user_root", str(root), "--batch"]
     return subprocess.run(
@@ -71,21 +68,29 @@ def query(workspace: Path, question: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_all_that_is_named_exists_without_a_cycle(workspace) -> None:
-    answer = query(workspace, "deps(//...)")
+def test_each_file_is_in_one_library(workspace) -> None:
+    assert query(workspace, "deps(//:training)").returncode == 0
+    assert query(workspace, "labels(srcs, //:tests)").returncode == 0
+    core, training = (
+        {*query(workspace, f"labels(srcs, //:{name})").stdout.split()}
+        for name in ("core", "training")
+    )
+    files = {
+        f"//:{p.relative_to(ROOT)}" for p in ROOT.rglob("keras_dp/**/*.py")
+    }
 
-    assert answer.returncode == 0, answer.stderr
-    named = set(answer.stdout.split())
-    for path in (ROOT / "keras_dp").rglob("*.py"):
-        parts = path.relative_to(ROOT / "keras_dp").parts
-        folder, rest = ("/" + parts[0], parts[1:]) if parts[1:] else ("", parts)
-        assert f"//keras_dp{folder}:{'/'.join(rest)}" in named
+    assert core | training == files
+    assert core & training == set()
+    # The core has the packages that are tested without TensorFlow.
+    assert {path.split("/")[3] for path in core if path.count("/") > 3} == {
+        *PACKAGES
+    }
 
 
 def test_a_dependency_that_is_missing_is_found(workspace) -> None:
-    shutil.rmtree(workspace / "keras_dp/noise")
+    shutil.rmtree(workspace.parent / "pypi/keras")
 
-    answer = query(workspace, "deps(//...)")
+    answer = query(workspace, "deps(//:training)")
 
     assert answer.returncode != 0
-    assert "keras_dp/noise" in answer.stderr
+    assert "keras" in answer.stderr

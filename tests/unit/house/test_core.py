@@ -24,7 +24,6 @@ PROGRAM = (ROOT / "tests/core_program.py").read_text("utf-8")
 # All their files do without, apart from the place on a server.
 PACKAGES = (
     "accountants",
-    "bridges",
     "budgets",
     "interchange",
     "ledger",

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 
 import pytest
 
@@ -215,6 +216,31 @@ def test_the_names_at_the_top_are_listed() -> None:
         and f"[{name}]({name}.md)" not in page
         and f"`keras_dp.{name}`" not in page
     ] == []
+
+
+# The first program of the README, without privacy.
+PLAIN = """\
+import keras
+import numpy as np
+
+x = np.random.default_rng(0).normal(size=(20_000, 20)).astype("float32")
+y = (x[:, 0] + x[:, 1] > 0).astype("int32")
+model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(2)])
+model.compile(
+    keras.optimizers.Adam(0.03),
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=["accuracy"],
+)
+model.fit(x, y, batch_size=512, epochs=10)
+model.save("model.keras")  # The user's own model, trained.
+"""
+
+
+def test_the_program_of_the_readme_stays_near_its_plain_form() -> None:
+    private = documents.blocks(ROOT / "README.md")[0]
+    compare = runpy.run_path(str(ROOT / "examples/compare.py"))
+
+    assert 0 < compare["changed_lines"](PLAIN, private) <= 4
 
 
 CLAIMS = (DOCS / "claims.md").read_text("utf-8")
