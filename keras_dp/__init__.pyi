@@ -2,7 +2,6 @@
 
 from keras_dp import accountants as accountants
 from keras_dp import auditing as auditing
-from keras_dp import bridges as bridges
 from keras_dp import budgets as budgets
 from keras_dp import dp_queries as dp_queries
 from keras_dp import errors as errors

@@ -11,9 +11,6 @@ import pytest
 from keras_dp import _reproducible
 from tests import postgres_server
 
-# They run in environments of the other libraries; see `test_bridges.py`.
-collect_ignore = ["bridges"]
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _seeds_reproduce() -> Iterator[None]:

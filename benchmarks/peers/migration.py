@@ -2,17 +2,13 @@
 
     python benchmarks/peers/migration.py
     python benchmarks/peers/migration.py --peer opacus --output
-    python benchmarks/peers/migration.py --guides --output
 
 It says of each block whether it runs, and whether it prints the numbers that
-its comments state. The tests ask the same of our blocks. With `--guides` the
-pages are those of `keras_dp.bridges`, in place of those for migrants; what they
-print is what the guides say of a training, such as its accuracy.
+its comments state. The tests ask the same of our blocks.
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,26 +22,19 @@ ROOT = FOLDER.parents[1]
 PEERS = ("opacus", "tf_privacy", "jax_privacy")
 
 
-def answers(
-    python: str, blocks: list[str], *, with_us: bool = False
-) -> list[dict[str, Any]]:
+def answers(python: str, blocks: list[str]) -> list[dict[str, Any]]:
     """Returns what became of each block, in one process of an interpreter.
 
     Args:
         python: The interpreter.
-        blocks: They run in turn, in an empty folder.
-        with_us: Whether they see this library and its data. Else nothing of
-            this repository can be imported there.
+        blocks: They run in turn, in an empty folder. Nothing of this
+            repository can be imported there.
     """
     with tempfile.TemporaryDirectory() as folder:
-        if with_us:
-            Path(folder, "data").symlink_to(ROOT / "data")
-        alone = [] if with_us else ["-I"]
         ran = subprocess.run(
-            [python, *alone, str(FOLDER / "run_blocks.py")],
+            [python, "-I", str(FOLDER / "run_blocks.py")],
             input=json.dumps(blocks),
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,
@@ -66,20 +55,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=environments.CACHE)
     parser.add_argument("--pip-option", action="append", default=[])
     parser.add_argument("--output", action="store_true", help="print it, too")
-    parser.add_argument("--guides", action="store_true", help="of the bridges")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from tests import documents
 
     failed = False
     for peer in options.peer:
-        pages = "guides" if options.guides else "migrate"
-        page = ROOT / "docs" / pages / f"{peer}.md"
-        if not page.exists():  # There is no bridge to it.
-            continue
+        page = ROOT / "docs" / "migrate" / f"{peer}.md"
         blocks = documents.PEER.findall(page.read_text("utf-8"))
         python = environments.python(peer, options.folder, options.pip_option)
-        found = answers(python, blocks, with_us=options.guides)
+        found = answers(python, blocks)
         pairs = zip(blocks, found, strict=True)
         for number, (block, answer) in enumerate(pairs, 1):
             unprinted = documents.unprinted(block, answer["output"])

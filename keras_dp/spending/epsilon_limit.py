@@ -138,8 +138,7 @@ class EpsilonLimit:
             remedy = (
                 "Batches that the caller brings cost as much as the full data: "
                 "call fit() without data where make_private has them, or pass "
-                "a sampler, such as PoissonBatches. In Opacus, leave "
-                "poisson_sampling=True."
+                "a sampler, such as PoissonBatches."
             )
         return BudgetExceededError(
             f"`target_epsilon` must leave room for one more round. Received: "

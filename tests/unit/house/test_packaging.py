@@ -120,7 +120,6 @@ class TestTheDependencies:
             *(*training, "tensorflow"),
             *("cryptography", "dp-accounting", "flwr", "psycopg"),
             "tensorflow-probability",
-            *("jax-privacy", "opacus", "torch"),  # Opacus brings torch.
         }
 
 
@@ -144,12 +143,9 @@ class TestThePins:
         assert {pin for pin, _ in found} == {"TensorFlow==2.22.0"}
 
     def test_cover_every_dependency(self) -> None:
-        # Opacus and JAX Privacy have environments of their own.
-        peers = ROOT.glob("benchmarks/peers/*privacy.txt")
-        peers = [*peers, ROOT / "benchmarks/peers/opacus.txt"]
         names = {
             canonicalize_name(each.name)
-            for path in (*PINS, *peers)
+            for path in PINS
             for each in pinned(path)
         }
 

@@ -30,7 +30,6 @@ ALLOWED = {
     "planning": {"accountants", "ledger", "sampling"},
     "budgets": {"accountants", "ledger", "planning"},
     "interchange": {"accountants", "budgets", "ledger"},
-    "bridges": {"ledger", "planning", "spending"},
     "reporting": {
         "accountants",
         "auditing",
