@@ -26,7 +26,6 @@ from keras_dp.dp_queries import (
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
-    ScheduledQuery,
 )
 from keras_dp.ledger import (
     BandedToeplitz,
@@ -444,37 +443,6 @@ QUERIES = [
         ),
         (0,),
         bare=AdaptiveClipSumQuery(2.0, 0.0, 0.0, 100.0),
-    ),
-    Case(
-        "scheduled",
-        ScheduledQuery(
-            Average(1.5, 2.0, 3.0),
-            100,
-            noise=[1.5] * 50 + [0.5] * 50,
-            clip=[2.0, 1.0] * 50,
-            divisor=lambda step: 1 + step,
-        ),
-        {"w": _S([2, 3]), "b": _S([])},
-        (GaussianSum("r", 3.0, 6.0),),
-        (0, 0),
-        bare=ScheduledQuery(
-            Average(1.5, 0.0, 3.0),
-            100,
-            clip=[2.0, 1.0] * 50,
-            divisor=lambda step: 1 + step,
-        ),
-    ),
-    Case(
-        "nested-scheduled",
-        NestedQuery(
-            [ScheduledQuery(Sum(1.0, 2.0), 9, noise=[0.5] * 9), Sum(2.0, 1.0)]
-        ),
-        [(_S([2]), _S([])), _S([3])],
-        (GaussianSum("r/0", 1, 1), GaussianSum("r/1", 2, 1)),
-        (0, 0, 1),
-        bare=NestedQuery(
-            [ScheduledQuery(Sum(1.0, 0.0), 9, noise=[0.5] * 9), Sum(2.0, 0.0)]
-        ),
     ),
     Case(
         "ks-denoised",

@@ -23,7 +23,6 @@ from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
 )
 from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
 from keras_dp.dp_queries.records import LazyRecords as LazyRecords
-from keras_dp.dp_queries.scheduled_query import ScheduledQuery
 
 __all__ = [
     "AdaptiveClipSumQuery",
@@ -43,5 +42,4 @@ __all__ = [
     "PreselectedVectors",
     "QuantileAdaptiveClipSumQuery",
     "QuantileEstimatorQuery",
-    "ScheduledQuery",
 ]

@@ -271,7 +271,7 @@ class CorrelatedSumQuery(SummingQuery):
         )
 
     @override
-    def schedule(
+    def coming_events(
         self, global_state: CorrelatedState
     ) -> list[tuple[CorrelatedEvent, int]]:
         found: list[tuple[CorrelatedEvent, int]] = []

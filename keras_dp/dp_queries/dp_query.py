@@ -219,7 +219,9 @@ class DPQuery(Configured, abc.ABC):
         """Whether it has a bound that holds in floating point."""
         return False
 
-    def schedule(self, global_state: Nest) -> list[tuple[Nest, int]] | None:
+    def coming_events(
+        self, global_state: Nest
+    ) -> list[tuple[Nest, int]] | None:
         """Returns the events of all rounds to come, if they are fixed already.
 
         Args:

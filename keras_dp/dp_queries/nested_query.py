@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from keras_dp import _nests, ledger
+from keras_dp._counted import in_step
 from keras_dp._override import override
-from keras_dp._schedules import in_step
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
@@ -200,8 +200,10 @@ class NestedQuery(DPQuery):
         return any(query.is_proven for query in self._leaves)
 
     @override
-    def schedule(self, global_state: Nest) -> list[tuple[Nest, int]] | None:
-        merged = together(
+    def coming_events(
+        self, global_state: Nest
+    ) -> list[tuple[Nest, int]] | None:
+        merged = coming_events_of(
             [(query, state) for query, state in self._zip(global_state)]
         )
         if merged is None:
@@ -235,30 +237,30 @@ class NestedQuery(DPQuery):
         return _nests.join(self.queries, iter(parts))
 
 
-def together(
+def coming_events_of(
     queries: Sequence[tuple[DPQuery, Nest]],
 ) -> list[tuple[tuple[Nest, ...], int]] | None:
     """Returns the events of all rounds to come, of several queries.
 
     Args:
-        queries: Pairs of a query and its state. One that has no schedule is
-            taken to have the same event in each round.
+        queries: Pairs of a query and its state. One whose rounds have
+            no end is taken to have the same event in each.
 
     Returns:
         Pairs of the event of each query and the number of rounds that have
-        them, up to the end of the first schedule; `None` if none has one.
+        them, up to the end of the first query; `None` if none ends.
     """
-    schedules = [query.schedule(state) for query, state in queries]
-    if all(schedule is None for schedule in schedules):
+    of_queries = [query.coming_events(state) for query, state in queries]
+    if all(events is None for events in of_queries):
         return None
     return list(
         in_step(
             *(
                 [(query.planned_event(state), _ENDLESS)]
-                if schedule is None
-                else schedule
-                for (query, state), schedule in zip(
-                    queries, schedules, strict=True
+                if events is None
+                else events
+                for (query, state), events in zip(
+                    queries, of_queries, strict=True
                 )
             )
         )

@@ -108,8 +108,10 @@ class WrappingQuery(DPQuery):
         return self.inner.is_proven
 
     @override
-    def schedule(self, global_state: Nest) -> list[tuple[Nest, int]] | None:
-        return self.inner.schedule(self.inner_state(global_state))
+    def coming_events(
+        self, global_state: Nest
+    ) -> list[tuple[Nest, int]] | None:
+        return self.inner.coming_events(self.inner_state(global_state))
 
     @override
     def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_dp import ledger
 from keras_dp.dp_queries import DPQuery
-from keras_dp.dp_queries.nested_query import together
+from keras_dp.dp_queries.nested_query import coming_events_of
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.noise.seeds import children
 from keras_dp.optimizers.groups import VariableGroups
@@ -199,7 +199,7 @@ class PrivateRound:
             for name, query in self.queries.items()
         }
 
-    def schedule(self, state: State) -> list[tuple[Event, int]] | None:
+    def coming_events(self, state: State) -> list[tuple[Event, int]] | None:
         """Returns the events of all rounds to come, if they are fixed already.
 
         Args:
@@ -207,9 +207,9 @@ class PrivateRound:
 
         Returns:
             Pairs of an event and the number of rounds that have it; see
-            `DPQuery.schedule`.
+            `DPQuery.coming_events`.
         """
-        merged = together(
+        merged = coming_events_of(
             [(query, state[name]) for name, query in self.queries.items()]
         )
         if merged is None:

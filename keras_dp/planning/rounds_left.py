@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from keras_dp import _check
-from keras_dp._schedules import first_of
+from keras_dp._counted import first_of
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike
@@ -115,22 +115,21 @@ def rounds_left(
     return 0 if isinstance(found, Unreachable) else found * size
 
 
-def scheduled_rounds_left(
+def rounds_left_of(
     ledger: LedgerLike,
-    scheduled: Sequence[tuple[Round, int]],
+    coming: Sequence[tuple[Round, int]],
     *,
     target_epsilon: float,
     delta: float,
 ) -> int:
-    """Returns how many rounds of a schedule meet a privacy target.
+    """Returns how many of given rounds meet a privacy target.
 
-    Guarantee: if the result is not 0, the tightest accountant reports at most
-    `target_epsilon` at `delta` for the ledger followed by the first so many
-    rounds of the schedule.
+    Guarantee: if the result n is not 0, the tightest accountant reports at most
+    `target_epsilon` at `delta` for the ledger followed by the first n rounds.
 
     Args:
         ledger: The rounds that are already spent.
-        scheduled: The rounds to come, in order, each with its count; at least
+        coming: The rounds to come, in order, each with its count; at least
             one.
         target_epsilon: > 0.
         delta: In (0, 0.5].
@@ -141,23 +140,23 @@ def scheduled_rounds_left(
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> more, less = (Round(PoissonSampling(0.01), (GaussianSum("a", 1.0, z),))
     ...               for z in (4.0, 2.0))
-    >>> scheduled_rounds_left(
+    >>> rounds_left_of(
     ...     [], [(more, 5000), (less, 5000)], target_epsilon=1.0, delta=1e-5)
     6332
     """
     held = replay_of(ledger)
-    whole = held.plus(scheduled)
+    whole = held.plus(coming)
     relation = whole.relation()
     by = whole.accountant(relation)
 
     def epsilon(by: Accountant, count: int) -> float:
         return by.epsilon(
-            held.plus(first_of(scheduled, count)),
+            held.plus(first_of(coming, count)),
             delta=delta,
             neighbours=relation,
         )
 
-    most = sum(count for _, count in scheduled)
+    most = sum(count for _, count in coming)
     if epsilon(by, most) <= target_epsilon:
         return most
     found = searched(

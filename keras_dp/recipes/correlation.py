@@ -7,7 +7,6 @@ import keras
 import tensorflow as tf
 
 from keras_dp import _check
-from keras_dp._schedules import Schedule
 from keras_dp.dp_queries import (
     CorrelatedSumQuery,
     DPQuery,
@@ -25,9 +24,7 @@ from keras_dp.sampling import Sampler
 from keras_dp.spending import PrivacyTarget
 
 # `make_private` takes it as its noise.
-Noise: TypeAlias = (
-    Literal["independent", "correlated"] | Strategy | Schedule | None
-)
+Noise: TypeAlias = Literal["independent", "correlated"] | Strategy
 
 
 class Correlation(NamedTuple):
@@ -88,13 +85,15 @@ def check_noise(
     """Raises for noise of `make_private` that cannot be, before data is read.
 
     Raises:
-        ValueError: It is another text, or correlated and does not go with the
-            data or with the clip.
+        ValueError: It is something else, or correlated and does not go with
+            the data or with the clip.
     """
-    if isinstance(noise, str) and noise not in ("independent", "correlated"):
+    if not isinstance(noise, Strategy) and (
+        not isinstance(noise, str) or noise not in ("independent", "correlated")
+    ):
         raise ValueError(
-            '`noise` must be "independent", "correlated", a strategy of '
-            "keras_dp.ledger or a schedule. Received: "
+            '`noise` must be "independent", "correlated" or a strategy of '
+            "keras_dp.ledger. Received: "
             f"noise={_check.shown(noise)}."
         )
     _check.one_of(PRECISIONS, precision=precision)
@@ -103,10 +102,10 @@ def check_noise(
             '`precision` must be "assumed" with correlated noise. Received: '
             f'precision="proven", noise={noise!r}.'
         )
-    if _chooses(noise) and isinstance(data, Sampler):
+    if noise == "correlated" and isinstance(data, Sampler):
         raise ValueError(
-            '`noise` must be "independent", a strategy or a schedule with a '
-            'sampler: noise="correlated" chooses its own. Received: '
+            '`noise` must be "independent" or a strategy with a sampler: '
+            'noise="correlated" chooses its own. Received: '
             f'noise="correlated", data={data!r}. Pass the records, or a '
             "strategy such as BandedToeplitz."
         )
@@ -117,14 +116,9 @@ def check_noise(
         )
 
 
-def is_correlated(noise: Noise) -> bool:
+def is_correlated(noise: str | Strategy) -> bool:
     """Returns whether noise is to be correlated, or may be."""
-    return isinstance(noise, Strategy) or _chooses(noise)
-
-
-def _chooses(noise: Noise) -> bool:
-    # A schedule may be an array, which compares with a text entry by entry.
-    return isinstance(noise, str) and noise == "correlated"
+    return noise != "independent"
 
 
 def correlation_of(

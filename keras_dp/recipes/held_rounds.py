@@ -185,8 +185,6 @@ def _why_lost(run: RunRecord) -> str:
     events = (event for round_, _ in run.rounds[:1] for event in round_.queries)
     if any(isinstance(event, CorrelatedSum) for event in events):
         return "Its correlated noise is never saved."
-    if len(run.plan or ()) > 1 and run.outcome in ("stopped", "failed"):
-        return "Another call does not go on with a schedule."
     return ""
 
 

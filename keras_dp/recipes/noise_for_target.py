@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_dp._schedules import factors_of, in_step
-from keras_dp.dp_queries import DPQuery, GaussianAverageQuery, ScheduledQuery
+from keras_dp._counted import in_step
+from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import AccountRecord, Round, Strategy
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
 from keras_dp.recipes.correlation import (
-    Noise,
     correlated,
     gradient_specs,
     with_noise_of_sums,
@@ -43,11 +42,10 @@ class RoundQueries(NamedTuple):
     """The queries of every round.
 
     Attributes:
-        gradients: The average of the gradients, with the noise at factor 1 of
-            a schedule; for correlated noise, with the independent noise that
-            leaves as much noise in the sums over rounds.
-        released: The query for the optimizer: `gradients`, under a schedule if
-            there is one, or with correlated noise.
+        gradients: The average of the gradients; for correlated noise, with the
+            independent noise that leaves as much noise in the sums over rounds.
+        released: The query for the optimizer: `gradients`, or the same with
+            correlated noise.
         batch_statistics: For `compile`, `None` if none are released.
         round: The round as the ledger will hold it. Of a sampler that makes
             passes over the data, it is the first round.
@@ -69,7 +67,7 @@ def queries_for(
     l2_norm_clip: float,
     gamma: float | None = None,
     precision: str = "assumed",
-    noise: Noise = None,
+    strategy: Strategy | None = None,
     private_metrics: Mapping[str, PrivateMetric] | None,
     batch_statistics: DPQuery | str | None,
     account: AccountRecord | None = None,
@@ -89,8 +87,7 @@ def queries_for(
         l2_norm_clip: Bound on a record, > 0.
         gamma: See `GaussianSumQuery`.
         precision: See `GaussianSumQuery`.
-        noise: A schedule or a strategy, as in `make_private`; otherwise
-            independent noise.
+        strategy: How the noise is correlated; `None` for independent noise.
         private_metrics: As in `PrivateModel.compile`.
         batch_statistics: As in `make_private`.
         account: The account that pays, if the ledger has any: it then has room
@@ -101,8 +98,7 @@ def queries_for(
         CalibrationError: No noise meets the target, or it would hide all that
             is learned.
         PrivateTrainingError: The batch statistics need a model that is built.
-        ValueError: A schedule ends before the training; or a schedule or a
-            strategy does not go with the other arguments.
+        ValueError: A strategy does not go with the other arguments.
     """
     rounds = epochs * samples.rounds_per_epoch
     denominator = summed_records(samples)
@@ -111,24 +107,16 @@ def queries_for(
     automatic = batch_statistics == "auto" and trains_normalization(model)
 
     planned = samples.planned(rounds)
-    strategy = noise if isinstance(noise, Strategy) else None
-    factors = divisor = None
-    if noise is not None and not isinstance(noise, (str, Strategy)):
-        factors = factors_of(noise, rounds, noise=noise)
-    probabilities = getattr(samples, "scheduled_probabilities", None)
-    if probabilities is not None:
-        base = samples.expected_sample_size / samples.population_size
-        divisor = [each / base for each in probabilities[:rounds]]
-    if account is not None and (factors or divisor or strategy):
+    if account is not None and strategy is not None:
         raise ValueError(
-            "`noise` must be independent, without a schedule of samples, where "
-            "an account pays: it has one price for all rounds. Received: the "
+            "`noise` must be independent where an account pays: it has one "
+            "price for all rounds. Received: the "
             f'account {account.account.name!r}. Take noise="independent".'
         )
-    if strategy is not None and (automatic or divisor):
+    if strategy is not None and automatic:
         raise ValueError(
-            "`noise` must be independent with batch statistics, and with a "
-            f"schedule of samples. Received: noise={strategy!r}. "
+            "`noise` must be independent with batch statistics. Received: "
+            f"noise={strategy!r}. "
             "replace_batch_normalization does without the statistics."
         )
 
@@ -155,11 +143,9 @@ def queries_for(
         return query, statistics
 
     def released(query: GaussianAverageQuery, specs: Any) -> DPQuery:
-        if strategy is not None:
-            return correlated(query, strategy, rounds, specs)
-        if factors is None and divisor is None:
+        if strategy is None:
             return query
-        return ScheduledQuery(query, rounds, noise=factors, divisor=divisor)
+        return correlated(query, strategy, rounds, specs)
 
     def coming(scale: float) -> list[tuple[Round, int]]:
         gradients, statistics = queries(scale)
@@ -168,7 +154,7 @@ def queries_for(
         of_gradients = released(gradients, tf.TensorSpec([]))
         round_ = PrivateRound.of(of_gradients, side.queries)
         state = round_.initial_state(None)
-        events = round_.schedule(state) or [(round_.plan(state), rounds)]
+        events = round_.coming_events(state) or [(round_.plan(state), rounds)]
         of_events = [
             (round_.ledger_events(event, factor), count)
             for event, count in events
@@ -207,12 +193,7 @@ def queries_for(
     release = released(query, specs)
     if strategy is not None:
         query = with_noise_of_sums(query, strategy, rounds)
-    ones = [1.0] * rounds
-    signal = math.fsum(
-        (d / z) ** 2
-        for d, z in zip(divisor or ones, factors or ones, strict=True)
-    )
-    _check_signal(query, signal, target, held)
+    _check_signal(query, rounds, target, held)
     return RoundQueries(query, release, statistics, round_for(scale))
 
 
@@ -230,7 +211,7 @@ def queries_at(
 
     Args:
         noise_multiplier: > 0. It is rounded up to 6 digits.
-        samples: How samples are drawn; not by a schedule.
+        samples: How samples are drawn.
         l2_norm_clip: Bound on a record, > 0.
         gamma: See `GaussianSumQuery`.
 
@@ -259,7 +240,7 @@ def queries_at(
 
 def _check_signal(
     query: GaussianAverageQuery,
-    rounds: float,
+    rounds: int,
     target: PrivacyTarget,
     held: HeldRounds,
 ) -> None:
@@ -267,9 +248,7 @@ def _check_signal(
 
     A sum of averages, all of the norm of the clip and in one direction, is then
     shorter than `_LEAST_SIGNAL` standard deviations of the noise in that
-    direction. Gradients of a real training are shorter, and differ. Of a
-    schedule, a round counts as many rounds as have its ratio of signal and
-    noise.
+    direction. Gradients of a real training are shorter, and differ.
     """
     noise = query.noise_multiplier / query.denominator
     if math.sqrt(rounds) < _LEAST_SIGNAL * noise:

@@ -12,7 +12,6 @@ from keras_dp.dp_queries import (
     DPQuery,
     GaussianAverageQuery,
     NormalizedQuery,
-    ScheduledQuery,
 )
 from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.keras_internals import print_line
@@ -103,8 +102,7 @@ def make_private(
             of equal length; a finite `tf.data.Dataset` or `PyDataset`, which
             is read into memory (see `PoissonBatches.from_dataset`); or a
             sampler: a `PoissonBatches` with microbatches, or another one of
-            `keras_dp.sampling`. Where the probability of a `PoissonBatches` is
-            scheduled, the denominator follows it.
+            `keras_dp.sampling`.
         target_epsilon: The most epsilon that all rounds of the ledger may
             spend together, > 0.
         epochs: Number of epochs that `fit()` will run, >= 1. By default the
@@ -129,11 +127,7 @@ def make_private(
             rounds partly cancel in their sums, where this is expected to leave
             less noise: it chooses bands, coefficients and samples, see
             `plan_correlated_noise`, and says what it chose. Or a strategy of
-            your own, such as `BandedToeplitz`. Or the factor of independent
-            noise in each round: a schedule of `keras.optimizers.schedules`, a
-            function of the number of the round, or a factor for each round of
-            all epochs. The noise that meets the target is found for all rounds
-            as a whole. See `CorrelatedSumQuery` and `ScheduledQuery`.
+            your own, such as `BandedToeplitz`; see `CorrelatedSumQuery`.
         precision: "proven" makes the bound on an example's gradient hold in
             floating point, rounding included, at up to 1.3 times the time of a
             step; see `docs/finite_precision.md`. Noise must be independent.
@@ -193,8 +187,8 @@ def make_private(
         CalibrationError: The rounds that the ledger holds leave so little of
             the target, or of the account, that noise would hide all that is
             learned.
-        ValueError: An argument is out of its range, or there is no loss; a
-            schedule ends before the training; correlated noise does not go
+        ValueError: An argument is out of its range, or there is no loss;
+            correlated noise does not go
             with a sampler, a clip, batch statistics or an account; or the
             ledger has several accounts, of which `run` names none.
 
@@ -265,7 +259,7 @@ def make_private(
             l2_norm_clip=clip,
             gamma=gamma,
             precision=precision,
-            noise=noise if strategy is None else strategy,
+            strategy=strategy,
             private_metrics=options.get("private_metrics"),
             batch_statistics=batch_statistics,
             account=account,
@@ -424,9 +418,7 @@ def _summary(
         clip = f"automatic clipping (gamma {query.gamma:g})"
     multiplier = query.noise_multiplier
     released: Any = queries.released
-    if isinstance(released, ScheduledQuery):
-        statistics += ", by schedule"
-    elif isinstance(released, NormalizedQuery):
+    if isinstance(released, NormalizedQuery):
         total: Any = released.numerator_query
         multiplier = total.noise_multiplier
         statistics += ", correlated"

@@ -6,15 +6,9 @@ from typing import Any, Self
 
 from keras_dp import _check
 from keras_dp._override import override
-from keras_dp._schedules import Schedule, counted, factors_of
-from keras_dp.ledger import (
-    PoissonSampling,
-    SamplingEvent,
-    TruncatedPoissonSampling,
-)
+from keras_dp.ledger import PoissonSampling, TruncatedPoissonSampling
 from keras_dp.sampling import random_words
-from keras_dp.sampling.bernoulli_draw import SMALLEST_PROBABILITY
-from keras_dp.sampling.layouts import Groups, Layout, Truncated
+from keras_dp.sampling.layouts import Layout, Truncated
 from keras_dp.sampling.microbatches import (
     FixedMicrobatches,
     Microbatches,
@@ -48,10 +42,6 @@ class PoissonBatches(Sampler):
     delta. The event also holds the exact number of records, which is therefore
     public, although `add_or_remove_one` would protect it otherwise.
 
-    With a `probability_schedule`, the probability of each of the
-    `scheduled_rounds` is public before the first of them, and the ledger has it
-    in the event of the round. After them the iterator ends.
-
     A chosen `seed` has no effect outside of `reproducible()`, which is for
     tests. A second run with the same seed would draw the same samples, but
     accountants assume that the samples of all rounds are independent.
@@ -73,8 +63,6 @@ class PoissonBatches(Sampler):
             average.
         truncate_at: The largest number of records that a sample keeps; `None`
             for all.
-        scheduled_probabilities: The probability of each round; `None` if it is
-            `sampling_probability` in all rounds.
 
     >>> import numpy as np
     >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)
@@ -97,8 +85,6 @@ class PoissonBatches(Sampler):
         rounds_per_epoch: int | None = None,
         microbatches: Microbatches | None = None,
         truncate_at: int | None = None,
-        probability_schedule: Schedule | None = None,
-        scheduled_rounds: int | None = None,
         map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
         views: int = 1,
         seed: int | None = None,
@@ -128,15 +114,6 @@ class PoissonBatches(Sampler):
                 `truncate_at` 7 standard deviations, each `sqrt(N q (1-q))`,
                 above the mean `N q`. Do not choose it by a look at the data.
                 The ledger then holds `N`, the exact number of records.
-            probability_schedule: The factor of `sampling_probability` in each
-                round: a schedule of `keras.optimizers.schedules`, a function of
-                the number of the round, or a factor for each round. Factors
-                are > 0 and rounded to six digits, and the probabilities must
-                be in [2^-60, 1]. All other sizes, such as
-                `expected_sample_size`, are those at factor 1. Each iterator
-                begins the schedule anew.
-            scheduled_rounds: How many rounds the schedule has, >= 1: at least
-                those of a training.
             map: Function of TensorFlow from one record to another, such as a
                 random crop: a tuple `(x, y)` is passed as two arguments, as
                 by `tf.data.Dataset.map`. It is applied to each record each
@@ -183,13 +160,6 @@ class PoissonBatches(Sampler):
                 self.truncate_at,
             )
         )
-        self.scheduled_probabilities = _scheduled(
-            float(sampling_probability),
-            probability_schedule,
-            scheduled_rounds,
-            other_draws=microbatches is not None or truncate_at is not None,
-        )
-        self.scheduled_rounds = scheduled_rounds
         self._has_default_size = physical_batch_size is None
         self._set_sizes(
             physical_batch_size,
@@ -227,11 +197,7 @@ class PoissonBatches(Sampler):
 
     @property
     def sampling_event(self) -> PoissonSampling | TruncatedPoissonSampling:
-        """The event that a ledger records for the draw of each round.
-
-        With a schedule it is that of factor 1; `planned` returns those of the
-        rounds.
-        """
+        """The event that a ledger records for the draw of each round."""
         if self.truncate_at is not None:
             return TruncatedPoissonSampling(
                 self.sampling_probability,
@@ -245,32 +211,7 @@ class PoissonBatches(Sampler):
     def sampling_of(
         self, of: Pass
     ) -> PoissonSampling | TruncatedPoissonSampling:
-        probabilities = self.scheduled_probabilities
-        if probabilities is None:
-            return self.sampling_event
-        # No sample is drawn after the last round.
-        number = min(of.number, len(probabilities) - 1)
-        return PoissonSampling(probabilities[number], drawn_by_library=True)
-
-    @override
-    def planned(
-        self, rounds: int, first: Pass | None = None
-    ) -> list[tuple[SamplingEvent, int]]:
-        probabilities = self.scheduled_probabilities
-        if probabilities is None:
-            return super().planned(rounds, first)
-        start = 0 if first is None else first.number
-        if start + rounds > len(probabilities):
-            raise ValueError(
-                "`scheduled_rounds` must be at least the number of rounds of "
-                f"the training. Received: {len(probabilities):,}, where "
-                f"{start + rounds:,} rounds are planned. No round ran. Give a "
-                "longer schedule, or train for fewer epochs."
-            )
-        return [
-            (PoissonSampling(each, drawn_by_library=True), count)
-            for each, count in counted(probabilities[start : start + rounds])
-        ]
+        return self.sampling_event
 
     @override
     def shard(self, index: int, count: int) -> Self:
@@ -347,11 +288,6 @@ class PoissonBatches(Sampler):
                 "shards: otherwise one example more would move others to "
                 f"other microbatches. Received: microbatches={self._kind!r}."
             )
-        if self.scheduled_probabilities is not None:
-            raise ValueError(
-                "`probability_schedule` must be None where data is sharded. "
-                "Train on one worker."
-            )
         if self.truncate_at is not None:
             raise ValueError(
                 "`truncate_at` must be None where data is sharded: no worker "
@@ -379,10 +315,6 @@ class PoissonBatches(Sampler):
             groups += f", views={self.views}"
         if self.truncate_at is not None:
             groups += f", truncate_at={self.truncate_at}"
-        if self.scheduled_probabilities is not None:
-            first, *_, last = self.scheduled_probabilities
-            groups += f", from {first:.6g} to {last:.6g} in "
-            groups += f"{len(self.scheduled_probabilities):,} rounds"
         return (
             f"<PoissonBatches of {self.population_size:,} records, "
             f"sampling_probability={self.sampling_probability:.6g}, "
@@ -395,53 +327,8 @@ class PoissonBatches(Sampler):
         self, words: random_words.Words, places: random_words.Words
     ) -> Iterator[Draw]:
         of, size = Pass.new(), self.physical_batch_size
-        if self.scheduled_probabilities is None:
-            while True:
-                yield Draw(self._layout.draw(size, words, places), of)
-        for number, each in enumerate(self.scheduled_probabilities):
-            layout = Groups(self._whole_size, each, 1)
-            sample = layout.draw(size, words, places)
-            yield Draw(sample, of._replace(number=number))
-
-
-def _scheduled(
-    probability: float,
-    schedule: Schedule | None,
-    rounds: int | None,
-    *,
-    other_draws: bool,
-) -> tuple[float, ...] | None:
-    """Returns the probability of each round, `None` without a schedule.
-
-    Raises:
-        TypeError: Only one of `schedule` and `rounds` is given.
-        ValueError: A probability is out of its range, or records are not drawn
-            one by one (`other_draws`).
-    """
-    if (schedule is None) != (rounds is None):
-        raise TypeError(
-            "`probability_schedule` and `scheduled_rounds` must be given both "
-            f"or not at all. Received: scheduled_rounds={rounds!r} and "
-            f"{'no' if schedule is None else 'a'} schedule."
-        )
-    if schedule is None or rounds is None:
-        return None
-    if other_draws:
-        raise ValueError(
-            "`probability_schedule` must be None with microbatches and with "
-            "`truncate_at`. Received: a schedule with one of them. Draw whole "
-            "samples of single records."
-        )
-    factors = factors_of(schedule, rounds, probability_schedule=schedule)
-    # Without the rounding errors of the product, for people to read.
-    probabilities = tuple(float(f"{probability * f:.12g}") for f in factors)
-    least, most = min(probabilities), max(probabilities)
-    if not SMALLEST_PROBABILITY <= least <= most <= 1:
-        raise ValueError(
-            "`probability_schedule` times `sampling_probability` must be in "
-            f"[2^-60, 1] in each round. Received: {least:.6g} to {most:.6g}."
-        )
-    return probabilities
+        while True:
+            yield Draw(self._layout.draw(size, words, places), of)
 
 
 def _checked_truncation(

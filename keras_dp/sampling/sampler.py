@@ -121,8 +121,6 @@ class Sampler(abc.ABC):
         expected_sample_size: Mean number of records in a round.
         microbatches: The layout of microbatches in rows; `None` if each row is
             a record.
-        scheduled_rounds: After how many rounds an iterator ends, where how
-            samples are drawn changes by a schedule; else `None`.
         map: The function that `fit`, `evaluate` and `predict` apply to each
             record, `None` for none. Iterating over the sampler yields the
             records as they are stored.
@@ -146,7 +144,6 @@ class Sampler(abc.ABC):
     physical_batch_size: int
     rounds_per_epoch: int
     rounds_per_pass: int | None = None
-    scheduled_rounds: int | None = None
     shard_index: int | None = None
     shard_count: int | None = None
 

@@ -5,16 +5,13 @@ import functools
 import math
 from collections.abc import Sequence
 
-from keras_dp._schedules import rest_of
+from keras_dp._counted import rest_of
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import PrivacyLedger, Round, UnverifiedSampling
 from keras_dp.planning.calibration import check_target
-from keras_dp.planning.rounds_left import (
-    rounds_left,
-    scheduled_rounds_left,
-)
+from keras_dp.planning.rounds_left import rounds_left, rounds_left_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class EpsilonLimit:
         self._rounds_per_pass = rounds_per_pass
         self._mechanism: tuple[CountedMechanism, ...] | None = None
         self._others = self._most = 0
-        self._scheduled: Sequence[tuple[Round, int]] | None = None
+        self._coming: Sequence[tuple[Round, int]] | None = None
         self._is_unverified = False
 
     def allowed(
@@ -104,12 +101,12 @@ class EpsilonLimit:
         return max(0, min(count, self._most - held))
 
     def allowed_of(
-        self, scheduled: Sequence[tuple[Round, int]], count: int, own: int
+        self, coming: Sequence[tuple[Round, int]], count: int, own: int
     ) -> int:
-        """Returns how many of the next rounds of a schedule there is room for.
+        """Returns how many of the next of given rounds there is room for.
 
         Args:
-            scheduled: All rounds of the training in order, with their counts.
+            coming: All rounds of the training in order, with their counts.
             count: How many of the rounds after the first `own` are asked for,
                 >= 1.
             own: As in `allowed`.
@@ -118,11 +115,11 @@ class EpsilonLimit:
             UnsupportedEventError: The accountant has no bound for such rounds.
         """
         held = len(self._ledger)
-        if self._scheduled is None or held - own != self._others:
-            self._scheduled, self._others = scheduled, held - own
-            self._most = held + scheduled_rounds_left(
+        if self._coming is None or held - own != self._others:
+            self._coming, self._others = coming, held - own
+            self._most = held + rounds_left_of(
                 self._ledger,
-                rest_of(scheduled, own),
+                rest_of(coming, own),
                 target_epsilon=self.target.epsilon,
                 delta=self.target.delta,
             )

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from keras_dp import _check
-from keras_dp._schedules import first_of
+from keras_dp._counted import first_of
 from keras_dp.budgets import charge_of, chosen_account
 from keras_dp.errors import (
     BudgetExceededError,
@@ -15,7 +15,6 @@ from keras_dp.errors import (
 from keras_dp.ledger import (
     AccountRecord,
     Charge,
-    CorrelatedSum,
     CountedRound,
     PrivacyLedger,
     Reservation,
@@ -27,7 +26,7 @@ from keras_dp.ledger.rows.statements import PURPOSES
 from keras_dp.spending.epsilon_limit import EpsilonLimit
 
 Coming = Callable[[Round, int], Iterable[tuple[Round, int]]]
-Scheduled = Callable[[Round], list[tuple[Round, int]] | None]
+Correlated = Callable[[Round], list[tuple[Round, int]] | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class TrainingRun:
         most: int | None = None,
         limit: EpsilonLimit | None = None,
         coming: Coming = lambda planned, rounds: [(planned, rounds)],
-        schedule: Scheduled = lambda planned: None,
+        correlated: Correlated = lambda planned: None,
         delta: float | None = None,
     ) -> None:
         """Starts without a row in the ledger.
@@ -120,8 +119,8 @@ class TrainingRun:
             most: The most rounds that will run; `None` if nobody knows.
             limit: How many rounds a target leaves room for.
             coming: From the first round and a number to all rounds, counted.
-            schedule: From the first round to all rounds of a schedule, counted;
-                `None` if there is no schedule.
+            correlated: From the first round to all rounds that are left of
+                correlated noise, counted; `None` for independent noise.
             delta: The delta of the plan; `None` for none.
 
         Raises:
@@ -144,8 +143,8 @@ class TrainingRun:
         self._account = chosen_account(ledger, self._details.account)
         self._run: Run | None = None
         self._own, self._coming, self._delta = 0, coming, delta
-        self._schedule = schedule
-        self._scheduled: list[tuple[Round, int]] | None = None
+        self._rounds_of_noise = correlated
+        self._correlated: list[tuple[Round, int]] | None = None
         self._rest: CountedRound | None = None
         if self._details.continues is not None:
             self._rest = self._rest_of(self._details.continues)
@@ -185,9 +184,9 @@ class TrainingRun:
             count: >= 1.
         """
         if self._run is None and not self._own:
-            self._scheduled = self._schedule(planned)
-        if self._scheduled is not None:
-            count = self._scheduled_room(self._scheduled, count)
+            self._correlated = self._rounds_of_noise(planned)
+        if self._correlated is not None:
+            count = self._correlated_room(self._correlated, count)
         elif self._limit is not None:
             promised = (self._most or 0) - self._own
             count = self._limit.allowed(planned, count, self._own, promised)
@@ -198,37 +197,27 @@ class TrainingRun:
             count = account.balance.room(charge, count)
         return count
 
-    def _scheduled_room(
-        self, scheduled: list[tuple[Round, int]], count: int
+    def _correlated_room(
+        self, coming: list[tuple[Round, int]], count: int
     ) -> int:
-        """Returns how many of `count` rounds of the schedule there is room for.
+        """Returns how many of `count` rounds of correlated noise fit.
 
         Raises:
-            ValueError: The schedule ends before the training would.
+            ValueError: The noise ends before the training would.
         """
-        rounds = sum(n for _, n in scheduled)
+        rounds = sum(n for _, n in coming)
         if self._most is not None and self._most > rounds:
-            if any(
-                isinstance(query, CorrelatedSum)
-                for round_, _ in scheduled
-                for query in round_.queries
-            ):
-                raise ValueError(
-                    "Correlated noise must have as many rounds left as the "
-                    f"training has. Received: {rounds:,} rounds that are left "
-                    f"of the mechanism, and {self._most:,} in the training. "
-                    f"Train for at most {rounds:,} rounds, or make a new query "
-                    "and optimizer: their mechanism costs anew."
-                )
             raise ValueError(
-                "A schedule must not end before the training. Received: "
-                f"{rounds:,} rounds in the schedule, and {self._most:,} in the "
-                "training. Give a longer schedule, or train for fewer epochs."
+                "Correlated noise must have as many rounds left as the "
+                f"training has. Received: {rounds:,} rounds that are left "
+                f"of the mechanism, and {self._most:,} in the training. "
+                f"Train for at most {rounds:,} rounds, or make a new query "
+                "and optimizer: their mechanism costs anew."
             )
         count = min(count, rounds - self._own)
         if self._limit is None or not count:
             return count
-        return self._limit.allowed_of(scheduled, count, self._own)
+        return self._limit.allowed_of(coming, count, self._own)
 
     def reserve(
         self, planned: Round, count: int, block: Reservation | None
@@ -325,10 +314,10 @@ class TrainingRun:
             most, coming = self._most, None
             if most is not None:
                 most = self.room(planned, most)
-            if most and self._scheduled is None:
+            if most and self._correlated is None:
                 coming = list(self._coming(planned, most))
             elif most:
-                coming = first_of(self._scheduled or (), most)
+                coming = first_of(self._correlated or (), most)
             self._run = self.ledger.start_run(
                 self._details.name or self._name,
                 purpose=self._details.purpose or self._purpose,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_dp._schedules import in_step
+from keras_dp._counted import in_step
 from keras_dp.keras_internals import untuned_arrays
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
@@ -128,26 +128,19 @@ class Preparation(NamedTuple):
                     found = dataclasses.replace(found, continues=run.number)
         return found
 
-    def _schedule(self, planned: Round) -> list[tuple[Round, int]] | None:
-        """Returns all rounds of the schedules of queries and of samples.
+    def _correlated(self, planned: Round) -> list[tuple[Round, int]] | None:
+        """Returns all rounds to come of correlated noise; else `None`.
 
         Args:
             planned: The first of the rounds.
-
-        Returns:
-            Pairs of a round and its count; `None` without a schedule.
         """
-        asked, rounds = self.optimizer.round, self.adapter.scheduled_rounds
-        factor = 1
+        asked, factor = self.optimizer.round, 1
         if self.adapter.grouping is not None:
             factor = self.adapter.grouping.bound_factor
-        events = asked.schedule(self.optimizer.read_state())
-        if events is None and rounds is None:
-            return None
+        events = asked.coming_events(self.optimizer.read_state())
         if events is None:
-            return self.adapter.coming(planned, rounds or 0)
-        if rounds is None:
-            rounds = sum(count for _, count in events)
+            return None
+        rounds = sum(count for _, count in events)
         return [
             (
                 dataclasses.replace(
@@ -189,7 +182,7 @@ class Preparation(NamedTuple):
             most=most,
             limit=self.limit,
             coming=self.adapter.coming,
-            schedule=self._schedule,
+            correlated=self._correlated,
             delta=self.delta,
         )
 

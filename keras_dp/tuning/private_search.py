@@ -526,5 +526,5 @@ def _check_alike(planned: list[Any]) -> None:
         raise ValueError(
             "`data` must draw all rounds alike: the plan of a trial has one "
             "kind of round. Received: a sampler whose rounds differ. Pass "
-            "arrays, or a PoissonBatches without a schedule."
+            "arrays, or a PoissonBatches."
         )

@@ -122,31 +122,21 @@ class DataAdapter:
         """The number of rounds with one epoch id; `None` without such ids."""
         return self.source.rounds_per_pass if self.is_sampler else None
 
-    @property
-    def scheduled_rounds(self) -> int | None:
-        """The number of rounds of the sampler; `None` without an end."""
-        return self.source.scheduled_rounds if self.is_sampler else None
-
     def coming(self, planned: Round, rounds: int) -> list[tuple[Round, int]]:
         """Returns the coming rounds, each kind with its count.
 
         Args:
             planned: The first of the rounds. If the source makes passes, it is
-                the first of a pass, and if it follows a schedule, the first of
-                the schedule.
+                the first of a pass.
             rounds: The number of rounds.
         """
-        if self.scheduled_rounds is not None:
-            events = self.source.planned(rounds)
-        elif self.rounds_per_pass is None:
+        if self.rounds_per_pass is None:
             return [(planned, rounds)]
-        else:
-            sampling: Any = planned.sampling
-            first = Pass.of_id(sampling.epoch_id)
-            events = self.source.planned(rounds, first)
+        sampling: Any = planned.sampling
+        first = Pass.of_id(sampling.epoch_id)
         return [
             (dataclasses.replace(planned, sampling=each), count)
-            for each, count in events
+            for each, count in self.source.planned(rounds, first)
         ]
 
     @property

@@ -102,7 +102,7 @@ class TestRestarts:
         assert len({*ids}) == 3
         assert [each.rounds for each in events] == [3] * 6 + [2] * 2
 
-    def test_are_all_in_the_schedule(self) -> None:
+    def test_that_come_are_all_known(self) -> None:
         query = self.query()
         state = query.initial_global_state()
         result = query.get_noised_result(tf.zeros([2]), state)
@@ -111,10 +111,10 @@ class TestRestarts:
             (state, [3, 3, 2]),
             (result.global_state, [2, 3, 2]),
         ):
-            schedule = query.schedule(at)
+            coming = query.coming_events(at)
 
-            assert [count for _, count in schedule] == counts
-            ids = [query.ledger_events(event) for event, _ in schedule]
+            assert [count for _, count in coming] == counts
+            ids = [query.ledger_events(event) for event, _ in coming]
             assert len({*ids}) == 3
         assert query.adapts
 

@@ -85,11 +85,11 @@ ALLOWED["experimental"] = {*ALLOWED, "keras_internals"}
 SURFACE = PACKAGE / "__init__.py"
 FOR_ALL = {
     "_check",
+    "_counted",
     "_nests",
     "_override",
     "_reproducible",
     "_rounding",
-    "_schedules",
     "_system",
     "_training_extra",
     "_version",

@@ -82,13 +82,6 @@ class TestEpochs:
         assert f"in {epochs} epochs" in text
         assert "would be" not in text
 
-    def test_are_not_named_where_the_noise_is_all_by_schedule(
-        self, capsys
-    ) -> None:
-        text = said(capsys, target_epsilon=8.0, epochs=3, noise=[1.0] * 60)
-
-        assert "epochs it would be" not in text
-
     def test_that_no_noise_allows_are_not_named(self, capsys) -> None:
         """The ledger holds so much that longer trainings find no noise."""
         text = said(capsys, target_epsilon=0.05, records=1000, epochs=1)

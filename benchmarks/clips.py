@@ -1,16 +1,14 @@
-"""What a clip, and noise or samples that change, give at one epsilon.
+"""What a clip gives at one epsilon.
 
-    python benchmarks/clips_and_schedules.py clips adult --trainings 3
-    python benchmarks/clips_and_schedules.py schedules adult --trainings 3
+    python benchmarks/clips.py adult --trainings 3
 
 The tasks are `adult` (epsilon 1), `mnist-linear` and `mnist-cnn` (20,000
 images, epsilon 3). Their data is in `$KERAS_DP_DATA`. All train by SGD with
 momentum 0.9 at one learning rate, at delta = 1e-5. A row is the test accuracy
 in percent: mean and deviation of the trainings.
 
-`clips` clips at four norms, with and without answers in units of the clip, and
-clips automatically. `schedules` changes noise, samples or clip in eight stairs.
-Their noise is such that all rounds together meet the epsilon.
+It clips at four norms, with and without answers in units of the clip, and clips
+automatically.
 """
 
 import argparse
@@ -27,12 +25,11 @@ import numpy as np
 from keras import layers
 
 import keras_dp
-from keras_dp.dp_queries import DPQuery, ScheduledQuery
-from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+from keras_dp.dp_queries import DPQuery
 from keras_dp.optimizers import DPSGD
-from keras_dp.planning import calibrate_noise, calibrate_scale
+from keras_dp.planning import calibrate_noise
 
-DELTA, STAIRS, IMAGES = 1e-5, 8, 20_000
+DELTA, IMAGES = 1e-5, 20_000
 # Round numbers near the means and deviations of the columns of Adult.
 CENTRES = np.array([38, 189_664, 10, 1_079, 87, 40])
 WIDTHS = np.array([14, 105_604, 2.6, 7_452, 403, 12])
@@ -132,7 +129,7 @@ def mnist(folder: Path, *, convolutions: bool) -> Task:
     )
 
 
-def accuracy(task: Task, query: DPQuery, rate: float, **sampling: Any) -> float:
+def accuracy(task: Task, query: DPQuery, rate: float) -> float:
     """Trains once, and returns the test accuracy in percent."""
     model = task.model()
     private = keras_dp.PrivateModel(model)
@@ -143,7 +140,6 @@ def accuracy(task: Task, query: DPQuery, rate: float, **sampling: Any) -> float:
         task.train,
         sampling_probability=task.probability,
         rounds_per_epoch=task.rounds_per_epoch,
-        **sampling,
     )
     private.fit(samples, epochs=task.epochs, verbose=0)
     logits = model.predict(task.test[0], batch_size=2_000, verbose=0)
@@ -151,8 +147,8 @@ def accuracy(task: Task, query: DPQuery, rate: float, **sampling: Any) -> float:
     return 100 * float(np.mean(found == task.test[1]))
 
 
-def clips(task: Task) -> Iterator[tuple[str, DPQuery, dict[str, Any]]]:
-    """Yields the queries of `clips`, each with its name."""
+def clips(task: Task) -> Iterator[tuple[str, DPQuery]]:
+    """Yields queries, each with its name."""
     noise = calibrate_noise(
         target_epsilon=task.epsilon,
         delta=DELTA,
@@ -166,67 +162,10 @@ def clips(task: Task) -> Iterator[tuple[str, DPQuery, dict[str, Any]]]:
         )
 
     for clip in (0.01, 0.1, 1.0, 10.0):
-        yield f"clip {clip:g}", query(clip), {}
-        yield f"clip {clip:g}, rescaled", query(clip, rescale=True), {}
+        yield f"clip {clip:g}", query(clip)
+        yield f"clip {clip:g}, rescaled", query(clip, rescale=True)
     for gamma in (0.01, 1.0):
-        yield f"automatic, gamma {gamma:g}", query(1.0, gamma=gamma), {}
-
-
-def stairs(first: float, last: float, rounds: int) -> list[float]:
-    """Returns a factor for each round, in eight stairs."""
-    steps = [min(STAIRS - 1, t * STAIRS // rounds) for t in range(rounds)]
-    return [first * (last / first) ** (step / (STAIRS - 1)) for step in steps]
-
-
-def schedules(task: Task) -> Iterator[tuple[str, DPQuery, dict[str, Any]]]:
-    """Yields the queries and samples of `schedules`, each with its name."""
-    rounds, root = task.rounds, math.sqrt(2)
-    ones = [1.0] * rounds
-
-    def as_many(factors: list[float]) -> list[float]:
-        # As many records in all as without a schedule.
-        return [each * rounds / sum(factors) for each in factors]
-
-    rows = {
-        "constant": (ones, ones, ones),
-        "noise to a half": (stairs(root, 1 / root, rounds), ones, ones),
-        "noise to a quarter": (stairs(2, 0.5, rounds), ones, ones),
-        "noise to twice": (stairs(1 / root, root, rounds), ones, ones),
-        "samples to four times": (
-            ones,
-            as_many(stairs(0.5, 2, rounds)),
-            ones,
-        ),
-        "samples to a quarter": (ones, as_many(stairs(2, 0.5, rounds)), ones),
-        "clip to a quarter": (ones, ones, stairs(2, 0.5, rounds)),
-    }
-    for name, (noise, sizes, clip) in rows.items():
-
-        def coming(
-            scale: float, noise: Any = noise, sizes: Any = sizes
-        ) -> list[tuple[Round, int]]:
-            return [
-                (
-                    Round(
-                        PoissonSampling(task.probability * size),
-                        (GaussianSum("gradients", 1.0, scale * factor),),
-                    ),
-                    1,
-                )
-                for factor, size in zip(noise, sizes, strict=True)
-            ]
-
-        scale = calibrate_scale(
-            coming, target_epsilon=task.epsilon, delta=DELTA
-        )
-        inner = keras_dp.GaussianAverageQuery(
-            1.0, noise_multiplier=scale, denominator=task.batch
-        )
-        query = ScheduledQuery(
-            inner, rounds, noise=noise, divisor=sizes, clip=clip
-        )
-        sampling = {"probability_schedule": sizes, "scheduled_rounds": rounds}
-        yield name, query, sampling
+        yield f"automatic, gamma {gamma:g}", query(1.0, gamma=gamma)
 
 
 def main() -> None:
@@ -234,7 +173,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["clips", "schedules"])
     parser.add_argument("task", choices=["adult", "mnist-linear", "mnist-cnn"])
     parser.add_argument("--trainings", type=int, default=1)
     parser.add_argument("--rate", type=float, default=0.4)
@@ -248,14 +186,13 @@ def main() -> None:
     else:
         task = mnist(options.data, convolutions=options.task == "mnist-cnn")
     print("| Row | Accuracy, % | Deviation |\n| --- | --- | --- |")
-    rows = clips(task) if options.what == "clips" else schedules(task)
-    for name, query, sampling in rows:
+    for name, query in clips(task):
         if options.rows and name not in options.rows:
             continue
         found = []
         for training in range(options.trainings):
             keras.utils.set_random_seed(training)
-            found.append(accuracy(task, query, options.rate, **sampling))
+            found.append(accuracy(task, query, options.rate))
         mean, deviation = np.mean(found), np.std(found)
         print(f"| {name} | {mean:.2f} | {deviation:.2f} |", flush=True)
 
