@@ -11,7 +11,6 @@ import tomllib
 import pytest
 import yaml
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -76,9 +75,6 @@ class TestTheVersion:
         for path in (ROOT / "setup.py", *(ROOT / "keras_dp").rglob("*.py")):
             if path.name != "_version.py":
                 assert not quoted.search(path.read_text("utf-8")), path
-
-    def test_is_a_version(self) -> None:
-        assert str(Version(keras_dp.__version__)) == keras_dp.__version__
 
 
 class TestTheDependencies:
@@ -151,32 +147,6 @@ class TestThePins:
 
         assert {canonicalize_name(each.name) for each in RANGES} <= names
 
-    def test_name_each_distribution_once(self) -> None:
-        for kind in ("tensorflow.txt", "tensorflow-cpu.txt"):
-            files = [
-                path
-                for path in PINS
-                if not path.name.startswith("tensorflow") or path.name == kind
-            ]
-            names = [
-                canonicalize_name(each.name)
-                for path in files
-                for each in pinned(path)
-            ]
-            assert sorted(names) == sorted(set(names))
-
-    def test_allow_the_python_of_the_project(self) -> None:
-        supported = SpecifierSet(PROJECT["project"]["requires-python"])
-        named = [
-            text.rpartition(" ")[2]
-            for text in PROJECT["project"]["classifiers"]
-            if re.search(r":: 3\.\d+$", text)
-        ]
-
-        assert named
-        assert all(Version(each) in supported for each in named)
-        assert Version("3.10") not in supported
-
 
 class TestTheConsoleScript:
     def test_has_a_target(self) -> None:
@@ -185,13 +155,6 @@ class TestTheConsoleScript:
 
         assert name == "keras-dp"
         assert callable(getattr(importlib.import_module(module), function))
-
-    def test_is_installed(self) -> None:
-        (entry,) = importlib.metadata.entry_points(
-            group="console_scripts", name="keras-dp"
-        )
-
-        assert entry.value == PROJECT["project"]["scripts"]["keras-dp"]
 
 
 FILLED = {
@@ -218,28 +181,12 @@ class TestWhatAMaintainerFillsIn:
     def test_is_nothing_once_it_is_filled_in(self, tmp_path) -> None:
         assert self.left(tmp_path, "v9.8.7") == []
 
-    @pytest.mark.parametrize(
-        ("name", "text"),
-        [
-            ("CHANGELOG.md", "## Unreleased\n\nAfter 9.8.7."),
-            ("recipe/meta.yaml", '{% set version = "9.8.6" %}'),
-            ("pyproject.toml", '[project]\nauthors = [{ name = "A" }]'),
-            ("CITATION.cff", "authors:\n  - name: The keras_dp authors"),
-            ("notebooks/README.md", "https://colab/github/OWNER/keras_dp"),
-        ],
-    )
-    def test_is_named_until_then(self, name, text, tmp_path) -> None:
-        (found,) = self.left(tmp_path, **{name: text})
+    def test_is_named_until_then(self, tmp_path) -> None:
+        left = {"CITATION.cff": "authors:\n  - name: The keras_dp authors"}
 
-        assert found.startswith(f"{name}: ")
+        (found,) = self.left(tmp_path, **left)
 
-    def test_is_a_tag_of_this_version(self, tmp_path) -> None:
-        (found,) = self.left(tmp_path, "v9.8")
-
-        assert found.startswith("The tag is v9.8,")
-
-    def test_can_be_said_of_this_repository(self) -> None:
-        assert all(": " in each for each in self.LEFT())
+        assert found.startswith("CITATION.cff: ")
 
 
 class TestTheRecipeOfConda:
@@ -263,9 +210,6 @@ class TestTheRecipeOfConda:
             Requirement(EXTRAS["tensorflow"][1]),
         }
 
-    def test_has_the_version(self) -> None:
-        assert f'version = "{keras_dp.__version__}"' in self.TEXT
-
 
 @pytest.mark.parametrize(
     "path", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=str
@@ -279,20 +223,3 @@ def test_a_workflow_names_files_that_exist(path) -> None:
     assert yaml.safe_load(text)["jobs"]
     assert named
     assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-def test_one_tensorflow_is_installed() -> None:
-    """Two would overwrite each other's files."""
-    names = [
-        canonicalize_name(each.metadata["Name"])
-        for each in importlib.metadata.distributions()
-    ]
-
-    assert sum(n in ("tensorflow", "tensorflow-cpu") for n in names) <= 1
-
-
-def test_what_type_checkers_read_is_packaged() -> None:
-    (names,) = PROJECT["tool"]["setuptools"]["package-data"].values()
-
-    assert names == ["__init__.pyi", "py.typed"]
-    assert all((ROOT / "keras_dp" / name).is_file() for name in names)

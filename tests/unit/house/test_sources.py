@@ -137,18 +137,12 @@ class TestTheSources:
         [
             "tf.random.normal([2])",
             "tf.random.set_seed(1)",
-            "tf.random.Generator.from_seed(1)",
             "tf.random.experimental.Generator",
-            "keras.random.normal([2])",
             "np.random.default_rng()",
-            "np.random.Philox()",
             "np.random.Generator(np.random.PCG64(0))",
             "from tensorflow.random import normal",
-            "from tensorflow import random",
             "import random",
-            "from random import random",
             "tf.random.stateless_normal([2], seed)",
-            "tf.random.split(seed)",
             "tf.random.split(seed, alg='auto_select')",
         ],
     )

@@ -49,35 +49,8 @@ class TestPage:
             if not name.endswith(":plain"):
                 assert all(each["epsilon"] <= row.epsilon for each in found)
 
-    def test_counts_missing_results_as_none(self, accuracy, tmp_path):
-        lines = accuracy.board(tmp_path)
-
-        assert not any(line.startswith("| `") for line in lines)
-        assert sum(line.startswith("- `") for line in lines) == len(
-            accuracy.ROWS
-        )
-        assert len(accuracy.parts(tmp_path)) == 2
-
 
 class TestScript:
-    def test_held_out_records_are_not_trained_on(self, accuracy):
-        whole = small(accuracy)
-
-        chosen = accuracy.held_out(whole)
-
-        kept, left_out = chosen.train[0], chosen.test[0]
-        assert (len(kept), len(left_out)) == (100, 20)
-        together = np.concatenate([kept, left_out])
-        assert len(np.unique(together, axis=0)) == 120
-
-    def test_words_are_hashed_and_have_one_norm(self, accuracy):
-        found = accuracy.hashed(["Win 500 now, WIN", "the now"], 64, "the")
-
-        np.testing.assert_allclose(np.linalg.norm(found[:, :-1], axis=1), 1)
-        # "win", a number of three digits, "now".
-        assert np.count_nonzero(found[0, :-1]) == 3
-        assert np.count_nonzero(found[1, :-1]) == 1
-
     @pytest.mark.full
     def test_an_interrupted_row_goes_on(self, accuracy, monkeypatch, tmp_path):
         row = accuracy.Row("task", 3.0, "", lambda: small(accuracy), "", 0)

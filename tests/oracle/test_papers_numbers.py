@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "papers_numbers.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "papers_numbers.py"
 
 
 @functools.cache
