@@ -4,7 +4,6 @@
     python benchmarks/correlated.py trees
     python benchmarks/correlated.py cost
     python benchmarks/correlated.py accuracy --tasks mnist --trainings 5
-    python benchmarks/correlated.py prices
 
 `errors` optimizes strategies here and with JAX Privacy, which it installs into
 an environment of its own (`--peer` names an interpreter that has it), and
@@ -12,8 +11,6 @@ compares the root mean squared errors of the prefix sums, both computed here.
 `trees` compares a tree with two buffers, for a record that takes part once.
 `cost` measures the release of a round, with independent and with correlated
 noise. `accuracy` trains at delta = 1e-5 (`benchmarks/correlated_accuracy.py`).
-`prices` compares the certified bounds on epsilon for balls in bins with random
-draws of the dominating pair, which must lie between them, at delta = 1e-3.
 """
 
 import argparse
@@ -39,7 +36,7 @@ from benchmarks.correlated_accuracy import (
     print_accuracies,
 )
 from benchmarks.peers import environments
-from keras_dp.accountants import Fourier, strategy_sensitivity
+from keras_dp.accountants import strategy_sensitivity
 from keras_dp.dp_queries import (
     CorrelatedSumQuery,
     DPQuery,
@@ -49,10 +46,7 @@ from keras_dp.ledger import (
     BandedToeplitz,
     BinaryTree,
     BufferedToeplitz,
-    CorrelatedSum,
-    CyclicPoissonSampling,
     InverseToeplitz,
-    Round,
 )
 from keras_dp.planning import (
     optimize_strategy,
@@ -81,17 +75,6 @@ for n, separation, most, bands, buffers in json.load(sys.stdin):
         [1.0, *(banded[1:] / banded[0]).tolist()],
         blt.buf_decay.tolist(), blt.output_scale.tolist()]), flush=True)
 """
-# Bins, participations of a record, and epsilon of one who knows the bin, in
-# stddevs of the noise.
-PRICES = [(64, 1, 1.0), (64, 10, 1.0), (64, 10, 2.0), (256, 4, 2.0)]
-PRICED = {
-    "independent": BandedToeplitz((1.0,)),
-    "4 bands": BandedToeplitz((1.0, 0.5, 0.375, 0.3125)),
-    "lambda 0.9": InverseToeplitz.subtracting(0.9),
-    "BISR of 4": InverseToeplitz.square_root(4),
-    "BLT of 2 buffers": BufferedToeplitz((0.9, 0.5), (0.2, 0.2)),
-}
-PRICED_DELTA, DRAWS = 1e-3, 400_000
 
 
 def errors(arguments: argparse.Namespace) -> None:
@@ -148,62 +131,6 @@ def trees(arguments: argparse.Namespace) -> None:
         moved = strategy_sensitivity(BinaryTree(), rounds, rounds, 1).upper
         nodes = rounds.bit_length() ** 0.5
         print(rounds, *errors_of, f"{moved:.3f} {nodes:.3f}", flush=True)
-
-
-def prices(arguments: argparse.Namespace) -> None:
-    """Prints bounds on epsilon for balls in bins, and what draws say."""
-    print("strategy bins participations moved lower drawn upper ratios seconds")
-    for bins, taken, moved in PRICES:
-        rounds = bins * taken
-        for name, strategy in PRICED.items():
-            matrix = np.abs(strategy.matrix(rounds))
-            columns = matrix.reshape(rounds, taken, bins).sum(axis=1)
-            products = columns.T @ columns
-            stddev = float(np.sqrt(products[0, 0])) / moved
-            event = CorrelatedSum("sum", 1.0, stddev, strategy, rounds, "one")
-            ledger = [
-                (
-                    Round(
-                        CyclicPoissonSampling(f"draw-{k}", bins, 1), (event,)
-                    ),
-                    bins,
-                )
-                for k in range(taken)
-            ]
-            began = time.process_time()
-            low, high = Fourier().epsilon_bounds(ledger, delta=PRICED_DELTA)
-            seconds = time.process_time() - began
-            drawn = _drawn_epsilon(products / stddev**2)
-            print(
-                f"{name}, {bins}, {taken}, {moved:g}: {low:.3f} {drawn:.3f} "
-                f"{high:.3f}, {low / drawn:.2f} {high / drawn:.2f}, "
-                f"{seconds:.1f} s",
-                flush=True,
-            )
-
-
-def _drawn_epsilon(products: np.ndarray) -> float:
-    """Returns epsilon of random draws of the pair, in the worse direction."""
-    generator = np.random.default_rng(0)
-    values, vectors = np.linalg.eigh(products)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    without, within = [], []
-    for _ in range(DRAWS // 10_000):
-        logs = generator.standard_normal((10_000, len(root))) @ root.T
-        logs -= np.diag(products) / 2
-        without.append(np.exp(logs).mean(axis=1))
-        own = generator.integers(len(root), size=10_000)
-        within.append(np.exp(logs + products[own]).mean(axis=1))
-    removed, added = 1 / np.concatenate(within), np.concatenate(without)
-    low, high = 0.0, 100.0
-    while high - low > 1e-5:
-        epsilon = (low + high) / 2
-        delta = max(
-            np.maximum(1 - np.exp(epsilon) * each, 0).mean()
-            for each in (removed, added)
-        )
-        low, high = (epsilon, high) if delta > PRICED_DELTA else (low, epsilon)
-    return high
 
 
 def cost(arguments: argparse.Namespace) -> None:
@@ -281,8 +208,6 @@ def main() -> None:
     each.add_argument("--methods", nargs="+", default=[*METHODS])
     each.add_argument("--results", default="out/correlated")
     each.set_defaults(run=print_accuracies)
-    each = commands.add_parser("prices")
-    each.set_defaults(run=prices)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

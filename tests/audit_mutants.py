@@ -19,7 +19,6 @@ from keras_dp.dp_queries import (
     normalized_query,
 )
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
@@ -1413,30 +1412,6 @@ def _(patch):
         return drawn
 
     around(patch, fixed_size_batches, "random_subset", with_first)
-
-
-@mutant(
-    "draw",
-    "a record is in more batches of a pass than allocated",
-    source=lambda: AllocatedBatches((X, Y), batches=10),
-)
-def _(patch):
-    from keras_dp.experimental import random_allocation
-
-    def again(random_subsets):
-        def picked(population, size, of, words):
-            found = random_subsets(population, size, of, words)
-            return np.repeat(found[: population // 2], 2, axis=0)
-
-        return picked
-
-    around(patch, random_allocation, "random_subsets", again)
-    around(
-        patch,
-        random_allocation,
-        "in_random_rows",
-        lambda f: lambda units, *rest: f(units // 2, *rest),
-    )
 
 
 def user_training():

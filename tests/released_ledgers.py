@@ -36,7 +36,6 @@ from keras_dp.ledger import (
     PoissonSampling,
     PoissonUserSampling,
     PrivacyLedger,
-    RandomAllocation,
     Round,
     Selection,
     ThresholdedSum,
@@ -73,10 +72,9 @@ def samplings(ledger: PrivacyLedger) -> None:
 
 
 def epochs(ledger: PrivacyLedger) -> None:
-    """Disjoint batches of two passes, and a random allocation."""
+    """Disjoint batches of two passes."""
     for epoch in ("a", "b"):
         ledger.record(DisjointBatches(epoch), [NOISY], count=50)
-    ledger.record(RandomAllocation("c", 100), [NOISY], count=100)
 
 
 def users(ledger: PrivacyLedger) -> None:

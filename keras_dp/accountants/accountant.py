@@ -11,8 +11,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
     CountedMechanism,
     Mechanism,
-    RandomAllocationGaussian,
-    Selected,
 )
 from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.readings import readings
@@ -165,28 +163,15 @@ class Accountant(abc.ABC):
         Raises:
             UnsupportedEventError: It has no bound for one of them.
         """
-        kinds = {type(mechanism) for mechanism, _ in rounds}
-        if kinds >= {Selected, RandomAllocationGaussian}:
-            raise UnsupportedEventError(
-                "`ledger` must not hold searches beside epochs of random "
-                "allocation: no accountant has a bound for both together. "
-                "Received: both. Search with Poisson samples, or in another "
-                "ledger, and add up what both certify."
-            )
         for mechanism, _ in rounds:
             kind = type(mechanism)
             if kind not in self.mechanisms and not issubclass(kind, SLACK):
                 known = sorted(kind.__name__ for kind in self.mechanisms)
-                remedy = (
-                    "Use `Fourier`, the only one that has a bound for it."
-                    if kind is RandomAllocationGaussian
-                    else "`available_accountants` lists the accountants that "
-                    "can replay the ledger."
-                )
                 raise UnsupportedEventError(
                     f"`ledger` must normalize to {' or '.join(known)} for "
                     f"`{type(self).__name__}`. Received: {mechanism!r}. "
-                    f"{remedy}"
+                    "`available_accountants` lists the accountants that can "
+                    "replay the ledger."
                 )
 
     def supports(self, rounds: tuple[CountedMechanism, ...]) -> bool:

@@ -1,9 +1,8 @@
 """Whether the cost of planned rounds is a bound on the cost of those that ran.
 
-A tree, a mechanism with correlated noise, an epoch of disjoint batches, a draw
-of classes and an epoch of random allocation *span* rounds: they have one cost
-for all their rounds. So the rounds are compared as a whole, and under one
-adjacency relation.
+A tree, a mechanism with correlated noise, an epoch of disjoint batches and a
+draw of classes *span* rounds: they have one cost for all their rounds. So the
+rounds are compared as a whole, and under one adjacency relation.
 """
 
 import math
@@ -17,7 +16,6 @@ from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
-    RandomAllocation,
     Round,
     RunRecord,
 )
@@ -37,7 +35,7 @@ def spans_of(round_: Round) -> Iterator[str]:
     >>> list(spans_of(Round(DisjointBatches("first pass"), step)))
     ['first pass']
     """
-    if isinstance(round_.sampling, DisjointBatches | RandomAllocation):
+    if isinstance(round_.sampling, DisjointBatches):
         yield round_.sampling.epoch_id
     if isinstance(round_.sampling, CyclicPoissonSampling):
         yield round_.sampling.draw_id

@@ -16,19 +16,16 @@ from keras_dp.accountants.accountant import (
 )
 from keras_dp.accountants.compose import choose, told_rounds
 from keras_dp.accountants.compose.directions import Direction, directions
-from keras_dp.accountants.compose.grid import allocation
 from keras_dp.accountants.groups import Group
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.few_kinds import FewKinds, few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
-    BallsInBinsGaussian,
     CountedMechanism,
     FixedSizeGaussian,
     FullOrNot,
     Gaussian,
     Mechanism,
-    RandomAllocationGaussian,
     SampledGaussian,
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
@@ -39,11 +36,7 @@ from keras_dp.accountants.normalize.readings import readings
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.slack import sampled_as_slack, split
-from keras_dp.errors import (
-    NumericalLimitError,
-    TooSlowError,
-    UnsupportedEventError,
-)
+from keras_dp.errors import UnsupportedEventError
 
 # Normalization rounds noise multipliers down to 12 digits. A lower bound takes
 # that back: so much more, and more by that over the square of the least one.
@@ -59,9 +52,6 @@ _WITH_SLACK = (
 _TEXTBOOK = (
     " for one record (the upper bound is the textbook bound for {records} "
     "records; the lower bound is for one of them)"
-)
-_NOT_AMPLIFIED = (
-    " (as if it were known which batches of an epoch a record is in)"
 )
 _SEARCH = "profile of one trial"
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
@@ -136,10 +126,7 @@ class Fourier(Accountant):
     | Poisson, one record replaced | exact (see `mechanisms`) |
     | Poisson, several records of a unit | exact, both directions |
     | other sampled rounds, several records | an attack, and a bound |
-    | random allocation, one record more or less | mostly 1 % apart |
-    | the same, several batches for each record | mostly 10 % apart |
     | correlated noise, not sampled | an attack by signs, and a bound |
-    | correlated noise, balls in bins | an attack, and a bound |
     | fixed size, one record replaced | an attack, and a bound |
     | a search | one trial, and a bound (see docs/accounting.md, section 8) |
     | encoded, noise that is not Gaussian | none: use `RDP` |
@@ -159,9 +146,7 @@ class Fourier(Accountant):
     than 400 kinds of rounds similar ones are put together, which leaves the
     bounds about 1 % apart (`normalize.few_kinds`). If a noise multiplier of a
     sampled round is below 0.001 or above 1e9, `RDP` gives the upper bound, and
-    the lower bound is 0. An epoch of random allocation counts as rounds without
-    amplification if its noise multiplier is below 0.041, or if its bound would
-    take too long.
+    the lower bound is 0.
 
     Attributes:
         relative_width: The largest distance of "exact" bounds, divided by the
@@ -185,11 +170,9 @@ class Fourier(Accountant):
     name: ClassVar[str] = "Fourier"
     mechanisms: ClassVar[frozenset[type[Mechanism]]] = frozenset(
         {
-            BallsInBinsGaussian,
             FixedSizeGaussian,
             FullOrNot,
             Gaussian,
-            RandomAllocationGaussian,
             SampledGaussian,
             SampledGaussianGroup,
             SampledGaussianReplaceOne,
@@ -411,10 +394,6 @@ class _EpsilonAt:
         """Returns the upper bound of a direction."""
         return found.upper
 
-    def score(self, lower: float) -> float:
-        """Returns a lower bound in the form that `lowered` takes."""
-        return lower
-
     def lowered(self, lower: float, margin: float) -> float:
         """Returns a lower bound for noises before they were rounded down."""
         # Next to 0, epsilon moves by what delta does.
@@ -423,14 +402,6 @@ class _EpsilonAt:
     def by(self, accountant: Accountant, rounds: _Rounds) -> float:
         """Returns the upper bound of another accountant."""
         return accountant.epsilon_of(rounds, self.delta)
-
-    def allocated_above(self, rounds: _Rounds) -> float:
-        """Returns an upper bound for epochs of random allocation."""
-        return allocation.upper_epsilon(rounds, self.delta)
-
-    def allocated_below(self, rounds: _Rounds, upper: float) -> float:
-        """Returns a lower bound for epochs of random allocation."""
-        return allocation.lower_epsilon(rounds, self.delta, upper)
 
     def undrawn(self, chance: float) -> "_EpsilonAt | None":
         """Returns the question for the rounds that are left.
@@ -514,21 +485,12 @@ class _DeltaAt:
         # A number below every float is not 0.
         return min(max(delta, math.ulp(0.0)), 1.0)
 
-    def score(self, lower: float) -> float:
-        return math.log(lower) if lower else self.least
-
     def lowered(self, lower: float, margin: float) -> float:
         size = min(abs(lower), 1e6)
         return math.exp(lower - margin * (1 + self.epsilon + size))
 
     def by(self, accountant: Accountant, rounds: _Rounds) -> float:
         return accountant.delta_of(rounds, self.epsilon)
-
-    def allocated_above(self, rounds: _Rounds) -> float:
-        return allocation.upper_delta(rounds, self.epsilon)
-
-    def allocated_below(self, rounds: _Rounds, upper: float) -> float:
-        return self.score(allocation.lower_delta(rounds, self.epsilon))
 
     def undrawn(self, chance: float) -> "_DeltaAt":
         return self
@@ -597,8 +559,6 @@ def _upper(question: _Question, rounds: _Rounds) -> float:
     """Returns the upper bound for rounds without slack."""
     if _has_search(rounds):
         return _searched_above(question, rounds)[0]
-    if _has_allocation(rounds):
-        return _allocated_above(question, rounds)[0]
     return _composed(question, rounds).upper
 
 
@@ -606,8 +566,6 @@ def _composed(question: _Question, rounds: _Rounds) -> Bounds:
     """Returns bounds for all rounds composed."""
     if _has_search(rounds):
         return _searched(question, rounds)
-    if _has_allocation(rounds):
-        return _allocated(question, rounds)
     if (told := question.told(few_kinds(rounds))) is not None:
         return Bounds(*told, told_rounds.METHOD)
     if not _is_in_reach(rounds):
@@ -679,53 +637,8 @@ def _searched_near(question: _Question, rounds: _Rounds, near: float) -> float:
     if pairs is None or rest is None:
         return alone
     rest = dataclasses.replace(rest, width=max(rest.width, _PAIR_WIDTH))
-    # A search hides no batches.
-    told = allocation.without_amplification(pairs[0])
-    found = question.drawn(_bounds(rest, told).upper, pairs[1])
+    found = question.drawn(_bounds(rest, pairs[0]).upper, pairs[1])
     return min(alone, found)
-
-
-def _has_allocation(rounds: _Rounds) -> bool:
-    return any(
-        isinstance(mechanism, RandomAllocationGaussian | BallsInBinsGaussian)
-        for mechanism, _ in rounds
-    )
-
-
-def _allocated(question: _Question, rounds: _Rounds) -> Bounds:
-    """Returns bounds for random allocation, balls in bins, and others."""
-    upper, method = _allocated_above(question, rounds)
-    certain = _of_allocation(
-        lambda: question.allocated_below(few_kinds(rounds).lower, upper),
-        question.least,
-    )
-    if certain == question.least:
-        sums = allocation.sums_of_rounds(rounds)
-        if sums:
-            certain = question.score(_bounds(question, sums).lower)
-    lower = question.lowered(certain, _margin(rounds))
-    return Bounds(min(lower, upper), upper, method)
-
-
-def _allocated_above(question: _Question, rounds: _Rounds) -> tuple[float, str]:
-    """Returns an upper bound, and the method that found it."""
-    upper = _of_allocation(
-        lambda: question.allocated_above(few_kinds(rounds).upper),
-        question.most,
-    )
-    if upper < question.most:
-        return upper, allocation.METHOD
-    told = allocation.without_amplification(rounds)
-    found = _bounds(question, told)
-    return found.upper, found.method + _NOT_AMPLIFIED
-
-
-def _of_allocation(bound: Callable[[], float], otherwise: float) -> float:
-    """Returns a bound, or the trivial one if it cannot be computed."""
-    try:
-        return bound()
-    except (TooSlowError, NumericalLimitError):
-        return otherwise
 
 
 def _said(method: str, direction: Direction) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from keras_dp.accountants.normalize.mechanisms import (
-    BallsInBinsGaussian,
     CountedMechanism,
     DiscreteGaussian,
     Exposure,
@@ -72,7 +71,6 @@ class Group:
     | Gaussian sums that nothing amplifies, discrete ones, trees | `z / k` |
     | Gaussian sums, Poisson sampling, records there or not | binomial |
     | the same, of classes that take turns | none |
-    | balls in bins | `z / k` of a Gaussian sum that nothing amplifies |
     | thresholds, beside these | `Exposure` of the group |
     | a search | that of its trials for the group, or the bound below |
     | other | none |
@@ -158,8 +156,6 @@ def k_fold(
 
 
 def _k_fold(mechanism: Mechanism, records: int) -> Mechanism | None:
-    if isinstance(mechanism, BallsInBinsGaussian):
-        mechanism = mechanism.told
     z = mechanism.noise_multiplier
     if isinstance(mechanism, Gaussian | DiscreteGaussian):
         # `k` records move a sum, and the nodes of a tree, `k` times as far.

@@ -64,7 +64,7 @@ class RDP(Accountant):
     | discrete Gaussian | as above, at integer orders (see `mechanisms`) |
     | encoded, any noise | to 1e-6, at `renyi.shifted_noise.ORDERS` |
     | a search | a bound (see docs/accounting.md, section 8) |
-    | fixed size with replacement; random allocation; sampled groups | none |
+    | fixed size with replacement; sampled groups | none |
 
     For discrete and encoded sums, orders between those in the table are bounded
     by a chord of the log moment, which is convex.

@@ -10,7 +10,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
     CountedMechanism,
     Mechanism,
-    RandomAllocationGaussian,
     SampledGaussianGroup,
 )
 
@@ -137,8 +136,7 @@ def sampled_as_slack(
     that `mechanisms.Slack` speaks of, with the chance `c`.
 
     A truncated Poisson sample does not differ unless its record is drawn
-    either. With random allocation each record is in some batch of an epoch, so
-    these rounds stay among the others.
+    either.
 
     Args:
         rounds: Rounds without slack of their own.
@@ -158,8 +156,6 @@ def sampled_as_slack(
 
 def _chance_of(mechanism: Mechanism) -> float:
     """Returns the chance that a round depends on the changed records."""
-    if isinstance(mechanism, RandomAllocationGaussian):
-        return 1.0
     q = mechanism.sampling_probability
     if isinstance(mechanism, SampledGaussianGroup) and q < 1:
         return -math.expm1(mechanism.records * math.log1p(-q))

@@ -43,7 +43,6 @@ from keras_dp.errors import (
 from keras_dp.ledger import (
     CountedRound,
     CyclicPoissonSampling,
-    RandomAllocation,
     Round,
 )
 from keras_dp.planning.calibration import check_target
@@ -314,12 +313,12 @@ def _mechanisms(
             "noise, whose rounds are private together. "
             "Open an account with a FixedPlan."
         )
-    if isinstance(round_.sampling, RandomAllocation | CyclicPoissonSampling):
+    if isinstance(round_.sampling, CyclicPoissonSampling):
         raise UnsupportedEventError(
             "A filter must pay for rounds that are private one by one. "
-            "Received: a round of random allocation or of classes that take "
-            "turns, whose epoch is private as a whole. Draw samples with "
-            "PoissonBatches, or train on a ledger without accounts."
+            "Received: a round of classes that take turns, whose cycle is "
+            "private as a whole. Draw samples with PoissonBatches, or train "
+            "on a ledger without accounts."
         )
     mechanisms = normalize([(round_, 1)], neighbours)
     if any(isinstance(mechanism, SLACK) for mechanism, _ in mechanisms):

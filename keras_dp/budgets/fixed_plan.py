@@ -18,7 +18,6 @@ from keras_dp.ledger import (
     CountedRound,
     CyclicPoissonSampling,
     DisjointBatches,
-    RandomAllocation,
     Round,
 )
 from keras_dp.ledger.rows.codec import content_from_round, round_from_content
@@ -129,7 +128,7 @@ class FixedPlan(Budget):
             "without accounts."
             if isinstance(
                 round_.sampling,
-                DisjointBatches | RandomAllocation | CyclicPoissonSampling,
+                DisjointBatches | CyclicPoissonSampling,
             )
             else f"The plan has {[each for each, _ in self.rounds]!r}."
         )

@@ -23,7 +23,6 @@ from keras_dp.accountants.normalize.adjacency import (
 )
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
-    BallsInBinsGaussian,
     CountedMechanism,
     DiscreteGaussian,
     Encoding,
@@ -85,7 +84,6 @@ def to_dp_event(
     | a tree | `Gaussian`, one for the tree | RDP, PLD |
     | correlated noise | `Gaussian`, one for the mechanism | RDP, PLD |
     | the same, classes that take turns | `PoissonSampled` of `Gaussian` | PLD |
-    | the same, balls in bins | `Gaussian` of who knows the bin | RDP, PLD |
     | discrete Gaussian sums, nothing sampled | `ZCDp` | RDP |
     | encoded sums with Laplace noise, nothing sampled | `Laplace` | RDP, PLD |
     | one such sum, Poisson | `PoissonSampled` of `Laplace` | PLD |
@@ -93,7 +91,6 @@ def to_dp_event(
     | the same, Poisson | `PoissonSampled` of `Gaussian` at 0 | RDP, PLD |
     | discrete Gaussian sums, Poisson | none: raises | |
     | thresholded sums, truncated samples | none: raises | |
-    | `RandomAllocation` | none: raises | |
     | a search of one plan | `RepeatAndSelect` of its rounds | RDP |
     | Gaussian sums, Poisson, for a group | `MixtureOfGaussians` | PLD |
     | the same, `replace_one`; other samples of a group | none: raises | |
@@ -224,11 +221,6 @@ def _(mechanism: Gaussian, sampling: SamplingEvent) -> Any:
     if mechanism.noise_multiplier == 0:
         return dp.NonPrivateDpEvent()
     return dp.GaussianDpEvent(mechanism.noise_multiplier)
-
-
-@_event.register
-def _(mechanism: BallsInBinsGaussian, sampling: SamplingEvent) -> Any:
-    return _event(mechanism.told, sampling)
 
 
 @_event.register(SampledGaussian)

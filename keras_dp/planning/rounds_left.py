@@ -12,7 +12,6 @@ from keras_dp.accountants.replay import replay_of
 from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
-    RandomAllocation,
     Round,
     UnverifiedSampling,
 )
@@ -175,11 +174,8 @@ def _passes(
 
     A pass of equal rounds over disjoint batches costs as much as one of them
     without sampling. A tree spans several passes, which need different ids.
-    Rounds of random allocation beyond one epoch count as further epochs.
     """
     sampling = planned.sampling
-    if isinstance(sampling, RandomAllocation):
-        return [(planned, count * rounds_per_pass)]
     if isinstance(sampling, CyclicPoissonSampling):
         draw, first = sampling.draw_id, sampling.cycle
         cycles = [

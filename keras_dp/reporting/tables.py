@@ -10,7 +10,6 @@ from keras_dp.ledger import (
     CountedRound,
     CyclicPoissonSampling,
     DisjointBatches,
-    RandomAllocation,
     Round,
     RunRecord,
     Stated,
@@ -30,7 +29,7 @@ from keras_dp.reporting.wording import (
 
 # With adaptive clipping, every round of a run is of another kind.
 _MOST_ROUNDS = 10
-_IN_PASSES = CyclicPoissonSampling | DisjointBatches | RandomAllocation
+_IN_PASSES = CyclicPoissonSampling | DisjointBatches
 _BAR = 20
 _NAME = 30
 

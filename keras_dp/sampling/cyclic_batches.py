@@ -24,10 +24,8 @@ class CyclicPoissonBatches(Sampler):
     Iterating gives physical batches without end. In round `t` a Poisson sample
     of class `t mod classes` is drawn. So a record takes part in rounds that are
     `classes` or a multiple of it apart: a sampler for `CorrelatedSumQuery`. A
-    strategy with at most `classes` bands is amplified by sampling. With
-    `sampling_probability=1` every record takes part once in each cycle of
-    `classes` rounds (balls in bins). Then the class amplifies any strategy,
-    because nobody is told it.
+    strategy with at most `classes` bands is amplified by sampling, if
+    `sampling_probability` is below 1.
 
     Guarantee: each iterator lets each record draw one of the classes, exactly
     uniformly and independently of all others, once for all of its rounds. In

@@ -42,49 +42,6 @@ def random_subset(size: int, population: int, words: Words) -> Integers:
             return np.sort(drawn[np.sort(first)[:size]])
 
 
-def random_subsets(
-    count: int, size: int, population: int, words: Words
-) -> Integers:
-    """Returns independent, uniformly random subsets of one small size.
-
-    Floyd's algorithm: for `j` from `population - size` on, each subset takes a
-    uniform draw from `[0, j]`, or `j` itself if it has the drawn number
-    already. Then, in each step, all subsets of `[0, j]` of the present size are
-    equally likely. For more than half of the population, the others are drawn.
-
-    Args:
-        count: The number of subsets.
-        size: The size of each subset, in [1, population].
-        population: The subsets are of the numbers from 0 to `population - 1`;
-            at most 2^31.
-        words: The source of randomness.
-
-    Returns:
-        Shape `[count, size]`, each row of different numbers in any order.
-
-    Source: Bentley and Floyd (1987), Programming pearls: a sample of
-    brilliance, Communications of the ACM 30(9).
-
-    >>> words = lambda count: np.arange(count, dtype=np.uint64)
-    >>> random_subsets(3, 2, 4, words)
-    array([[0, 3],
-           [1, 3],
-           [2, 3]])
-    """
-    if 2 * size > population:
-        left = np.ones((count, population), np.bool_)
-        if size < population:
-            others = random_subsets(count, population - size, population, words)
-            left[np.arange(count)[:, np.newaxis], others] = False
-        return np.nonzero(left)[1].reshape(count, size)
-    taken = np.empty((count, size), np.int64)
-    for place, last in enumerate(range(population - size, population)):
-        drawn = random_integers(count, last + 1, words)
-        is_there = (taken[:, :place] == drawn[:, np.newaxis]).any(axis=1)
-        taken[:, place] = np.where(is_there, last, drawn)
-    return taken
-
-
 def random_integers(count: int, below: int, words: Words) -> Integers:
     """Returns independent integers, each exactly uniform in `[0, below)`.
 

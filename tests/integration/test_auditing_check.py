@@ -12,7 +12,6 @@ import keras_dp
 from keras_dp import dp_queries
 from keras_dp.auditing import check
 from keras_dp.experimental.federation import FederatedModel, LocalTraining
-from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.ledger import (
     BinaryTree,
     CoordinateBounds,
@@ -96,7 +95,6 @@ SAMPLERS = {
         sampling_probability=0.2,
         records_per_user=3,
     ),
-    "allocated": lambda: AllocatedBatches((X, Y), batches=10),
     "truncated": lambda: samples(truncate_at=40),
     "users of other sizes": lambda: UserBatches(
         (X, Y),
@@ -116,7 +114,6 @@ SAMPLERS = {
 
 # Each is of the kind of one that is checked before the night.
 MORE = {
-    "allocated",
     "batches of tf.data",
     "fixed microbatches",
     "truncated",

@@ -10,9 +10,7 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.ledger import BinaryTree, FixedSizeWithoutReplacement
-from keras_dp.reporting.wording import sampled
 from keras_dp.sampling import ArrayShards, TFRecordShards
 from keras_dp.training.data.sampled_batches import SampledBatches
 
@@ -27,12 +25,6 @@ SAMPLERS = {
         sampling_probability=SIZE / RECORDS,
         truncate_at=30,
         **options,
-    ),
-    "allocated": lambda data, **options: AllocatedBatches(
-        data, batches=6, **options
-    ),
-    "allocated twice": lambda data, **options: AllocatedBatches(
-        data, batches=13, batches_per_record=2, **options
     ),
     "shuffled": lambda data, **options: keras_dp.sampling.ShuffledBatches(
         data, batch_size=SIZE, **options
@@ -127,9 +119,8 @@ def ledger():
     return keras_dp.PrivacyLedger.in_memory(dataset="test")
 
 
-# Others are asked the same: each fit is traced anew. What holds for two batches
-# a record is asked of one at night.
-TIERS = {"truncated": "full", "shuffled": "full", "allocated": "nightly"}
+# Others are asked the same: each fit is traced anew.
+TIERS = {"truncated": "full", "shuffled": "full"}
 
 
 @pytest.fixture(
@@ -207,7 +198,6 @@ class TestEverySampler:
         dataset = tf.data.Dataset.from_tensor_slices(data()).batch(16)
         kind = type(new_samples(data()))
         size = {
-            "AllocatedBatches": {"batches": 6},
             "FixedSizeBatches": {"sample_size": SIZE},
             "PoissonBatches": {"sampling_probability": 0.1},
             "ShuffledBatches": {"batch_size": SIZE},
@@ -444,64 +434,3 @@ class TestTruncatedSamples:
             compiled(ledger).fit(SAMPLERS["truncated"](data()), verbose=0)
 
         assert len(ledger) == 0
-
-
-class TestAllocatedPasses:
-    def test_are_paid_by_no_account(self, ledger) -> None:
-        keras_dp.budgets.open_account(
-            ledger, "all", keras_dp.budgets.RenyiFilter(9.0, 1e-3)
-        )
-
-        with pytest.raises(
-            keras_dp.errors.UnsupportedEventError, match="PoissonBatches"
-        ):
-            compiled(ledger).fit(SAMPLERS["allocated"](data()), verbose=0)
-
-        assert len(ledger) == 0
-
-    def test_of_several_batches_a_record_are_recorded(self, ledger) -> None:
-        samples = SAMPLERS["allocated twice"](data())
-
-        compiled(ledger).fit(samples, epochs=2, verbose=0)
-
-        assert [count for _, count in ledger.rounds] == [13, 13]
-        (picks,) = {
-            each.sampling.batches_per_record for each, _ in ledger.rounds
-        }
-        assert picks == 2
-        (text,) = {
-            sampled(each.sampling).partition(" (epoch")[0]
-            for each, _ in ledger.rounds
-        }
-        assert text == "batch of an epoch of 13; each record is in 2 of them"
-
-    def test_are_recorded_each_under_an_id(self, ledger) -> None:
-        samples = SAMPLERS["allocated"](data())
-
-        compiled(ledger).fit(samples, epochs=3, verbose=0)
-
-        assert [count for _, count in ledger.rounds] == [6, 6, 6]
-        assert len({each.sampling.epoch_id for each, _ in ledger.rounds}) == 3
-        assert strongest_neighbours(ledger) == ("add_or_remove_one")
-        found = keras_dp.budgets.guarantee(ledger, delta=1e-5)
-        assert found.basis == "plan"
-        assert found.claim.accountant == "Fourier"
-
-    def test_never_reserve_more_than_the_pass(self, tmp_path) -> None:
-        """What is reserved beyond it would cost another one."""
-        path = tmp_path / "l.ledger"
-        with keras_dp.PrivacyLedger.open(path, dataset="test") as ledger:
-            most = []
-
-            class Looks(keras.callbacks.Callback):
-                def on_train_batch_end(self, batch, logs=None):
-                    most.append(max(count for _, count in ledger.rounds))
-
-            compiled(ledger).fit(
-                SAMPLERS["allocated"](data()),
-                epochs=3,
-                verbose=0,
-                callbacks=[Looks()],
-            )
-
-            assert max(most) <= 6

@@ -4,8 +4,6 @@ With next to no noise an attack sees whether the record was drawn: then delta
 is the chance of that, at every epsilon that a float can tell.
 """
 
-import math
-
 import mpmath as mp
 import pytest
 
@@ -21,7 +19,6 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     PoissonSampling,
-    RandomAllocation,
     Round,
     TruncatedPoissonSampling,
 )
@@ -152,12 +149,3 @@ def test_each_of_a_group_may_be_drawn() -> None:
 
     assert free == 0
     assert control > 100
-
-
-def test_an_epoch_of_random_allocation_draws_every_record() -> None:
-    """A chance of 1e-3 for each batch is one of 1 for the epoch."""
-    sampling = RandomAllocation("epoch", 1000)
-
-    epsilon = Fourier().epsilon(rounds(sampling, 0.5, 1), delta=2e-3)
-
-    assert 0.1 < epsilon < math.inf

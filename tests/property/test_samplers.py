@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.ledger import (
     DisjointBatches,
     FixedSizeWithoutReplacement,
     PoissonUserSampling,
-    RandomAllocation,
     TruncatedPoissonSampling,
 )
 from keras_dp.sampling import (
@@ -82,17 +80,6 @@ def shuffles(draw):
 
 
 @st.composite
-def allocations(draw):
-    batches = draw(st.integers(1, 12))
-    picks = draw(st.integers(1, batches))
-    return (
-        AllocatedBatches,
-        draw(SIZES),
-        {"batches": batches, "batches_per_record": picks},
-    )
-
-
-@st.composite
 def truncations(draw):
     return (
         PoissonBatches,
@@ -119,9 +106,7 @@ def users(draw):
     )
 
 
-EVERY = st.one_of(
-    fixed_sizes(), shuffles(), allocations(), truncations(), users()
-)
+EVERY = st.one_of(fixed_sizes(), shuffles(), truncations(), users())
 
 
 def built(chosen, physical, seed):
@@ -226,25 +211,6 @@ def test_shuffled_batches_are_disjoint_and_cover_all(chosen, physical, seed):
         assert sorted(everyone) == [*range(chosen[1])]
         (event,) = {round_.event for round_ in each}
         assert event == DisjointBatches(event.epoch_id, drawn_by_library=True)
-        ids.add(event.epoch_id)
-    assert len(ids) == PASSES
-
-
-@law
-@given(allocations(), PHYSICAL, SEEDS)
-def test_each_record_is_in_so_many_batches_of_a_pass(chosen, physical, seed):
-    sampler = built(chosen, physical, seed)
-    ids = set()
-
-    for each in passes_of(sampler):
-        counts = np.zeros(chosen[1], int)
-        for round_ in each:
-            counts[round_.records] += 1
-        (event,) = {round_.event for round_ in each}
-        assert event == RandomAllocation(
-            event.epoch_id, len(each), int(counts[0]), drawn_by_library=True
-        )
-        assert set(counts) == {sampler.batches_per_record}
         ids.add(event.epoch_id)
     assert len(ids) == PASSES
 

@@ -24,7 +24,6 @@ from keras_dp.ledger import (
     FullDataset,
     PoissonSampling,
     PoissonUserSampling,
-    RandomAllocation,
     SamplingByContents,
     SamplingEvent,
     TruncatedPoissonSampling,
@@ -52,11 +51,6 @@ _DECIDES = (
 )
 _ONE_SIZE = "The samples do not exist for one record more or less."
 _ONLY_REPLACED = "A bound is known for a replaced record only."
-_ONLY_THERE = (
-    "No bound is known for a record that is replaced, where records pick their "
-    "batches at random. It is one that is removed and one that is added: ask "
-    "for a group of 2 by `units=2`, under 'add_or_remove_one'."
-)
 # The relations that a sampling event does not support, and why.
 UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
     FullDataset: {},
@@ -69,7 +63,6 @@ UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
         "replace_one": _DECIDES,
     },
     DisjointBatches: {"add_or_remove_one": _MOVES_OTHERS},
-    RandomAllocation: {"replace_one": _ONLY_THERE},
     CyclicPoissonSampling: {},
     FixedSizeWithoutReplacement: {
         "add_or_remove_one": _ONE_SIZE,
@@ -85,10 +78,6 @@ _FIXED_SIZE = FixedSizeWithoutReplacement | FixedSizeWithReplacement
 _GAUSSIAN_ONLY = (
     "For samples of a fixed size a bound is known for Gaussian sums only: not "
     "for other or correlated noise, not for trees, and not for thresholds."
-)
-_ALLOCATED_GAUSSIAN_ONLY = (
-    "Where records pick their batches at random, a bound is known for Gaussian "
-    "sums only: not for other or correlated noise, trees and thresholds."
 )
 _CYCLIC_GAUSSIAN_ONLY = (
     "Where classes take turns, a bound is known for Gaussian sums only, also "
@@ -232,7 +221,6 @@ def _objections(
                 each.sampling, released(each.queries)
             ).items()
         }
-    allocated = isinstance(sampling, RandomAllocation)
     is_gaussian = not (
         release.is_discrete
         or release.encodings
@@ -244,8 +232,6 @@ def _objections(
     is_gaussian = is_gaussian and not release.spans
     if isinstance(sampling, _FIXED_SIZE) and not is_gaussian:
         return _all(_GAUSSIAN_ONLY)
-    if allocated and not is_gaussian:
-        return _all(_ALLOCATED_GAUSSIAN_ONLY)
     if release.encodings:
         return {"replace_one": _ONE_VECTOR, **found}
     if (

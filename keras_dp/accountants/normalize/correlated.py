@@ -24,17 +24,7 @@ Theorem 2). Other Gaussian sums over the sample of the round see the same coin,
 and add their squares. The sampler keeps the class a secret: a lower bound may
 not know it. The sum of the rounds of a cycle holds a record of any class.
 
-*Balls in bins.* If every record takes part in the round of its class with
-probability 1, its class is what hides it: see `BallsInBinsGaussian`, for any C.
-With a lower probability it costs no more: fix the coins, which know nothing of
-the data. In a round that they leave out the vector of the record is 0, of which
-Theorem 3 has the price too, as of all vectors within the bound. Joint convexity
-takes the mixture over the coins away. So the price of a Poisson round for each
-cycle, and this one, both hold.
-Whoever replaces a record may know its class, so that this does not help. Other
-sums of these rounds are not amplified: they add the same to all products of two
-bins, or less (docs/accounting.md, Theorem 3). Neither are two mechanisms over
-one draw of classes.
+Where every record takes part in the round of its class, nothing is amplified.
 """
 
 import math
@@ -47,7 +37,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     Mechanism,
 )
 from keras_dp.accountants.normalize.one_round import (
-    binned,
     cyclic,
     gaussian_between,
 )
@@ -215,33 +204,12 @@ class CorrelatedRounds:
             alone = len(own) == 1 and not any(
                 each.sensitivity for some in cycles.values() for each in some
             )
-            in_bins = None
-            # Whoever replaces a record may know its class.
-            if (
-                in_turn
-                and is_secret
-                and len(own) == 1
-                and (neighbours != "replace_one")
-            ):
-                (whole,) = (mechanisms[name] for name in own)
-                in_bins = binned(
-                    whole.strategy,
-                    whole.rounds,
-                    draw.classes,
-                    whole.sensitivity,
-                    # Nobody is known to reach what a sure record does.
-                    whole.ran if is_sure else 0,
-                )
             hides = in_turn and all(
                 is_banded(mechanisms[name].strategy, draw.classes)
                 or mechanisms[name].rounds <= draw.classes
                 for name in own
             )
-            if in_bins and (is_sure or not hides):
-                amplified |= own
-                yield in_bins, 1
-                own, in_bins, hides = set(), None, False
-            elif hides:
+            if hides:
                 amplified |= own
             # A record of the first class is also where these move most.
             unknown |= {
@@ -255,9 +223,7 @@ class CorrelatedRounds:
                 if not moved.upper:
                     continue
                 if hides and not is_sure:
-                    other = in_bins if alone else None
-                    found = cyclic(draw.probability, *moved, neighbours, other)
-                    yield found, times
+                    yield cyclic(draw.probability, *moved, neighbours), times
                     continue
                 # Nothing hides that a record takes part, if it does.
                 lower = moved.lower if is_sure else 0.0

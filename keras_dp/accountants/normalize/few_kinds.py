@@ -24,7 +24,6 @@ import numpy as np
 from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.normalize.mechanisms import (
     UNREACHED,
-    BallsInBinsGaussian,
     CountedMechanism,
     DiscreteGaussian,
     FixedSizeGaussian,
@@ -33,8 +32,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     Mechanism,
     OneOf,
     ProfilePair,
-    RandomAllocationGaussian,
-    SampledGaussian,
     Selected,
     WithReplacementGaussian,
 )
@@ -43,12 +40,11 @@ from keras_dp.accountants.normalize.order import in_order
 # Up to this many kinds are computed exactly. `Fourier` takes about 5 ms for
 # each.
 MOST_KINDS = 400
-# These mechanisms have a lower limit, because one kind takes `Fourier` 50 ms,
-# 0.3 s and up to a second.
+# These mechanisms have a lower limit, because one kind takes `Fourier` 50 ms
+# and 0.3 s.
 _MOST_OF: Mapping[type[Mechanism], int] = {
     FixedSizeGaussian: 100,
     WithReplacementGaussian: 16,
-    RandomAllocationGaussian: 6,
 }
 # More than the rounding of a root of a sum.
 _ROUNDING = 1e-15
@@ -112,16 +108,11 @@ def _reached(mechanism: Mechanism) -> Mechanism:
     changes: dict[str, Any] = {}
     if isinstance(mechanism, FullOrNot):
         return _reached(mechanism.whole)
-    if isinstance(mechanism, BallsInBinsGaussian):
-        if mechanism.ran is not None:
-            changes = {"rounds": mechanism.ran, "ran": None}
-    elif (most := getattr(mechanism, "most_noise", None)) is not None:
+    if (most := getattr(mechanism, "most_noise", None)) is not None:
         changes = {"noise_multiplier": most, "most_noise": None}
-        if isinstance(mechanism, SampledGaussian):
-            changes["in_bins"] = None
     elif (least := getattr(mechanism, "reached", None)) is not None:
         changes = {"sampling_probability": least, "reached": None}
-    if UNREACHED in changes.values() or 0 in changes.values():
+    if UNREACHED in changes.values():
         return Gaussian(UNREACHED)
     return dataclasses.replace(mechanism, **changes) if changes else mechanism
 
@@ -185,9 +176,7 @@ def _with_numbers(
         "noise_multiplier": noise,
         "sampling_probability": probability,
         "most_noise": None,
-        "in_bins": None,
         "reached": None,
-        "ran": None,
     }
     names = {field.name for field in dataclasses.fields(mechanism)}
     changes: Any = {name: numbers[name] for name in numbers.keys() & names}

@@ -9,9 +9,6 @@ import dataclasses
 import math
 from typing import ClassVar, NamedTuple, TypeAlias
 
-from keras_dp.accountants.normalize.participations import (
-    strategy_sensitivity,
-)
 from keras_dp.accountants.normalize.thresholds import (
     Threshold,
     chance_to_pass,
@@ -19,7 +16,6 @@ from keras_dp.accountants.normalize.thresholds import (
 from keras_dp.ledger import (
     CoordinateBounds,
     NoiseDistribution,
-    Strategy,
     TrialLaw,
 )
 
@@ -78,8 +74,6 @@ class SampledGaussian:
             of a group can be in different rounds, which correlated noise
             connects. No pair is proven for such a group.
         most_noise: As for `Gaussian`.
-        in_bins: A mechanism that also dominates all rounds of a draw of classes
-            together, one a cycle; `None` if none does. See `readings`.
         reached: The sampling probability that two data sets are known to reach;
             `None` if it is no lower.
     """
@@ -88,9 +82,6 @@ class SampledGaussian:
     sampling_probability: float
     samples_all: bool = dataclasses.field(default=True, repr=False)
     most_noise: float | None = dataclasses.field(default=None, repr=False)
-    in_bins: "BallsInBinsGaussian | None" = dataclasses.field(
-        default=None, repr=False
-    )
     reached: float | None = dataclasses.field(default=None, repr=False)
 
 
@@ -151,108 +142,6 @@ class FullOrNot:
     def sampling_probability(self) -> float:
         """The largest chance of the record to be drawn."""
         return self.whole.sampling_probability
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RandomAllocationGaussian:
-    """The pair `mean_S N(1_S, z^2 I)`, `N(0, z^2 I)` in `t` dimensions.
-
-    An epoch of `t` batches of which each record picked `k` at random, when
-    neighbours differ by one record being there or not; both ways round. `S` is
-    any of the sets of `k` batches, and `1_S` is 1 at those in it.
-
-    Guarantee: fix the batches of the other records. If the record is in the
-    batches `S`, these rounds alone differ from what they are without it: given
-    all outputs before, the mean of round `j` moves by a vector `v_j` that these
-    tell, of length at most 1 in units of the bound. So the likelihood ratio of
-    all outputs is `R = mean_S prod_(j in S) W_j` with
-    `W_j = exp((v_j y_j - |v_j|^2 / 2) / z^2)`, where, without the record, `y_j`
-    is noise that knows nothing of the rounds before. If all `|v_j|` are 1, the
-    `W_j` are independent log-normal numbers: that is the pair above. Shorter
-    ones have `W_j` that are conditional means of these, round by round, from
-    the last one on, and `R` is affine in each of them: it is smaller in the
-    convex order, and the hockey-stick divergences, means of the convex
-    functions `(R - e^epsilon)+` and `(1 - e^epsilon R)+`, are not larger. Joint
-    convexity takes the mixture over the others' batches away. Rounds that did
-    not run are post-processing of those that did and more; rounds with more
-    noise are rounds with less, and more noise added.
-
-    *Blocks.* Cut the batches into `k` blocks, by a uniformly random permutation
-    of them, and let the record pick one batch of each block. No set of `k`
-    batches is then likelier than another, as permuting the batches changes
-    nothing: this is the same mechanism, whatever the sizes of the blocks are.
-    Tell the adversary the blocks, which know nothing of the data. Given them,
-    the pair is a product of such pairs with `k = 1`, one a block, and by joint
-    convexity it dominates: an epoch costs at most what `k` epochs do together
-    that have the blocks for batches. A block of one batch is a `Gaussian`.
-    `blocks` has sizes that differ by one at most.
-
-    Attributes:
-        noise_multiplier: `z`, stddev over the bound of one record, the least
-            of the epoch.
-        batches: `t` >= 2.
-        batches_per_record: `k`, in [1, t).
-
-    Source: Chua et al. (2024), arXiv:2412.16802; Feldman and Shenfeld (2025),
-    arXiv:2502.08202. We differ in the blocks, theirs have `floor(t / k)`
-    batches each.
-    """
-
-    noise_multiplier: float
-    batches: int
-    batches_per_record: int = 1
-
-    @property
-    def sampling_probability(self) -> float:
-        """The chance of a record to be in one given batch."""
-        return self.batches_per_record / self.batches
-
-    @property
-    def blocks(self) -> tuple[tuple[int, int], ...]:
-        """Sizes of blocks, and how many there are of each.
-
-        >>> RandomAllocationGaussian(1.0, 10, 4).blocks
-        ((2, 2), (3, 2))
-        """
-        size, larger = divmod(self.batches, self.batches_per_record)
-        found = (size, self.batches_per_record - larger), (size + 1, larger)
-        return tuple(each for each in found if each[1])
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BallsInBinsGaussian:
-    """Correlated noise, and records that drew one of `b` bins, once.
-
-    A record of bin j takes part in the rounds j, j + b, j + 2b, ... Neighbours
-    differ by one record being there or not.
-
-    Guarantee: the pair `mean_j N(m_j, z^2 I)`, `N(0, z^2 I)`, both ways round,
-    with `m_j` the sum of the columns of `|C|` of these rounds
-    (docs/accounting.md, Theorem 3).
-
-    Attributes:
-        noise_multiplier: `z`, stddev over the bound of one record.
-        strategy: C.
-        rounds: The number of its rounds.
-        bins: `b` >= 2.
-        ran: How many of its rounds a record is known to be able to reach, those
-            that ran; `None` if all.
-        sampling_probability: 1: no round is amplified alone.
-    """
-
-    noise_multiplier: float
-    strategy: Strategy
-    rounds: int
-    bins: int
-    ran: int | None = dataclasses.field(default=None, repr=False)
-    sampling_probability: ClassVar[float] = 1.0
-
-    @property
-    def told(self) -> Gaussian:
-        """Returns what dominates it: the adversary is told the bin."""
-        moved = strategy_sensitivity(self.strategy, self.rounds, self.bins)
-        least = self.noise_multiplier / moved.upper / _ROUND_UP
-        return Gaussian(least, UNREACHED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -602,8 +491,6 @@ Mechanism: TypeAlias = (
     | SampledDiscreteGaussian
     | AdditiveNoise
     | OneOf
-    | RandomAllocationGaussian
-    | BallsInBinsGaussian
     | Selected
     | ProfilePair
     | Slack

@@ -4,7 +4,6 @@ The one place where the noise multiplier, the adjacency relation, the sampling
 event and the count of a round are put together.
 """
 
-import dataclasses
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -27,7 +26,6 @@ from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
 from keras_dp.accountants.normalize.one_round import (
-    allocated,
     exposure_of,
     mechanism_of,
     overflow_of,
@@ -45,7 +43,6 @@ from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
-    RandomAllocation,
     Round,
     Selection,
 )
@@ -69,7 +66,6 @@ def normalize(
     | TruncatedPoissonSampling | amplified, with slack (see `truncation`) |
     | FullDataset, UnverifiedSampling | in every round |
     | DisjointBatches | once an epoch |
-    | RandomAllocation | in some batches of an epoch, amplified |
     | CyclicPoissonSampling | once a cycle, amplified |
     | FixedSizeWithoutReplacement, FixedSizeWithReplacement | amplified |
 
@@ -92,8 +88,7 @@ def normalize(
     the sample of one of these rounds. Neither the tree nor other releases over
     the same samples may therefore be amplified. `replace_one` takes twice the
     bound for the whole tree. A mechanism with correlated noise is one release
-    like a tree, a Poisson round for each cycle, or balls in bins: see
-    `correlated`.
+    like a tree, or a Poisson round for each cycle: see `correlated`.
 
     A search is the mechanisms of its plans, each normalized by itself, with
     the law of the number of trials: trials share no epoch and no tree.
@@ -182,8 +177,6 @@ class RoundsTogether:
         self.neighbours = neighbours
         self._alone: Counter[Mechanism] = Counter()
         self._epochs: defaultdict[str, _Epoch] = defaultdict(_Epoch)
-        self._allocated: defaultdict[RandomAllocation, _AllocatedEpoch]
-        self._allocated = defaultdict(_AllocatedEpoch)
         self._correlated = CorrelatedRounds()
 
     def add(self, event: Round, count: int) -> None:
@@ -206,13 +199,6 @@ class RoundsTogether:
             return
         if isinstance(sampling, DisjointBatches):
             self._epochs[sampling.epoch_id].add(release)
-        elif (
-            isinstance(sampling, RandomAllocation)
-            and sampling.batches_per_record < sampling.batches
-        ):
-            # The same but for whoever drew it.
-            key = dataclasses.replace(sampling, drawn_by_library=False)
-            self._allocated[key].add(release, count)
         else:
             own = mechanism_of(sampling, release, self.neighbours)
             for found in (
@@ -240,14 +226,6 @@ class RoundsTogether:
             self.neighbours, others
         ):
             counts[found] += times
-        for sampling, epoch in self._allocated.items():
-            whole = allocated(
-                sampling.batches,
-                sampling.batches_per_record,
-                epoch.sensitivity,
-            )
-            if whole:
-                counts[whole] += -(-epoch.rounds // sampling.batches)
         return in_order(counts)
 
 
@@ -260,22 +238,6 @@ def _selected(search: Selection, neighbours: Neighbours) -> Selected | None:
     }
     plans.pop((), None)
     return Selected(tuple(plans), search.law) if plans else None
-
-
-@dataclasses.dataclass(slots=True)
-class _AllocatedEpoch:
-    """Batches of which each record picked some at random.
-
-    A part of an epoch costs the whole. Rounds beyond its batches, which a
-    reservation that was never settled may hold, cost more epochs.
-    """
-
-    sensitivity: float = 0.0
-    rounds: int = 0
-
-    def add(self, release: Release, count: int) -> None:
-        self.sensitivity = max(self.sensitivity, release.sensitivity)
-        self.rounds += count
 
 
 class _Epoch:

@@ -12,14 +12,12 @@ from keras_dp.accountants.normalize.adjacency import (
 from keras_dp.accountants.normalize.mechanisms import (
     UNREACHED,
     AdditiveNoise,
-    BallsInBinsGaussian,
     DiscreteGaussian,
     Exposure,
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
     Overflow,
-    RandomAllocationGaussian,
     SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
@@ -38,9 +36,7 @@ from keras_dp.ledger import (
     FixedSizeWithReplacement,
     FullDataset,
     PoissonSampling,
-    RandomAllocation,
     SamplingEvent,
-    Strategy,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
@@ -73,8 +69,6 @@ def mechanism_of(
 
 @mechanism_of.register(FullDataset)
 @mechanism_of.register(UnverifiedSampling)
-# An epoch of which each record is in every batch; others are not one by one.
-@mechanism_of.register(RandomAllocation)
 def _(
     sampling: SamplingEvent, release: Release, neighbours: Neighbours
 ) -> Mechanism | None:
@@ -172,52 +166,11 @@ def overflow_of(
     return Overflow(chance, told=told_of(sampling, mechanism, neighbours))
 
 
-def allocated(
-    batches: int, batches_per_record: int, sensitivity: float
-) -> Mechanism | None:
-    """Returns the mechanism of an epoch of which records pick batches.
-
-    Args:
-        batches: Number of batches of the epoch.
-        batches_per_record: How many of them a record is in, fewer.
-        sensitivity: The largest one of its rounds.
-    """
-    if not sensitivity:
-        return None
-    return RandomAllocationGaussian(
-        _noise_multiplier(sensitivity), batches, batches_per_record
-    )
-
-
-def binned(
-    strategy: Strategy, rounds: int, bins: int, sensitivity: float, ran: int
-) -> BallsInBinsGaussian | None:
-    """Returns the mechanism of correlated noise and of balls in bins.
-
-    Args:
-        strategy: The strategy of the noise.
-        rounds: The number of rounds.
-        bins: The number of bins, >= 2.
-        sensitivity: The bound of a record, in stddevs of the noise.
-        ran: How many of the rounds, from the first on, a record can reach.
-    """
-    if not sensitivity:
-        return None
-    return BallsInBinsGaussian(
-        _noise_multiplier(sensitivity),
-        strategy,
-        rounds,
-        bins,
-        None if ran == rounds else ran,
-    )
-
-
 def cyclic(
     probability: float,
     lower: float,
     upper: float,
     neighbours: Neighbours,
-    in_bins: BallsInBinsGaussian | None,
 ) -> Mechanism:
     """Returns a cycle of a Poisson sample, one class a round.
 
@@ -226,12 +179,11 @@ def cyclic(
         lower: A record whose class is a secret reaches it, or 0.
         upper: No record exceeds it, > 0.
         neighbours: The adjacency relation.
-        in_bins: Also dominates all cycles together, unless it is `None`.
     """
     least, most = _noise_multiplier(upper), _most_noise(lower, upper)
     if neighbours == "replace_one":
         return SampledGaussianReplaceOne(least, probability, most)
-    return SampledGaussian(least, probability, False, most, in_bins)
+    return SampledGaussian(least, probability, False, most)
 
 
 def gaussian_between(

@@ -24,7 +24,7 @@ increase. Where no two participations meet in a row of C, or there is only one,
 
 *A binary tree.* Row `T` of `BinaryTree` is a sum of nodes that end at `T`, with
 weights whose squares add up to 1. So it moves no further than all nodes do
-(docs/accounting.md, Theorem 6). A record that takes part once moves it by the
+(docs/accounting.md, Theorem 3). A record that takes part once moves it by the
 norm of a column. See `tree_sensitivity`.
 
 *Other matrices.* With `r_t` the largest sum of `|C^T C|_st` over the `s` of a

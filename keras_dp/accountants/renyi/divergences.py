@@ -9,7 +9,6 @@ import numpy as np
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
-    BallsInBinsGaussian,
     CountedMechanism,
     DiscreteGaussian,
     FixedSizeGaussian,
@@ -171,10 +170,6 @@ def _selected(mechanism: Selected, excess: Array) -> Array:
     return searches.log_moment(mechanism, excess, composed_log_moment)
 
 
-def _told(mechanism: BallsInBinsGaussian, excess: Array) -> Array:
-    return _gaussian(mechanism.told, excess)
-
-
 # From a mechanism of the kind and the orders minus one to log moments.
 LOG_MOMENTS: Mapping[type[Mechanism], Callable[[Any, Array], Array]] = {
     Gaussian: _gaussian,
@@ -187,5 +182,4 @@ LOG_MOMENTS: Mapping[type[Mechanism], Callable[[Any, Array], Array]] = {
     AdditiveNoise: encoded.log_moment,
     OneOf: _one_of,
     Selected: _selected,
-    BallsInBinsGaussian: _told,
 }

@@ -131,19 +131,12 @@ def _(event: ledger.FixedSizeWithoutReplacement, drawn: _Drawn) -> list[str]:
 
 @_departures.register
 def _(event: ledger.DisjointBatches, drawn: _Drawn) -> list[str]:
-    return _passes(drawn.draws, most=1)
-
-
-@_departures.register
-def _(event: ledger.RandomAllocation, drawn: _Drawn) -> list[str]:
-    found = _passes(drawn.draws, most=event.batches_per_record)
-    share = event.batches_per_record / event.batches
-    return found + _shares(drawn.units, drawn.total, share)
+    return _passes(drawn.draws)
 
 
 @_departures.register
 def _(event: ledger.CyclicPoissonSampling, drawn: _Drawn) -> list[str]:
-    found = _passes(drawn.draws, most=1)
+    found = _passes(drawn.draws)
     # The round of its cycle in which a record takes part, counted from the end.
     classes = np.full(len(drawn.sampler.positions), -1)
     for draw in drawn.draws:
@@ -314,14 +307,13 @@ def _shares(
     return []
 
 
-def _passes(draws: list[Draw], most: int) -> list[str]:
-    """Counts the batches of one pass in which a record takes part."""
+def _passes(draws: list[Draw]) -> list[str]:
+    """Checks that a record takes part in one batch of a pass at most."""
     passes: dict[Any, list[Any]] = {}
     for draw in draws:
         rows = draw.rows[draw.rows >= 0]
         passes.setdefault(draw.of.epoch_id, []).append(rows)
     together = (np.bincount(np.concatenate(r)) for r in passes.values())
-    if any(counts.max(initial=0) > most for counts in together):
-        times = "one batch" if most == 1 else f"{most} batches"
-        return [f"a record stands in more than {times} of one pass"]
+    if any(counts.max(initial=0) > 1 for counts in together):
+        return ["a record stands in more than one batch of one pass"]
     return []

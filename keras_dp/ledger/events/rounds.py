@@ -219,54 +219,6 @@ class DisjointBatches(SamplingEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RandomAllocation(SamplingEvent):
-    """One batch of a pass in which every record picked its batches at random.
-
-    Each record picked `batches_per_record` of the `batches` of the pass. All
-    subsets of that size were equally likely, and records picked independently.
-    At most `batches` rounds share an `epoch_id`.
-
-    Attributes:
-        epoch_id: The name of the pass: the same for all its batches, and
-            different for every other pass of any run on the data set.
-        batches: Number of batches of the pass, whether they all ran or not,
-            >= 1.
-        batches_per_record: The number of batches that each record picked, in
-            [1, `batches`].
-
-    Source: Chua et al. (2024), arXiv:2412.16802 ("balls and bins"); Feldman
-    and Shenfeld (2025), arXiv:2502.08202 ("random allocation").
-
-    >>> RandomAllocation("first pass", batches=100)
-    RandomAllocation(epoch_id='first pass', batches=100, ...)
-    """
-
-    kind: ClassVar[str] = "random_allocation"
-
-    epoch_id: str
-    batches: int
-    batches_per_record: int = 1
-    drawn_by_library: bool = False
-
-    def __post_init__(self) -> None:
-        SamplingEvent.__post_init__(self)
-        if self.batches_per_record > self.batches:
-            raise ValueError(
-                "`batches_per_record` must be at most batches="
-                f"{self.batches!r}. Received: "
-                f"batches_per_record={self.batches_per_record!r}."
-            )
-
-    @override
-    @property
-    def words(self) -> str:
-        return (
-            f"batch of an epoch of {self.batches:,}; each record is in "
-            f"{self.batches_per_record:,} of them (epoch {self.epoch_id})"
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class CyclicPoissonSampling(SamplingEvent):
     """A Poisson sample of one class of the records; classes take turns.
 
@@ -318,7 +270,7 @@ class CyclicPoissonSampling(SamplingEvent):
     @property
     def words(self) -> str:
         drawn = (
-            "all records"  # Balls in bins.
+            "all records"
             if self.probability == 1
             else f"Poisson sample, probability {self.probability:g},"
         )
@@ -713,7 +665,6 @@ ALL: tuple[type[SamplingEvent] | type[SumQueryEvent], ...] = (
     FixedSizeWithoutReplacement,
     FixedSizeWithReplacement,
     DisjointBatches,
-    RandomAllocation,
     CyclicPoissonSampling,
     FullDataset,
     UnverifiedSampling,

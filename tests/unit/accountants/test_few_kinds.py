@@ -13,7 +13,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,
     OneOf,
-    RandomAllocationGaussian,
     SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianGroup,
@@ -29,7 +28,6 @@ KINDS = {
     "fixed size": FixedSizeGaussian,
     "group": lambda z, q: SampledGaussianGroup(z, q, 2),
     "with replacement": lambda z, q: WithReplacementGaussian(z, 10, 1000),
-    "allocated": lambda z, q: RandomAllocationGaussian(z, 5),
     "not sampled": lambda z, q: Gaussian(z),
 }
 PROBABILITIES = (1e-3, 2e-3, 3e-3)
@@ -105,7 +103,7 @@ class TestFewKinds:
 
     @pytest.mark.parametrize(
         ("kind", "most"),
-        [("allocated", 6), ("with replacement", 16), ("fixed size", 100)],
+        [("with replacement", 16), ("fixed size", 100)],
     )
     def test_that_take_long_are_fewer(self, kind, most) -> None:
         upper, lower = few_kinds(rounds_of(kind, 150))

@@ -28,7 +28,6 @@ from keras_dp.ledger import (
     NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
-    RandomAllocation,
     Round,
     TreeSum,
     TruncatedPoissonSampling,
@@ -581,14 +580,9 @@ class TestATreeOfTwoAccounts:
         with pytest.raises(LedgerIntegrityError, match="plans for one tree"):
             budgets.verify_prices(ledger)
 
-    @pytest.mark.parametrize(
-        "sampling",
-        [DisjointBatches("both"), RandomAllocation("both", 10)],
-        ids=repr,
-    )
-    def test_is_no_pass_over_the_data(self, ledger, sampling) -> None:
+    def test_is_no_pass_over_the_data(self, ledger) -> None:
         """Each account pays for all of a pass, of which it has a part."""
-        step = Round(sampling, SUM)
+        step = Round(DisjointBatches("both"), SUM)
         plan = budgets.FixedPlan([(step, 5)], 9.0, DELTA / 2, "zero_out")
         for name in "ab":
             budgets.open_account(ledger, name, plan)
@@ -854,11 +848,10 @@ class TestGuarantee:
         "part_of",
         [
             lambda name: Round(DisjointBatches(name), SUM),
-            lambda name: Round(RandomAllocation(name, 10), SUM),
             lambda name: Round(FullDataset(), (tree_sum(name),)),
             lambda name: Round(FullDataset(), (row_of(name),)),
         ],
-        ids=["epoch", "allocation", "tree", "mechanism"],
+        ids=["epoch", "tree", "mechanism"],
     )
     @pytest.mark.parametrize("another", [False, True])
     def test_a_part_of_a_whole_is_used_once(

@@ -20,8 +20,6 @@ SAMPLINGS = [
     rounds.FixedSizeWithoutReplacement(3, 10),
     rounds.FixedSizeWithReplacement(30, 10),
     rounds.DisjointBatches("epoch é ☃ \x00"),
-    rounds.RandomAllocation("epoch", 7, drawn_by_library=True),
-    rounds.RandomAllocation("epoch", 7, 3),
     rounds.FullDataset(drawn_by_library=True),
     rounds.UnverifiedSampling(),
     rounds.SamplingByContents(),

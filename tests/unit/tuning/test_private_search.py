@@ -12,14 +12,12 @@ from keras_dp.accountants.replay import Replay
 from keras_dp.errors import (
     BudgetExceededError,
     PrivateTrainingError,
-    UnsupportedEventError,
     UnsupportedLayerError,
 )
 from keras_dp.ledger import (
     GaussianSum,
     PoissonTrials,
     PrivacyLedger,
-    RandomAllocation,
     Selection,
     TruncatedNegativeBinomial,
 )
@@ -580,15 +578,6 @@ class TestBadInput:
             return model
 
         assert search_of(build=with_frozen).noise_multipliers
-
-    def test_a_ledger_of_random_allocation_is_refused(self) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="doc")
-        with ledger.start_run("before", purpose="training") as run:
-            epoch = RandomAllocation("epoch", 4, 1, drawn_by_library=True)
-            run.record(epoch, (GaussianSum("g", 1.0, 20.0),), 4)
-
-        with pytest.raises(UnsupportedEventError, match="Search with Poisson"):
-            search_of(ledger=ledger)
 
     @pytest.mark.full
     def test_a_mistake_shows_on_made_up_records(self, noise_is_given) -> None:
