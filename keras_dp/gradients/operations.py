@@ -19,191 +19,62 @@ operation keeps examples apart, too.
 import math
 import string
 from collections.abc import Callable, Mapping, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# Computes each entry of the output from the entries that are broadcast to it.
-ON_ENTRIES = {
-    "Abs",
-    "Acos",
-    "Acosh",
-    "Add",
-    "AddN",
-    "AddV2",
-    "Angle",
-    "AsString",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atan2",
-    "Atanh",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "Bucketize",
-    "Cast",
-    "Ceil",
-    "ClipByValue",
-    "Complex",
-    "ComplexAbs",
-    "Conj",
-    "Cos",
-    "Cosh",
-    "Digamma",
-    "Div",
-    "DivNoNan",
-    "Elu",
-    "EluGrad",
-    "EnsureShape",
-    "Equal",
-    "Erf",
-    "Erfc",
-    "Erfinv",
-    "Exp",
-    "Expm1",
-    "Floor",
-    "FloorDiv",
-    "FloorMod",
-    "Greater",
-    "GreaterEqual",
-    "Identity",
-    "Imag",
-    "Invert",
-    "IsFinite",
-    "IsInf",
-    "IsNan",
-    "LeakyRelu",
-    "LeakyReluGrad",
-    "LeftShift",
-    "Less",
-    "LessEqual",
-    "Lgamma",
-    "Log",
-    "Log1p",
-    "LogicalAnd",
-    "LogicalNot",
-    "LogicalOr",
-    "Maximum",
-    "Minimum",
-    "Mod",
-    "Mul",
-    "MulNoNan",
-    "Neg",
-    "NextAfter",
-    "NotEqual",
-    "Pow",
-    "Real",
-    "RealDiv",
-    "Reciprocal",
-    "ReciprocalGrad",
-    "RegexFullMatch",
-    "RegexReplace",
-    "Relu",
-    "Relu6",
-    "Relu6Grad",
-    "ReluGrad",
-    "RightShift",
-    "Rint",
-    "Round",
-    "Rsqrt",
-    "RsqrtGrad",
-    "SelectV2",
-    "Selu",
-    "SeluGrad",
-    "Sigmoid",
-    "SigmoidGrad",
-    "Sign",
-    "Sin",
-    "Sinh",
-    "Softplus",
-    "SoftplusGrad",
-    "Softsign",
-    "SoftsignGrad",
-    "Sqrt",
-    "SqrtGrad",
-    "Square",
-    "SquaredDifference",
-    "StaticRegexFullMatch",
-    "StaticRegexReplace",
-    "StopGradient",
-    "StringLower",
-    "StringStrip",
-    "StringToHashBucketFast",
-    "StringToHashBucketStrong",
-    "StringUpper",
-    "Sub",
-    "Tan",
-    "Tanh",
-    "TanhGrad",
-    "TruncateDiv",
-    "TruncateMod",
-    "Xdivy",
-    "Xlogy",
-}
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Side effects. Only these stateful operations may run while a model is called.
-READS = {
-    "LookupTableExportV2",
-    "LookupTableFindV2",
-    "LookupTableSizeV2",
-    "ReadVariableOp",
-    "ResourceGather",
-    "ResourceGatherNd",
-    "VarHandleOp",
-    "VarIsInitializedOp",
-    "VariableShape",
-}
+READS = _names("""
+    LookupTableExportV2 LookupTableFindV2 LookupTableSizeV2 ReadVariableOp
+    ResourceGather ResourceGatherNd VarHandleOp VarIsInitializedOp VariableShape
+""")
 # They end the step, or do nothing.
-ASSERTIONS = {"Assert", "CheckNumerics", "CheckNumericsV2"}
+ASSERTIONS = _names("Assert CheckNumerics CheckNumericsV2")
 # Their state counts draws and holds no data.
-DRAWS = {
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoisson",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "StatelessRandomGetAlg",
-    "TruncatedNormal",
-}
+DRAWS = _names("""
+    Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoisson
+    RandomPoissonV2 RandomShuffle RandomStandardNormal RandomUniform
+    RandomUniformInt StatelessRandomGetAlg TruncatedNormal
+""")
 # They are stateful because of the dropout inside, which Keras does not use.
-RECURRENCES = {
-    *("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"),
-    *("CudnnRNNBackprop", "CudnnRNNBackpropV2", "CudnnRNNBackpropV3"),
-}
+RECURRENCES = _names("""
+    CudnnRNN CudnnRNNV2 CudnnRNNV3
+    CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3
+""")
 # It makes a tensor to write to. It is stateful so that each call makes one.
-MEMORY = {"Empty"}
+MEMORY = _names("Empty")
 # It runs Python, which may keep anything, although it is declared stateless.
-PYTHON = {"PyFuncStateless"}
-ASSIGNMENTS = {"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"}
+PYTHON = _names("PyFuncStateless")
+ASSIGNMENTS = _names("AssignAddVariableOp AssignSubVariableOp AssignVariableOp")
 
 # Calls of functions, which are read, too.
-CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
-CONDITIONS = {"If", "StatelessIf"}
-CASES = {"Case", "StatelessCase"}
-LOOPS = {"StatelessWhile", "While"}
-COMPILED = {"XlaCallModule"}
+CALLS = _names("PartitionedCall StatefulPartitionedCall")
+CONDITIONS = _names("If StatelessIf")
+CASES = _names("Case StatelessCase")
+LOOPS = _names("StatelessWhile While")
+COMPILED = _names("XlaCallModule")
 # Loops of TensorFlow 1, in which an operation can be among its own inputs.
-OLD_LOOPS = {"Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"}
+OLD_LOOPS = _names("Enter Exit LoopCond Merge NextIteration Switch")
 
 # Sources of values.
 CONSTANT = "Const"
-PLACEHOLDERS = {"Placeholder", "PlaceholderWithDefault"}
+PLACEHOLDERS = _names("Placeholder PlaceholderWithDefault")
 
 # Their results tell the shapes of their inputs. No operation that is known
 # makes a shape of the entries of an arranged tensor.
-OF_SHAPES = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}
+OF_SHAPES = _names("OnesLike Rank Shape ShapeN Size ZerosLike")
 # Each row of the result is placed by an index, or is a number of the shape.
-PLACING = {
-    *("RaggedTensorToTensor", "ScatterNd", "SparseTensorDenseMatMul"),
-    *("SparseToDense", "TensorScatterAdd", "TensorScatterMax"),
-    *("TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate"),
-    *("UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"),
-    *("UnsortedSegmentSum", "Rank", "Shape", "Size"),
-}
+PLACING = _names("""
+    RaggedTensorToTensor ScatterNd SparseTensorDenseMatMul SparseToDense
+    TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub
+    TensorScatterUpdate UnsortedSegmentMax UnsortedSegmentMin
+    UnsortedSegmentProd UnsortedSegmentSum Rank Shape Size
+""")
 TRANSPOSE = "Transpose"
 # It passes several tensors on, often with a gradient of its own.
 SEVERAL = "IdentityN"
@@ -231,7 +102,7 @@ BROADCAST: dict[str, tuple[float | None, float | None]] = {
     "Sub": (1, -1),
 }
 BIAS = "BiasAdd"
-COPIES = {"BroadcastTo", "Tile"}
+COPIES = _names("BroadcastTo Tile")
 CONTRACTION = "Einsum"
 CONVOLUTION = "Conv2D"
 # Products with a matrix on the right, and the attribute that transposes it.
@@ -243,14 +114,45 @@ BATCHED_PRODUCT = "BatchMatMulV2"
 # `batch`-th after it belong to example `i`.
 INTERLEAVED = -1
 # Changes the shape, and nothing in memory.
-OF_SHAPE = {"ExpandDims", "Reshape", "Squeeze"}
+OF_SHAPE = _names("ExpandDims Reshape Squeeze")
 # Moves entries, and changes none.
-MOVES = OF_SHAPE | {"Cast", "Identity", TRANSPOSE}
+MOVES = OF_SHAPE | _names("Cast Identity Transpose")
 
-# A rule maps an operation, the places of its inputs that are arranged by
-# examples, and the axis along which they are. It returns the axis along which
-# the outputs are, or `None` if nothing is known.
-_Rule = Callable[[tf.Operation, Set[int], int], int | None]
+
+class _Given(NamedTuple):
+    """An operation, some of whose inputs are arranged by examples.
+
+    Attributes:
+        operation: The operation.
+        places: The places of these inputs, as far as the rule allows.
+        axis: The axis along which they are arranged.
+    """
+
+    operation: tf.Operation
+    places: Set[int]
+    axis: int
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the first input."""
+        return self.operation.inputs[0].shape
+
+    @property
+    def after(self) -> tf.TensorShape:
+        """The shape of the first output."""
+        return self.operation.outputs[0].shape
+
+    def named(self, place: int, rank: int) -> set[int]:
+        """Returns the axes that an input names; all if they are not known."""
+        named: Any = tf.get_static_value(self.operation.inputs[place])
+        if named is None:
+            return set(range(rank))
+        return {int(axis) % rank for axis in named.reshape(-1)}
+
+
+# Returns the axis along which the outputs are arranged, or `None` if nothing is
+# known.
+_Rule = Callable[[_Given], int | None]
 
 
 def arranged_axis(
@@ -288,14 +190,15 @@ def _axis(
         moved = _INTERLEAVING[operation.type](operation, axis, batch)
         if moved is not None:
             return moved
-    rule = _RULES.get(operation.type)
-    if rule is None:
+    rule, allowed = _RULES.get(operation.type, (None, None))
+    if rule is None or not (allowed is None or places <= allowed):
         return None
     if axis == INTERLEAVED:
         # All but a reshape treat each entry of the axis as they treat others.
-        alone = None if rule is _reshaped else rule(operation, places, 0)
-        return None if alone != 0 else INTERLEAVED
-    return rule(operation, places, axis)
+        if rule is _reshaped or rule(_Given(operation, places, 0)) != 0:
+            return None
+        return INTERLEAVED
+    return rule(_Given(operation, places, axis))
 
 
 def has_own_gradient(operation: tf.Operation) -> bool:
@@ -338,12 +241,10 @@ def einsum_specs(operation: tf.Operation) -> tuple[list[str], str] | None:
     return specs[:-1], specs[-1]
 
 
-def _on_entries(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
+def _on_entries(given: _Given) -> int | None:
     """The rule where inputs are broadcast to the shape of the output."""
-    output = operation.outputs[0].shape
-    shapes = [operation.inputs[place].shape for place in places]
+    axis, output = given.axis, given.after
+    shapes = [given.operation.inputs[place].shape for place in given.places]
     is_kept = all(
         shape.rank == output.rank and shape[axis] == output[axis]
         for shape in shapes
@@ -351,28 +252,21 @@ def _on_entries(
     return axis if is_kept else None
 
 
-def _with_batch_first(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
+def _only_first(given: _Given) -> int | None:
+    """The rule where the batch must be the first axis."""
+    return 0 if given.axis == 0 else None
+
+
+def _with_batch_first(given: _Given) -> int | None:
     """The rule of convolutions and poolings, in each data format."""
-    is_first = places == {0} and operation.inputs[0].shape.rank > 1
-    return 0 if is_first and axis == 0 else None
-
-
-def _transposed_convolution(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
-    return 0 if places == {2} and axis == 0 else None
+    return _only_first(given) if given.shape.rank > 1 else None
 
 
 def _along_last(count: int) -> _Rule:
     """Returns the rule of operations along the last axes of one tensor."""
 
-    def rule(
-        operation: tf.Operation, places: Set[int], axis: int
-    ) -> int | None:
-        is_other = axis < operation.inputs[0].shape.rank - count
-        return axis if places == {0} and is_other else None
+    def rule(given: _Given) -> int | None:
+        return given.axis if given.axis < given.shape.rank - count else None
 
     return rule
 
@@ -385,91 +279,80 @@ def _along(place: int, of: int = 0) -> _Rule:
         of: The place of the tensor whose axes they are.
     """
 
-    def rule(
-        operation: tf.Operation, places: Set[int], axis: int
-    ) -> int | None:
-        axes = _axes(operation.inputs[place], operation.inputs[of].shape.rank)
-        return axis if places == {of} and axes and axis not in axes else None
+    def rule(given: _Given) -> int | None:
+        rank = given.operation.inputs[of].shape.rank
+        along = given.named(place, rank)
+        return given.axis if along and given.axis not in along else None
 
     return rule
 
 
-def _reduced(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
-    axes = _axes(operation.inputs[1], operation.inputs[0].shape.rank)
-    if places != {0} or axes is None or axis in axes:
+def _reduced(given: _Given) -> int | None:
+    axis, along = given.axis, given.named(1, given.shape.rank)
+    if axis in along:
         return None
-    if operation.inputs[0].shape.rank == operation.outputs[0].shape.rank:
-        return axis
-    return axis - sum(each < axis for each in axes)
+    is_kept = given.shape.rank == given.after.rank
+    return axis if is_kept else axis - sum(each < axis for each in along)
 
 
-def _matmul(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
-    is_first = places == {0} and not operation.get_attr("transpose_a")
-    return 0 if is_first and axis == 0 else None
+def _matmul(given: _Given) -> int | None:
+    is_swapped = given.operation.get_attr("transpose_a")
+    return None if is_swapped else _only_first(given)
 
 
-def _batch_matmul(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
-    rows = operation.outputs[0].shape.rank - 2
-    is_of_rows = places == {0} and not operation.get_attr("adj_x")
-    is_kept = axis < rows or (axis == rows and is_of_rows)
-    return _on_entries(operation, places, axis) if is_kept else None
+def _batch_matmul(given: _Given) -> int | None:
+    rows = given.after.rank - 2
+    is_of_rows = given.places == {0} and not given.operation.get_attr("adj_x")
+    is_kept = given.axis < rows or (given.axis == rows and is_of_rows)
+    return _on_entries(given) if is_kept else None
 
 
-def _einsum(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
-    specs = einsum_specs(operation)
+def _einsum(given: _Given) -> int | None:
+    specs = einsum_specs(given.operation)
     if specs is None:
         return None
     operands, result = specs
-    (letter, *others) = {operands[place][axis] for place in places}
+    (letter, *others) = {operands[place][given.axis] for place in given.places}
     return None if others or letter not in result else result.index(letter)
 
 
-def _concat(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
-    axes = _axes(operation.inputs[-1], operation.outputs[0].shape.rank)
-    last = len(operation.inputs) - 1
-    return axis if axes and axis not in axes and last not in places else None
+def _concat(given: _Given) -> int | None:
+    last = len(given.operation.inputs) - 1
+    along = given.named(last, given.after.rank)
+    is_apart = along and given.axis not in along and last not in given.places
+    return given.axis if is_apart else None
 
 
-def _pack(operation: tf.Operation, places: Set[int], axis: int) -> int:
-    del places
-    along = operation.get_attr("axis") % operation.outputs[0].shape.rank
-    return axis + (along <= axis)
+def _pack(given: _Given) -> int:
+    along = given.operation.get_attr("axis") % given.after.rank
+    return given.axis + (along <= given.axis)
 
 
-def _unpacked(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
-    del places
-    along = operation.get_attr("axis") % operation.inputs[0].shape.rank
-    return None if along == axis else axis - (along < axis)
+def _unpacked(given: _Given) -> int | None:
+    along = given.operation.get_attr("axis") % given.shape.rank
+    return None if along == given.axis else given.axis - (along < given.axis)
 
 
-def _slice(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
-    begin = tf.get_static_value(operation.inputs[1], partial=True)
-    lengths = operation.inputs[0].shape[axis], operation.outputs[0].shape[axis]
+def _slice(given: _Given) -> int | None:
+    axis = given.axis
+    begin = tf.get_static_value(given.operation.inputs[1], partial=True)
     is_whole = begin is not None and begin[axis] == 0
-    is_whole = is_whole and lengths[0] == lengths[1]
-    return axis if places == {0} and is_whole else None
+    is_whole = is_whole and given.shape[axis] == given.after[axis]
+    return axis if is_whole else None
 
 
-def _strided_slice(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
+def _strided_slice(given: _Given) -> int | None:
+    operation, axis, shape = given.operation, given.axis, given.shape
     begin, _, strides = (
         tf.get_static_value(each, partial=True)
         for each in operation.inputs[1:4]
     )
-    if places != {0} or begin is None or strides is None:
+    if begin is None or strides is None:
         return None
     masks = {
         name: operation.get_attr(f"{name}_mask")
         for name in ("begin", "ellipsis", "new_axis", "shrink_axis")
     }
-    shape = operation.inputs[0].shape
     count = len(begin)
 
     def has(name: str, place: int) -> bool:
@@ -492,87 +375,68 @@ def _strided_slice(
             is_whole = is_whole and strides[place] == 1
             if not is_whole or has("shrink_axis", place):
                 return None
-            length = operation.outputs[0].shape[after]
-            return after if length == shape[axis] else None
+            return after if given.after[after] == shape[axis] else None
         else:
             before, after = before + 1, after + (not has("shrink_axis", place))
     return after + axis - before
 
 
-def _gather(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
-    values, indices, named = operation.inputs
-    axes = _axes(named, values.shape.rank)
+def _gather(given: _Given) -> int | None:
     # An index out of range would reach the next example in a batched gather.
-    if axes is None or operation.get_attr("batch_dims"):
+    named = given.operation.inputs[2]
+    if given.operation.get_attr("batch_dims") or (
+        tf.get_static_value(named) is None
+    ):
         return None
-    (along,) = axes
-    if places == {1}:
+    axis, (along,) = given.axis, given.named(2, given.shape.rank)
+    if given.places == {1}:
         return along + axis
-    if places != {0} or axis == along or indices.shape.rank is None:
+    if given.places != {0} or axis == along:
         return None
-    return axis if axis < along else axis + indices.shape.rank - 1
+    rank = given.operation.inputs[1].shape.rank
+    return axis if axis < along else axis + rank - 1
 
 
-def _gather_nd(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
-    is_other = axis < operation.inputs[1].shape.rank - 1
-    return axis if places == {1} and is_other else None
+def _gather_nd(given: _Given) -> int | None:
+    rank = given.operation.inputs[1].shape.rank
+    return given.axis if given.axis < rank - 1 else None
 
 
-def _of_keys(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
+def _of_keys(given: _Given) -> int | None:
     """The rule of looking up each key in a table."""
-    return axis if places == {1} else None
+    return given.axis
 
 
-def _projected_images(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
+def _projected_images(given: _Given) -> int | None:
     """The rule where each image, or all, have a transform."""
-    images, transforms = (each.shape for each in operation.inputs[:2])
-    is_known = 0 in places and places <= {0, 1} and axis == 0
-    if 1 in places and images[0] != transforms[0]:
-        return None
-    return 0 if is_known else None
+    transforms = given.operation.inputs[1].shape
+    is_each = 1 not in given.places or given.shape[0] == transforms[0]
+    return _only_first(given) if 0 in given.places and is_each else None
 
 
-def _resource_gather(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
-    return None if operation.get_attr("batch_dims") or places != {1} else axis
+def _resource_gather(given: _Given) -> int | None:
+    return None if given.operation.get_attr("batch_dims") else given.axis
 
 
-def _pad(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
-    widths = tf.get_static_value(operation.inputs[1])
-    is_apart = widths is not None and not any(widths[axis])
-    return axis if places == {0} and is_apart else None
+def _pad(given: _Given) -> int | None:
+    widths = tf.get_static_value(given.operation.inputs[1])
+    is_apart = widths is not None and not any(widths[given.axis])
+    return given.axis if is_apart else None
 
 
-def _first_on_entries(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
-    return _on_entries(operation, places, axis) if places == {0} else None
+def _one_hot(given: _Given) -> int | None:
+    along = given.operation.get_attr("axis") % given.after.rank
+    return given.axis + (along <= given.axis)
 
 
-def _one_hot(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
-    along = operation.get_attr("axis") % operation.outputs[0].shape.rank
-    return axis + (along <= axis) if places == {0} else None
-
-
-def _reshaped(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
+def _reshaped(given: _Given) -> int | None:
     """The rule of reshapes.
 
     The axes before the examples stand for pieces of memory. If there are as
     many pieces afterwards, each has the same part of an example.
     """
-    shapes = operation.inputs[0].shape, operation.outputs[0].shape
-    if places != {0} or not all(each.is_fully_defined() for each in shapes):
+    axis, shapes = given.axis, (given.shape, given.after)
+    if not all(each.is_fully_defined() for each in shapes):
         return None
     before, after = (tuple(each) for each in shapes)
     pieces = math.prod(before[:axis])
@@ -586,11 +450,9 @@ def _reshaped(
     return next(iter([*same, *found[-1:]]), None)
 
 
-def _transposed(
-    operation: tf.Operation, places: Set[int], axis: int
-) -> int | None:
-    order = tf.get_static_value(operation.inputs[1])
-    return None if places != {0} or order is None else list(order).index(axis)
+def _transposed(given: _Given) -> int | None:
+    order = tf.get_static_value(given.operation.inputs[1])
+    return None if order is None else list(order).index(given.axis)
 
 
 def _merged_or_split(
@@ -623,67 +485,88 @@ def _blocks_from_batch(
     return 0 if axis == INTERLEAVED and length == batch else None
 
 
-def _axes(tensor: tf.Tensor, rank: int) -> set[int] | None:
-    """Returns the axes that a tensor names, `None` if they are not known."""
-    named: Any = tf.get_static_value(tensor)
-    if named is None:
-        return None
-    return {int(axis) % rank for axis in named.reshape(-1)}
-
-
-_REDUCTIONS = (
-    *("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum"),
-)
-_OF_IMAGES = (
-    *("AvgPool", "AvgPool3D", "BiasAdd", "Conv2D", "Conv3D"),
-    *("DepthwiseConv2dNative", "ExtractImagePatches", "MaxPool", "MaxPool3D"),
-    *("ResizeArea", "ResizeBicubic", "ResizeBilinear"),
-    *("ResizeNearestNeighbor", "StatelessMultinomial"),
-)
-_ALONG_LAST = (
-    *("AdjustHue", "AdjustSaturation", "FFT", "HSVToRGB", "IFFT", "IRFFT"),
-    *("LogSoftmax", "RFFT", "RGBToHSV", "Softmax", "TopKV2"),
-)
-_TRANSPOSED_CONVOLUTIONS = (
-    *("Conv2DBackpropInput", "Conv3DBackpropInputV2"),
-    "DepthwiseConv2dNativeBackpropInput",
-)
 # Operations on one tensor, which read or write interleaved examples.
 _INTERLEAVING: dict[str, Callable[[tf.Operation, int, int], int | None]] = {
     "BatchToSpaceND": _blocks_from_batch,
     "Reshape": _merged_or_split,
     "SpaceToBatchND": _blocks_to_batch,
 }
-_RULES: dict[str, _Rule] = {
-    **dict.fromkeys(ON_ENTRIES, _on_entries),
-    **dict.fromkeys(OF_SHAPE, _reshaped),
-    **dict.fromkeys(_REDUCTIONS, _reduced),
-    **dict.fromkeys(["Cumprod", "Cumsum", "ReverseV2"], _along(1)),
-    **dict.fromkeys(_OF_IMAGES, _with_batch_first),
-    **dict.fromkeys(_TRANSPOSED_CONVOLUTIONS, _transposed_convolution),
-    **dict.fromkeys(_ALONG_LAST, _along_last(1)),
-    **dict.fromkeys(["FFT2D", "IFFT2D", "MatrixBandPart"], _along_last(2)),
-    **dict.fromkeys(["LookupTableFindV2"], _of_keys),
-    **dict.fromkeys(["GatherNd", "ResourceGatherNd"], _gather_nd),
-    **dict.fromkeys(["MirrorPad", "Pad", "PadV2"], _pad),
-    **dict.fromkeys(["BatchMatMulV2", "BatchMatMulV3"], _batch_matmul),
-    "BroadcastTo": _first_on_entries,
-    "ConcatV2": _concat,
-    "Einsum": _einsum,
-    "GatherV2": _gather,
-    "ImageProjectiveTransformV3": _projected_images,
-    "MatMul": _matmul,
-    "OneHot": _one_hot,
-    "Pack": _pack,
-    "ResourceGather": _resource_gather,
-    "Roll": _along(2),
-    "Slice": _slice,
-    "Split": _along(0, of=1),
-    "SplitV": _along(2),
-    "StridedSlice": _strided_slice,
-    "Tile": _first_on_entries,
-    "Transpose": _transposed,
-    "Unpack": _unpacked,
+# Rules, the inputs that may be arranged by examples (`None`: all), and the
+# operations.
+_TABLE: tuple[tuple[_Rule, Set[int] | None, str], ...] = (
+    (
+        _on_entries,
+        None,
+        """
+        Abs Acos Acosh Add AddN AddV2 Angle AsString Asin Asinh Atan Atan2 Atanh
+        BitwiseAnd BitwiseOr BitwiseXor Bucketize Cast Ceil ClipByValue Complex
+        ComplexAbs Conj Cos Cosh Digamma Div DivNoNan Elu EluGrad EnsureShape
+        Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater
+        GreaterEqual Identity Imag Invert IsFinite IsInf IsNan LeakyRelu
+        LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd
+        LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Neg NextAfter
+        NotEqual Pow Real RealDiv Reciprocal ReciprocalGrad RegexFullMatch
+        RegexReplace Relu Relu6 Relu6Grad ReluGrad RightShift Rint Round Rsqrt
+        RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh
+        Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square
+        SquaredDifference StaticRegexFullMatch StaticRegexReplace StopGradient
+        StringLower StringStrip StringToHashBucketFast StringToHashBucketStrong
+        StringUpper Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy Xlogy
+        """,
+    ),
+    (_reshaped, {0}, "ExpandDims Reshape Squeeze"),
+    (_reduced, {0}, "All Any ArgMax ArgMin Max Mean Min Prod Sum"),
+    (_along(1), {0}, "Cumprod Cumsum ReverseV2"),
+    (
+        _with_batch_first,
+        {0},
+        """
+        AvgPool AvgPool3D BiasAdd Conv2D Conv3D DepthwiseConv2dNative
+        ExtractImagePatches MaxPool MaxPool3D ResizeArea ResizeBicubic
+        ResizeBilinear ResizeNearestNeighbor StatelessMultinomial
+        """,
+    ),
+    (
+        _only_first,
+        {2},
+        """
+        Conv2DBackpropInput Conv3DBackpropInputV2
+        DepthwiseConv2dNativeBackpropInput
+        """,
+    ),
+    (
+        _along_last(1),
+        {0},
+        """
+        AdjustHue AdjustSaturation FFT HSVToRGB IFFT IRFFT LogSoftmax RFFT
+        RGBToHSV Softmax TopKV2
+        """,
+    ),
+    (_along_last(2), {0}, "FFT2D IFFT2D MatrixBandPart"),
+    (_of_keys, {1}, "LookupTableFindV2"),
+    (_gather_nd, {1}, "GatherNd ResourceGatherNd"),
+    (_pad, {0}, "MirrorPad Pad PadV2"),
+    (_batch_matmul, None, "BatchMatMulV2 BatchMatMulV3"),
+    (_on_entries, {0}, "BroadcastTo Tile"),
+    (_concat, None, "ConcatV2"),
+    (_einsum, None, "Einsum"),
+    (_gather, {0, 1}, "GatherV2"),
+    (_projected_images, {0, 1}, "ImageProjectiveTransformV3"),
+    (_matmul, {0}, "MatMul"),
+    (_one_hot, {0}, "OneHot"),
+    (_pack, None, "Pack"),
+    (_resource_gather, {1}, "ResourceGather"),
+    (_along(2), {0}, "Roll SplitV"),
+    (_slice, {0}, "Slice"),
+    (_along(0, of=1), {1}, "Split"),
+    (_strided_slice, {0}, "StridedSlice"),
+    (_transposed, {0}, "Transpose"),
+    (_unpacked, None, "Unpack"),
+)
+_RULES = {
+    name: (rule, places)
+    for rule, places, text in _TABLE
+    for name in text.split()
 }
 # All operations that this file knows.
 KNOWN = frozenset(_RULES)
