@@ -114,17 +114,18 @@ class TestSummary:
 
         assert f"Groups: {groups!r}" in lines
         assert lines[-1] == (
-            "Gradients of own (OwnWeights), which has no rule: from its graph, "
-            "or example by example"
+            "Gradients of OwnWeights own, without a rule: from its graph, or "
+            "example by example"
         )
 
     def test_says_how_gradients_follow_after_training(self) -> None:
-        model = private(OwnWeights(name="own"))
+        model = private(OwnWeights(name="own"), OwnWeights(name="other"))
         model.compile(optimizer(), loss="mse")
         model.fit(*DATA, batch_size=50, steps_per_epoch=1, verbose=0)
 
         assert (
-            "Gradients of own (OwnWeights), which has no rule: from its graph"
+            "Gradients of OwnWeights own and 1 more, without a rule: from its "
+            "graph"
         ) in summary_of(model)
 
     def test_of_a_model_that_is_neither_built_nor_compiled(self) -> None:

@@ -98,16 +98,20 @@ def test_sample_weights_are_those_of_a_batch_of_one(case: ModelCase) -> None:
     _assert_agrees(case, "graph", weight, of_zero=[2])
 
 
+FROM_THEIR_GRAPHS = {"GroupNormalization", "LayerNormalization", "PReLU"}
+
+
 @pytest.mark.parametrize("case", MODELS, ids=lambda case: case.name)
 def test_the_expected_layers_have_rules(case: ModelCase) -> None:
     """A rule that silently stopped to apply would only be slow."""
     engine = GradientEngine(case.make())
 
-    without = sorted(
+    without = [
         type(hook.layer).__name__ for hook in engine.hooks if hook.rule is None
-    )
+    ]
 
-    assert without == sorted(case.fallbacks)
+    others = [name for name in without if name not in FROM_THEIR_GRAPHS]
+    assert sorted(others) == sorted(case.fallbacks)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,6 @@ DISTRIBUTED = {
         lambda: layers.Conv2D(2, 2, activation="relu"),
         (STEPS, 4, 4, 2),
     ),
-    "layer_normalization": (layers.LayerNormalization, (STEPS, WIDTH)),
     "gru": (lambda: layers.GRU(4), (2, STEPS, WIDTH)),
     "twice": (
         lambda: layers.TimeDistributed(layers.Dense(4)),

@@ -15,6 +15,13 @@ from keras_dp.keras_internals import (
 # In Keras 3.15 `Equalization` takes one histogram of the whole batch.
 MIXING = (keras.layers.MixUp, keras.layers.CutMix, keras.layers.Equalization)
 
+# They normalize over the axes, or divide the axis, that `axis` names.
+_NORMALIZING = (
+    keras.layers.GroupNormalization,
+    keras.layers.LayerNormalization,
+    keras.layers.RMSNormalization,
+)
+
 # The largest number of layers that are named for one reason.
 _SHOWN = 8
 
@@ -107,6 +114,12 @@ def _reasons(layer: keras.Layer) -> Iterator[str]:
             "the gradient of one depends on others. Remove it; other "
             "augmentation is unaffected."
         )
+    if isinstance(layer, _NORMALIZING) and _names_batch_axis(layer):
+        yield (
+            "must not normalize over the batch axis, because examples would "
+            f"interact. Received: axis={layer.axis!r}. Normalize over the "
+            "other axes."
+        )
     if isinstance(layer, keras.layers.RNN) and layer.stateful:
         yield (
             "stateful=True keeps the states of the examples for the next "
@@ -128,6 +141,14 @@ def _reasons(layer: keras.Layer) -> Iterator[str]:
             'instead of gradients, as quantize("float8") asks. Compute in '
             'mixed_bfloat16 instead, or train LoRA after quantize("int8").'
         )
+
+
+def _names_batch_axis(layer: keras.Layer) -> bool:
+    axes = [layer.axis] if isinstance(layer.axis, int) else layer.axis
+    built = layer.get_build_config() or {}
+    # Without a shape, only axes that count from the front are known.
+    rank = len(built.get("input_shape", ()))
+    return 0 in axes or -rank in axes
 
 
 def _shares_draws(layer: keras.Layer) -> bool:

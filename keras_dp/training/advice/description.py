@@ -56,12 +56,13 @@ def description_of(
         yield (
             f"Target: epsilon {target.epsilon:g} at delta = {target.delta:.3g}"
         )
-    others = layers_without_rule(model) if model.built else []
-    for layer in others:
+    ways: dict[tuple[str, str], list[str]] = {}
+    for layer in layers_without_rule(model) if model.built else []:
         how = readings.get(layer.path, "from its graph, or example by example")
-        yield (
-            f"Gradients of {layer.name} ({type(layer).__name__}), which has no "
-            f"rule: {how}"
-        )
+        kind = type(layer).__name__, how
+        ways.setdefault(kind, []).append(layer.name)
+    for (name, how), (first, *others) in ways.items():
+        more = f" and {len(others)} more" if others else ""
+        yield f"Gradients of {name} {first}{more}, without a rule: {how}"
     if examples_apart:
         yield f"Examples kept apart: {_HOW[examples_apart]}"
