@@ -34,7 +34,6 @@ from keras import layers
 
 import keras_dp
 from keras_dp.sampling import PoissonBatches, random_words
-from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.random_rows import random_places
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
@@ -92,12 +91,9 @@ def _sources(folder: Path) -> dict[str, Any]:
     y = generator.integers(0, 10, RECORDS)
     np.save(folder / "x.npy", x)
     np.save(folder / "y.npy", y)
-    shards, records = [], []
+    records = []
     parts = zip(np.split(x, SHARDS), np.split(y, SHARDS), strict=True)
     for i, (part_x, part_y) in enumerate(parts):
-        shards.append((str(folder / f"x{i}.npy"), str(folder / f"y{i}.npy")))
-        np.save(shards[-1][0], part_x)
-        np.save(shards[-1][1], part_y)
         records.append(str(folder / f"{i}.tfrecord"))
         with tf.io.TFRecordWriter(records[-1]) as writer:
             for image, label in zip(part_x, part_y, strict=True):
@@ -115,7 +111,6 @@ def _sources(folder: Path) -> dict[str, Any]:
         "memory maps": tuple(
             np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy"
         ),
-        "ArrayShards": ArrayShards(shards),
         "TFRecordShards": TFRecordShards(records, parse=parse),
     }
 

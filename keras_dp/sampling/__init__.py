@@ -3,7 +3,6 @@
 They do not import TensorFlow.
 """
 
-from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.cyclic_batches import CyclicPoissonBatches
 from keras_dp.sampling.fixed_size_batches import FixedSizeBatches
 from keras_dp.sampling.microbatches import (
@@ -20,7 +19,6 @@ from keras_dp.sampling.tfrecord_shards import TFRecordShards
 from keras_dp.sampling.user_batches import UserBatches
 
 __all__ = [
-    "ArrayShards",
     "CyclicPoissonBatches",
     "FixedMicrobatches",
     "FixedSizeBatches",

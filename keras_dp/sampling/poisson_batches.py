@@ -98,8 +98,7 @@ class PoissonBatches(Sampler):
                 second copy. Other array-likes are converted once: a DataFrame
                 of numbers to `[records, columns]`, a Series to `[records, 1]`,
                 text to UTF-8. Or a `RandomAccessSource`, such as
-                `TFRecordShards` or `ArrayShards`, for records that are read
-                when drawn.
+                `TFRecordShards`, for records that are read when drawn.
             sampling_probability: In [2^-60, 1].
             physical_batch_size: At least 1.
             rounds_per_epoch: At least 1.

@@ -12,7 +12,7 @@ from keras_dp.sampling.aligned import aligned_empty
 from keras_dp.sampling.columns import as_array
 from keras_dp.sampling.kinds import check_kinds
 from keras_dp.sampling.nests import Nest, mapped
-from keras_dp.sampling.record_files import RecordFile
+from keras_dp.sampling.record_file import RecordFile
 
 Indices = npt.NDArray[np.int64]
 

@@ -217,8 +217,8 @@ class Sampler(abc.ABC):
 
         A data set yields its records in its own order, and a sampler needs them
         in any order. So they are stored in memory. Write records that do not
-        fit there to `.npy` or TFRecord files, for `ArrayShards` or
-        `TFRecordShards`.
+        fit there to a `.npy` file, which `np.load(mmap_mode="r")` maps, or to
+        TFRecord files, for `TFRecordShards`.
 
         Args:
             dataset: A finite `tf.data.Dataset` or `keras.utils.PyDataset`,

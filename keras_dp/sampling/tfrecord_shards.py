@@ -12,12 +12,7 @@ import numpy.typing as npt
 from keras_dp import _check
 from keras_dp.errors import DamagedRecordsError
 from keras_dp.sampling.nests import Nest
-from keras_dp.sampling.record_files import (
-    Path,
-    RecordFile,
-    Shards,
-    checked_indices,
-)
+from keras_dp.sampling.record_file import Path, RecordFile
 
 Integers = npt.NDArray[np.int64]
 
@@ -94,10 +89,11 @@ class TFRecordShards:
         self.paths = tuple(file.path for file in self._files)
         self._parse = parse
         self._offsets = [_scanned(file) for file in self._files]
-        self._shards = Shards([len(each) - 1 for each in self._offsets])
+        counts = [len(each) - 1 for each in self._offsets]
+        self._starts = np.cumsum([0, *counts], dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self._shards)
+        return int(self._starts[-1])
 
     def __getitem__(self, indices: Integers) -> Nest:
         return self._parse(self.serialized(indices))
@@ -113,13 +109,40 @@ class TFRecordShards:
             TypeError: `indices` are not integers.
             ValueError: `indices` do not increase, or are out of range.
         """
-        indices = checked_indices(indices, len(self))
+        indices = _checked(indices, len(self))
         records = []
-        for shard, _, found in self._shards.parts(indices):
+        bounds = np.searchsorted(indices, self._starts)
+        for shard in np.flatnonzero(np.diff(bounds)).tolist():
+            chosen = indices[bounds[shard] : bounds[shard + 1]]
+            found = chosen - self._starts[shard]
             starts = self._offsets[shard][found]
             sizes = self._offsets[shard][found + 1] - starts
             records += _records(self._files[shard], starts, sizes)
         return records
+
+
+def _checked(indices: Any, size: int) -> Integers:
+    """Returns `indices` as a vector.
+
+    The messages name no index, because it is secret which records were drawn.
+
+    Raises:
+        TypeError: The indices are not integers.
+        ValueError: The indices do not increase, or one is not in `[0, size)`.
+    """
+    rule = f"`indices` must be a vector of increasing integers in [0, {size})."
+    given = np.asarray(indices)
+    if not given.size:  # An empty list has no dtype of its own.
+        given = np.empty(given.shape, np.int64)
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"{rule} Received: dtype {given.dtype}.")
+    if given.ndim != 1:
+        raise ValueError(f"{rule} Received: shape {given.shape}.")
+    if given.size and (given[0] < 0 or given[-1] >= size):
+        raise ValueError(f"{rule} Received: an index out of this range.")
+    if (given[1:] <= given[:-1]).any():
+        raise ValueError(f"{rule} Received: indices that do not increase.")
+    return given.astype(np.int64, copy=False)
 
 
 def _files(paths: Sequence[Path] | Path) -> list[RecordFile]:

@@ -16,7 +16,6 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
 from keras_dp.sampling import (
-    ArrayShards,
     FixedMicrobatches,
     RandomMicrobatches,
 )
@@ -732,15 +731,17 @@ class TestUnitsOfSeveralRows:
         private.optimizer.ledger.close()
 
     def test_cannot_be_capped_in_files(self, tmp_path) -> None:
-        x, y = data()
-        for name, array in (("x", x), ("y", y)):
-            np.save(tmp_path / f"{name}.npy", array)
-        files = ArrayShards([(tmp_path / "x.npy", tmp_path / "y.npy")])
+        class Files:
+            def __len__(self):
+                return 800
+
+            def __getitem__(self, indices):
+                return tuple(each[indices] for each in data())
 
         with pytest.raises(TypeError, match="`unit_ids` must"):
             keras_dp.make_private(
                 model(),
-                files,
+                Files(),
                 ledger=tmp_path / "a.ledger",
                 target_epsilon=2.0,
                 epochs=2,

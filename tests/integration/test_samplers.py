@@ -82,16 +82,6 @@ def mapped(folder, x, y):
     )
 
 
-def npy_shards(folder, x, y):
-    """Shards of different sizes, one of which is a single record."""
-    names = []
-    for shard, part in enumerate((slice(0, 1), slice(1, 33), slice(33, 50))):
-        names.append((folder / f"x-{shard}.npy", folder / f"y-{shard}.npy"))
-        for name, array in zip(names[-1], (x, y), strict=True):
-            np.save(name, array[part])
-    return ArrayShards(names)
-
-
 def tfrecords(folder, x, y):
     paths = [folder / f"{shard}.tfrecord" for shard in range(2)]
     for path, part in zip(paths, (slice(0, 20), slice(20, 50)), strict=True):
@@ -109,7 +99,6 @@ def tfrecords(folder, x, y):
 
 SOURCES = {
     "memory map": mapped,
-    "npy shards": npy_shards,
     "tfrecords": tfrecords,
 }
 
@@ -169,13 +158,13 @@ class TestEverySampler:
     def test_draws_from_files_as_from_arrays(
         self, new_samples, source, tmp_path
     ) -> None:
-        """A memory map, `.npy` shards and TFRecord files, read when drawn."""
+        """A memory map and TFRecord files, read when drawn."""
         stored = new_samples(SOURCES[source](tmp_path, *data()), seed=3)
 
         assert_same_samples(stored, new_samples(data(), seed=3))
 
     def test_trains_from_files(self, ledger, tmp_path) -> None:
-        samples = SAMPLERS["fixed size"](npy_shards(tmp_path, *data()))
+        samples = SAMPLERS["fixed size"](tfrecords(tmp_path, *data()))
 
         compiled(ledger).fit(samples, verbose=0)
 

@@ -45,7 +45,7 @@ def test_nothing_else_may_say_that_the_library_drew(base):
     with pytest.raises(TypeError, match="class Own"):
         type("Own", (base,), {"__module__": __name__})
 
-    type("Own", (sampling.ArrayShards,), {"__module__": __name__})
+    type("Own", (sampling.TFRecordShards,), {"__module__": __name__})
 
 
 @pytest.mark.parametrize(

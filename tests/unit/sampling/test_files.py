@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from keras_dp.errors import DamagedRecordsError
 from keras_dp.sampling import PoissonBatches
-from keras_dp.sampling.array_shards import ArrayShards
-from keras_dp.sampling.record_files import RecordFile
+from keras_dp.sampling.record_file import RecordFile
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
 
 SEED = 11
@@ -63,13 +62,6 @@ def tfrecord_source(folder):
     return TFRecordShards(paths, parse=parse), paths[1]
 
 
-def array_source(folder):
-    paths = [str(folder / f"{i}.npy") for i in range(2)]
-    for path in paths:
-        np.save(path, np.ones([30, 4]))
-    return ArrayShards(paths), paths[1]
-
-
 class TestTFRecordShards:
     @pytest.mark.parametrize("counts", [[100], [3, 0, 1, 40], [0, 5, 0]])
     def test_records_are_those_of_tensorflow_in_their_order(
@@ -92,7 +84,6 @@ class TestTFRecordShards:
         for indices in ([0], [26], [8, 9], [0, 8, 9, 17, 18, 26], [12]):
             assert source[np.array(indices)]["id"].tolist() == indices
 
-    @pytest.mark.parametrize("make", [tfrecord_source, array_source])
     @pytest.mark.parametrize(
         ("indices", "error", "received"),
         [
@@ -113,9 +104,9 @@ class TestTFRecordShards:
         ],
     )
     def test_other_indices_are_refused(
-        self, tmp_path, make, indices, error, received
+        self, tmp_path, indices, error, received
     ):
-        source, _ = make(tmp_path)
+        source, _ = tfrecord_source(tmp_path)
         rule = (
             r"^`indices` must be a vector of increasing integers in "
             rf"\[0, 60\)\. Received: {received}\.$"
@@ -307,7 +298,7 @@ def mapped_source(folder):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("make", [tfrecord_source, array_source, mapped_source])
+@pytest.mark.parametrize("make", [tfrecord_source, mapped_source])
 def test_a_file_that_changes_in_use_is_an_error_that_names_it(
     tmp_path, make, change
 ):
@@ -319,97 +310,6 @@ def test_a_file_that_changes_in_use_is_an_error_that_names_it(
 
     with pytest.raises(OSError, match=path):
         next(batches)
-
-
-class TestArrayShards:
-    def test_nests_of_files_go_on_from_shard_to_shard(self, tmp_path):
-        ids, shards = np.arange(60), []
-        for i, part in enumerate(np.split(ids, [7, 7, 40])):
-            x, y = str(tmp_path / f"x{i}.npy"), str(tmp_path / f"y{i}.npy")
-            np.save(x, (part[:, None] * np.ones((1, 3))).astype(">f4"))
-            np.save(y, part)
-            shards.append({"x": x, "y": (y,)})
-
-        source = ArrayShards(shards)
-
-        assert (len(source), source.shards) == (60, 4)
-        chosen = np.array([0, 6, 7, 39, 40, 59])
-        records = source[chosen]
-        np.testing.assert_array_equal(records["x"][:, 2], chosen)
-        np.testing.assert_array_equal(records["y"][0], chosen)
-        batches = PoissonBatches(source, sampling_probability=1.0)
-        drawn, mask, _ = next(iter(batches))
-        np.testing.assert_array_equal(np.sort(drawn["y"][0][mask]), ids)
-        np.testing.assert_array_equal(drawn["x"][mask, 1], drawn["y"][0][mask])
-        assert drawn["x"].dtype == np.float32
-        assert drawn["x"].dtype.isnative
-
-    def test_more_files_than_descriptors(self, tmp_path):
-        import resource
-
-        paths = [str(tmp_path / f"{i}.npy") for i in range(80)]
-        for i, path in enumerate(paths):
-            np.save(path, np.full([2], i))
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        used = max(map(int, os.listdir("/proc/self/fd")))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, hard))
-        try:
-            records = everything(ArrayShards(paths))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-        np.testing.assert_array_equal(records, np.repeat(np.arange(80), 2))
-
-    @pytest.mark.parametrize(
-        ("arrays", "message"),
-        [
-            ([np.zeros([3, 2]), np.zeros([3, 3])], "equal shape and dtype"),
-            ([np.zeros(3), np.zeros(3, int)], "equal shape and dtype"),
-            ([np.zeros([3, 2], order="F")], "C order"),
-            ([np.float64(1)], "one entry a record"),
-            ([np.array([None])], "[Oo]bject"),
-        ],
-    )
-    def test_files_that_do_not_fit_are_refused(self, tmp_path, arrays, message):
-        paths = [str(tmp_path / f"{i}.npy") for i in range(len(arrays))]
-        for path, array in zip(paths, arrays, strict=True):
-            np.save(path, array)
-
-        with pytest.raises(ValueError, match=message):
-            ArrayShards(paths)
-
-    @pytest.mark.parametrize(
-        "shape",
-        ["(-1,)", "(True,)", "(2**9,)", f"({10**30},)", "(" * 40, "-" * 9000],
-    )
-    def test_headers_that_are_damaged_are_refused(self, tmp_path, shape):
-        header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}"
-        path = tmp_path / "x.npy"
-        length = len(header).to_bytes(2, "little")
-        path.write_bytes(b"\x93NUMPY\1\0" + length + header.encode())
-
-        with pytest.raises(ValueError, match=rf"sound \.npy files, .* {path}"):
-            ArrayShards([path])
-
-    @pytest.mark.parametrize("content", [b"", b"\x93NUM", b"PK\3\4", b"\x80"])
-    def test_other_files_are_refused(self, tmp_path, content):
-        path = tmp_path / "x.npy"
-        path.write_bytes(content)
-
-        with pytest.raises(ValueError, match=r"sound \.npy files"):
-            ArrayShards([path])
-
-    def test_files_of_unequal_length_in_one_shard_are_refused(self, tmp_path):
-        for name, size in (("x", 3), ("y", 4)):
-            np.save(tmp_path / f"{name}.npy", np.zeros(size))
-
-        with pytest.raises(ValueError, match="equal length"):
-            ArrayShards([(tmp_path / "x.npy", tmp_path / "y.npy")])
-
-    @pytest.mark.parametrize("shards", [[], "x.npy"])
-    def test_no_list_of_shards_is_refused(self, shards):
-        with pytest.raises(ValueError, match="`shards` must be a list"):
-            ArrayShards(shards)
 
 
 @pytest.mark.parametrize(
@@ -453,35 +353,28 @@ class TestPartsOfFiles:
         return RecordFile(path)
 
     def parts(self, file):
-        rows = np.zeros([2, 50], np.uint8)
-        starts = np.array([3, 150])
-        file.read_into([row.data for row in rows], starts)
-        return file.read(starts, np.array([50, 50])), rows
+        return file.read(np.array([3, 150]), np.array([50, 50]))
 
     def test_are_read_on_where_a_call_returns_less(self, tmp_path, monkeypatch):
         """As it may be interrupted, or limited by a file system."""
         file, calls = self.file(tmp_path), []
-        expected, _ = self.parts(file)
+        expected = self.parts(file)
 
         class Interrupted(io.FileIO):
             def read(self, size):
                 calls.append(size)
                 return super().read(min(size, 7))
 
-            def readinto(self, row):
-                return 0
-
         monkeypatch.setattr(
-            "keras_dp.sampling.record_files.open",
+            "keras_dp.sampling.record_file.open",
             lambda path, mode, buffering: Interrupted(path, mode),
             raising=False,
         )
 
-        read, rows = self.parts(file)
+        read = self.parts(file)
 
         assert len(calls) > len(expected)
         assert read == expected
-        assert [row.tobytes() for row in rows] == expected
         assert expected[1] == bytes(range(150, 200))
 
     def test_are_never_shorter_than_asked_for(self, tmp_path):

@@ -12,7 +12,6 @@ from scipy import stats
 
 from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import (
-    ArrayShards,
     FixedMicrobatches,
     PoissonBatches,
     RandomMicrobatches,
@@ -165,7 +164,6 @@ def test_all_kinds_of_data_are_drawn_and_placed_alike(tmp_path, microbatches):
         np.stack([numbers, numbers], axis=1)[:, 1],
         np.load(path, mmap_mode="r"),
         np.load(path, mmap_mode="r+"),
-        ArrayShards([str(path)]),
     ]
 
     batches = [

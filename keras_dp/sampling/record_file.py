@@ -1,11 +1,11 @@
-"""Reads parts of files that must not change while they are in use."""
+"""A file of records, which must not change while it is in use."""
 
 import contextlib
 import io
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -101,18 +101,6 @@ class RecordFile:
                 )
             ]
 
-    def read_into(self, rows: Sequence[memoryview], starts: Integers) -> None:
-        """Fills each row with the bytes from its offset on.
-
-        Raises:
-            OSError: The file changed, or cannot be read.
-        """
-        with self._opened() as file:
-            for row, start in zip(rows, starts.tolist(), strict=True):
-                file.seek(start)
-                if file.readinto(row) != len(row):
-                    row[:] = self._part(file, start, len(row))
-
     @contextlib.contextmanager
     def _opened(self) -> Iterator[io.FileIO]:
         """Opens the file for one batch: shards may outnumber descriptors."""
@@ -141,53 +129,3 @@ class RecordFile:
                 "exchanged, cut off or written to since it was opened. Make "
                 "the source anew once the file is complete."
             )
-
-
-class Shards:
-    """The places of records that are numbered through several files."""
-
-    def __init__(self, counts: Sequence[int]) -> None:
-        """Lays the shards one behind the other."""
-        self._starts = np.cumsum([0, *counts], dtype=np.int64)
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def parts(self, indices: Integers) -> Iterator[tuple[int, slice, Integers]]:
-        """Yields what falls into each shard that is asked.
-
-        Args:
-            indices: Increasing.
-
-        Yields:
-            The number of a shard, which of the indices it has, and where these
-            records are in the shard.
-        """
-        bounds = np.searchsorted(indices, self._starts)
-        for shard in np.flatnonzero(np.diff(bounds)).tolist():
-            chosen = slice(int(bounds[shard]), int(bounds[shard + 1]))
-            yield shard, chosen, indices[chosen] - self._starts[shard]
-
-
-def checked_indices(indices: Any, size: int) -> Integers:
-    """Returns `indices` as a vector.
-
-    The messages name no index, because it is secret which records were drawn.
-
-    Raises:
-        TypeError: The indices are not integers.
-        ValueError: The indices do not increase, or one is not in `[0, size)`.
-    """
-    rule = f"`indices` must be a vector of increasing integers in [0, {size})."
-    given = np.asarray(indices)
-    if not given.size:  # An empty list has no dtype of its own.
-        given = np.empty(given.shape, np.int64)
-    if given.dtype.kind not in "iu":
-        raise TypeError(f"{rule} Received: dtype {given.dtype}.")
-    if given.ndim != 1:
-        raise ValueError(f"{rule} Received: shape {given.shape}.")
-    if given.size and (given[0] < 0 or given[-1] >= size):
-        raise ValueError(f"{rule} Received: an index out of this range.")
-    if (given[1:] <= given[:-1]).any():
-        raise ValueError(f"{rule} Received: indices that do not increase.")
-    return given.astype(np.int64, copy=False)
