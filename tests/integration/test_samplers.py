@@ -11,7 +11,7 @@ import keras_dp
 from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import BinaryTree, FixedSizeWithoutReplacement
-from keras_dp.sampling import ArrayShards, TFRecordShards
+from keras_dp.sampling import TFRecordShards
 from keras_dp.training.data.sampled_batches import SampledBatches
 
 RECORDS, FEATURES, SIZE = 50, 3, 8
