@@ -42,7 +42,8 @@ from keras_dp.sampling import Sampler
 from keras_dp.spending import PrivacyTarget, RunDetails
 from keras_dp.spending.epsilon_limit import default_delta
 from keras_dp.training import PrivateModel
-from keras_dp.training.advice.settings_advice import advise_target
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_trainings import TARGETS
 from keras_dp.training.private_model import check_kind
 
 
@@ -240,7 +241,7 @@ def make_private(
         delta = default_delta(units)
     check_below_share_of(units, delta)
     target = PrivacyTarget(target_epsilon, delta)
-    advise_target(target_epsilon)
+    judge(TARGETS, target_epsilon)
     account = chosen_account(own, details.account)
 
     def found(

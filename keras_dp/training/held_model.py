@@ -7,9 +7,8 @@ import keras
 from keras_dp._override import override
 from keras_dp.keras_internals import takes_training
 from keras_dp.sampling import Sampler
-from keras_dp.training.advice.preconditions import (
-    check_no_batching,
-)
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_trainings import BESIDES_A_SAMPLER
 from keras_dp.training.checkpoints import (
     holds_plain_weights,
     mark_as_private,
@@ -71,9 +70,12 @@ class HeldModel(ClusterModel):
                 sampler, or there are no targets.
         """
         if isinstance(x, Sampler):
-            check_no_batching(
-                y=y, batch_size=batch_size, sample_weight=sample_weight
-            )
+            given = {
+                "y": y,
+                "batch_size": batch_size,
+                "sample_weight": sample_weight,
+            }
+            judge(BESIDES_A_SAMPLER, given)
             x = batches_in_order(x)
         if y is None:
             check_some_targets(x=x)
@@ -96,7 +98,7 @@ class HeldModel(ClusterModel):
             ValueError: `batch_size` is given with a sampler.
         """
         if isinstance(x, Sampler):
-            check_no_batching(batch_size=batch_size)
+            judge(BESIDES_A_SAMPLER, {"batch_size": batch_size})
             x = batches_in_order(x)
         return super().predict(x, batch_size, **options)
 

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 from absl import logging
 
@@ -24,13 +23,17 @@ from keras_dp.spending.recording import (
     recording_with,
 )
 from keras_dp.spending.run import TrainingRun
-from keras_dp.training.advice.changed_weights import ReleasedWeights
-from keras_dp.training.advice.out_of_range import check_in_range
-from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
-from keras_dp.training.advice.preconditions import check_sums_fit
-from keras_dp.training.advice.settings_advice import advice, warn_of_loss
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_trainings import (
+    EPOCHS,
+    FIRST_BATCH,
+    RESTORED,
+    FirstBatch,
+)
+from keras_dp.training.advice.other_trainings import ReleasedWeights
 from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.data.first_batch import check_batch
+from keras_dp.training.data.in_range import check_in_range
 from keras_dp.training.devices.workers import (
     FitTerms,
     check_agreement,
@@ -152,7 +155,7 @@ class TrainingLoop:
         if self._weights is not None:
             self._weights.note()
         self.renew_seeds()
-        warn_of_loss(self.logs, self.ready.said)
+        judge(EPOCHS, self.logs, said=self.ready.said)
 
     def renew_seeds(self) -> None:
         """Draws new seeds of layers: a checkpoint may hold the old ones."""
@@ -315,11 +318,8 @@ class TrainingLoop:
     def _begin(self, batch: PhysicalStep) -> None:
         """Acts once the model is built, before the first round."""
         renew_adapters(self.ready.model, self._optimizer)
-        check_sums_fit(
-            self._planned_round(), keras.tree.flatten(batch.x)[0].shape[0]
-        )
         said, query = self.ready.said, self._optimizer.query
-        warn_of_missing_rounds(self._optimizer, said)
-        for text in advice(self._planned_round(), query, self._adapter, batch):
-            said.warn(text)
+        judge(RESTORED, self._optimizer, said=said)
+        first = FirstBatch(self._planned_round(), query, self._adapter, batch)
+        judge(FIRST_BATCH, first, said=said)
         self.renew_seeds()  # Building may have made generators.

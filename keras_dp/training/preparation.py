@@ -19,22 +19,12 @@ from keras_dp.spending.epsilon_limit import (
     default_delta,
 )
 from keras_dp.spending.run import RunDetails, TrainingRun
-from keras_dp.training.advice.description import summary_hash
-from keras_dp.training.advice.outside_the_ledger import (
-    check_repeats,
-    forget_compile,
-    warn_of_other_ledgers,
-)
-from keras_dp.training.advice.preconditions import (
-    check_one_worker,
-    check_precision,
-    check_strategies,
-    check_unit,
-)
-from keras_dp.training.advice.said import Said
-from keras_dp.training.advice.settings_advice import advise_delta, advise_target
+from keras_dp.training.advice.condition import Said, judge
+from keras_dp.training.advice.of_trainings import BATCHES, PREPARED, TARGETS
+from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.data.sampled_batches import batches_in_order
+from keras_dp.training.description import summary_hash
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import check_worker
 from keras_dp.training.metrics.side_queries import SideQueries
@@ -170,8 +160,6 @@ class Preparation(NamedTuple):
             ValueError: The ledger has no such account, or several of which
                 none was named.
         """
-        rows = self.ledger.header.rows_per_unit
-        advise_delta(self.delta, self.adapter.population_size, rows)
         if not isinstance(self.ledger, PrivacyLedger):
             return None
         return TrainingRun(
@@ -224,18 +212,10 @@ def prepare(
             "`x` must hold at least one record. Received: data of no records. "
             "Pass the records to train on."
         )
-    check_precision()
-    check_strategies(model, optimizer, replicas.strategy)
     ledger = optimizer.required_ledger()
     check_worker(ledger, adapter, replicas)
-    header = ledger.header
-    check_unit(
-        header.unit, header.rows_per_unit, adapter.unit, side_queries.queries
-    )
-    warn_of_other_ledgers(model, ledger)
-    forget_compile(model)
     if not adapter.is_sampler and adapter.source is not None:
-        check_repeats(adapter.source)
+        judge(BATCHES, adapter.source, said=said)
     if delta is None and target is not None:
         delta = target.delta
     if delta is None:
@@ -243,11 +223,20 @@ def prepare(
     check_target_delta(delta)
     if target_epsilon is not None:
         target = PrivacyTarget(target_epsilon, delta)
-        advise_target(target_epsilon)
-    limit = None
-    if target is not None:
-        only = check_one_worker(ledger, replicas.workers)
-        limit = EpsilonLimit(target, only, adapter.rounds_per_pass)
-    return Preparation(
-        model, optimizer, side_queries, adapter, replicas, delta, limit, said
+        judge(TARGETS, target_epsilon, said=said)
+    ready = Preparation(
+        model, optimizer, side_queries, adapter, replicas, delta, None, said
     )
+    judge(PREPARED, ready, said=said)
+    warn_of_other_ledgers(model, ledger)
+    if target is None:
+        return ready
+    if replicas.workers > 1 or not isinstance(ledger, PrivacyLedger):
+        raise ValueError(  # It would stop the chief alone.
+            "`target_epsilon` must be None with several workers, because only "
+            "the chief has the ledger. Received: "
+            f"{replicas.workers} workers. Choose the noise for your epochs "
+            "with calibrate_noise."
+        )
+    limit = EpsilonLimit(target, ledger, adapter.rounds_per_pass)
+    return ready._replace(limit=limit)

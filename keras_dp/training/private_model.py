@@ -31,39 +31,36 @@ from keras_dp.sampling import Sampler
 from keras_dp.spending.epsilon_limit import PrivacyTarget
 from keras_dp.spending.recording import nested_training
 from keras_dp.spending.run import RunDetails, TrainingRun
-from keras_dp.training.advice.changed_weights import ReleasedWeights
-from keras_dp.training.advice.description import description_of
-from keras_dp.training.advice.fit_callbacks import (
-    fit_callbacks,
-    warn_of_decisions,
+from keras_dp.training.advice.condition import Said, judge
+from keras_dp.training.advice.of_models import (
+    BUILT,
+    COMPILED,
+    HELD,
+    WRAPPED,
+    Compiling,
 )
-from keras_dp.training.advice.out_of_range import check_ranges
-from keras_dp.training.advice.outside_the_ledger import (
-    warn_of_adapted_layers,
-    warn_of_earlier_training,
-    warn_of_other_data,
+from keras_dp.training.advice.of_trainings import (
+    BESIDES_A_SAMPLER,
+    CALLBACKS,
+    OTHER_DATA,
+    check_counts,
+)
+from keras_dp.training.advice.other_trainings import (
+    ReleasedWeights,
     warn_of_plain_training,
 )
-from keras_dp.training.advice.preconditions import (
-    check_compiled_steps,
-    check_counts,
-    check_loss,
-    check_no_batching,
-    check_no_jit,
-    check_optimizer,
-    check_trained,
-    check_wrapped,
-    invalid_validation_data,
-    resolved_loss_scale,
-    warn_of_test_step,
-)
-from keras_dp.training.advice.said import Said
+from keras_dp.training.callbacks.fit_callbacks import fit_callbacks
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.data.first_batch import (
     build_and_check,
     check_given,
     check_some_targets,
 )
+from keras_dp.training.data.in_range import (
+    check_ranges,
+    invalid_validation_data,
+)
+from keras_dp.training.description import description_of
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import FitTerms
 from keras_dp.training.held_model import HeldModel
@@ -75,7 +72,11 @@ from keras_dp.training.preparation import (
     Preparation,
     prepare,
 )
-from keras_dp.training.step.step_parts import StepOptions, StepParts
+from keras_dp.training.step.step_parts import (
+    StepOptions,
+    StepParts,
+    resolved_loss_scale,
+)
 from keras_dp.training.step.training_step import TrainingStep
 
 
@@ -84,7 +85,7 @@ def check_kind(model: Any, *, releases_statistics: bool) -> None:
 
     Raises:
         TypeError: It is no Keras model, or private already.
-        PrivateTrainingError: See `check_wrapped`.
+        PrivateTrainingError: It has a step, a loss or metrics of its own.
         UnsupportedLayerError: A layer makes examples interact.
     """
     _check_plain(model)
@@ -98,7 +99,7 @@ def _check_plain(model: Any) -> None:
             f"Received: model={model!r}. Pass the model inside: "
             "`model.model`."
         )
-    check_wrapped(model)
+    judge(WRAPPED, model)
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
@@ -160,7 +161,6 @@ class PrivateModel(HeldModel):
         **kwargs: Any,
     ) -> None:
         _check_plain(model)
-        warn_of_test_step(model)
         _check.integer_at_least(0, self_check_examples=self_check_examples)
         if self_check_examples == 1:
             raise ValueError(
@@ -245,7 +245,7 @@ class PrivateModel(HeldModel):
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if training and self._loop is None:
             self._said.warn(
-                "%r was called as in training outside of its fit, as by a "
+                "{!r} was called as in training outside of its fit, as by a "
                 "model around it. If that trains it, no ledger covers it.",
                 self.name,
             )
@@ -291,26 +291,24 @@ class PrivateModel(HeldModel):
                 "ledger covers the rounds of the optimizer that training began "
                 "with. Compile it after fit."
             )
-        check_optimizer(optimizer)
-        check_loss(loss)
+        are_many = Replicas(self.distribute_strategy).are_many
+        judge(COMPILED, Compiling(optimizer, loss, options, are_many))
         _check.arguments_of(keras.Model.compile, options)
         side_queries = SideQueries(private_metrics, batch_statistics)
         optimizer.check_side_queries(side_queries.queries)
-        check_compiled_steps(options)
         if not options.pop("auto_scale_loss", True) and loss_scale is None:
             loss_scale = 1.0
-        if Replicas(self.distribute_strategy).are_many:
-            check_no_jit(options)
+        if are_many:
+            options["jit_compile"] = False
         super().compile(
             optimizer, reduced_losses(loss), auto_scale_loss=False, **options
         )
-        warn_of_adapted_layers(self.model)
-        warn_of_earlier_training(self.model)
         self._side_queries = side_queries
         self._weights.check(self._said)
         self._weights.forget()
         self._looked_at = []
         self._said = Said()
+        judge(HELD, self.model, said=self._said)
         self._loss_scale = loss_scale
         self._step = None
         batches_run = getattr(self, "_batches_run", None)
@@ -424,7 +422,7 @@ class PrivateModel(HeldModel):
             epochs = self.epochs if epochs is None else epochs
             options.setdefault("validation_data", self.validation_data)
         elif self.samples is not None and x is not self.samples:
-            warn_of_other_data(self.optimizer.required_ledger())
+            judge(OTHER_DATA, self.optimizer.required_ledger().header)
         epochs = 1 if epochs is None else epochs
         _check.arguments_of(keras.Model.fit, options)
         check_counts(epochs, {"batch_size": batch_size, **options})
@@ -440,9 +438,10 @@ class PrivateModel(HeldModel):
             delta=delta,
         )
         if self._side_queries.metrics is None:
-            warn_of_decisions(callbacks)
+            judge(CALLBACKS, callbacks)
         if ready.adapter.is_sampler:
-            check_no_batching(y=y, batch_size=batch_size, **options)
+            given = {"y": y, "batch_size": batch_size, **options}
+            judge(BESIDES_A_SAMPLER, given)
         options = ready.keras_options(options)
         check_given(validation_data=options.get("validation_data"))
         check_some_targets(validation_data=options.get("validation_data"))
@@ -605,7 +604,7 @@ class PrivateModel(HeldModel):
         if self._step is None:
             with self.distribute_strategy.scope():
                 build_and_check(self, batch)
-                check_trained(self.model)
+                judge(BUILT, self.model)
                 self.build_optimizer()
                 self._step = TrainingStep(self.step_parts())
         self._step.check_unchanged(self.model, self.optimizer)
@@ -684,7 +683,8 @@ class PrivateModel(HeldModel):
             self._said.warn(
                 "The losses and metrics shown during private training are "
                 "computed on the training data without noise. They are not "
-                "covered by the privacy guarantee: do not publish them."
+                "covered by the privacy guarantee: do not publish them, and "
+                "let no callback decide by them."
             )
         return prepare(
             self.model,

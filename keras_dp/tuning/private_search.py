@@ -37,8 +37,9 @@ from keras_dp.spending import PrivacyTarget, RunDetails
 from keras_dp.spending.epsilon_limit import default_delta
 from keras_dp.spending.recording import RoundRecorder
 from keras_dp.spending.run import TrainingRun
-from keras_dp.training.advice.outside_the_ledger import warn_of_other_ledgers
-from keras_dp.training.advice.settings_advice import advise_target
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_trainings import TARGETS
+from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
 from keras_dp.tuning.best_of import Scored, best_of, uniform
 from keras_dp.tuning.priors import Prior, checked_space, drawn, values_of
 from keras_dp.tuning.private_score import PrivateScore
@@ -237,7 +238,7 @@ class PrivateSearch:
         if delta is None:
             delta = default_delta(given.units_of(header.rows_per_unit))
         self.target = PrivacyTarget(target_epsilon, delta)
-        advise_target(target_epsilon)
+        judge(TARGETS, target_epsilon)
         held = HeldRounds.of(self._ledger)
         lengths = values_of(self._space, "epochs", epochs)
         _check_epochs(lengths)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training.advice.out_of_range import check_in_range
+from keras_dp.training.data.in_range import check_in_range
 from keras_dp.tuning.private_score import PrivateScore
 from keras_dp.tuning.trials import Trials
 

@@ -70,17 +70,6 @@ class TestStepsOfTheUser:
         assert (private.predict(X, verbose=0) >= 0).all()
         assert (private.model(X) < 0).numpy().any()
 
-    def test_a_test_step_that_is_not_run_is_named(self, caplog) -> None:
-        class Tests(keras.Sequential):
-            def test_step(self, data):
-                return {"loss": 0.0}
-
-        compiled("private", Tests([keras.Input((5,)), layers.Dense(1)]))
-        compiled("private", one_output())
-
-        (record,) = [x for x in caplog.records if "test_step" in x.message]
-        assert "of class Tests is not run" in record.message
-
 
 class TestLogs:
     """Their names, their order and their values are those of Keras."""

@@ -15,7 +15,8 @@ from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers.inner_optimizer import already_summed
 from keras_dp.optimizers.private_round import PrivateRound
-from keras_dp.training.advice.preconditions import check_no_jit
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_models import COMPILED, Compiling
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import LedgerOfChief, check_worker
@@ -191,12 +192,11 @@ class TestRefusals:
             asked.check_sums({"gradients": [tf.TensorSpec([2])]})
 
     def test_xla_on_several_replicas(self) -> None:
-        with pytest.raises(ValueError, match="`jit_compile` must"):
-            check_no_jit({"jit_compile": True})
+        compiling = Compiling(None, "mse", {"jit_compile": True}, True)
+        (condition,) = COMPILED[-1:]
 
-        options = {"jit_compile": "auto"}
-        check_no_jit(options)
-        assert options["jit_compile"] is False
+        with pytest.raises(ValueError, match="`jit_compile` must"):
+            judge([condition], compiling)
 
     @pytest.mark.parametrize(
         ("kind", "outside", "match"),

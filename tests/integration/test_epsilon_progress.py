@@ -19,8 +19,8 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.reporting import make_report
-from keras_dp.training.advice import epsilon_progress
-from keras_dp.training.advice.epsilon_progress import EpsilonProgress
+from keras_dp.training.callbacks import epsilon_progress
+from keras_dp.training.callbacks.epsilon_progress import EpsilonProgress
 
 DELTA = 1e-5
 STEP = [GaussianSum("gradients", 1.0, 4.0)]

@@ -12,7 +12,7 @@ from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.gradients.records.scaled_records import ScaledRecords
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training.advice.preconditions import resolved_loss_scale
+from keras_dp.training.step.step_parts import resolved_loss_scale
 
 FEATURES, CLASSES, RECORDS = 8, 3, 600
 

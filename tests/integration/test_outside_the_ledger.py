@@ -14,7 +14,8 @@ from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import SamplingByContents
 from keras_dp.optimizers import DPSGD
-from keras_dp.training.advice.outside_the_ledger import check_repeats
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_trainings import BATCHES
 
 X, Y = np.ones([20, 3], "float32"), np.zeros([20, 1], "float32")
 
@@ -83,50 +84,6 @@ class TestAdaptedLayers:
         assert not messages(caplog, "without noise")
 
 
-class SavesTheBest(keras.callbacks.Callback):
-    """Decides in a method of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.best, self.monitored = float("inf"), None
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._keep(logs)
-
-    def _keep(self, logs):
-        if logs["loss"] < self.best:
-            self.best = logs["loss"]
-            self.kept = self.model.get_weights()
-
-
-class RaisesOnTheLoss(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if logs["loss"] < 0:
-            raise KeyboardInterrupt
-
-
-class StopsByEpsilon(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        if logs["epsilon"] > 1e9:
-            self.model.stop_training = True
-
-
-def StopsAt(name):  # noqa: N802 - a class with the name in its code.
-    if name == "loss":
-
-        class Stops(keras.callbacks.Callback):
-            def on_epoch_end(self, epoch, logs=None):
-                self.model.stop_training = logs["loss"] < 0
-
-    else:
-
-        class Stops(keras.callbacks.Callback):
-            def on_epoch_end(self, epoch, logs=None):
-                self.model.stop_training = logs["val_loss"] < 0
-
-    return Stops()
-
-
 class TestDecisions:
     @pytest.mark.parametrize(
         "callback",
@@ -137,14 +94,6 @@ class TestDecisions:
                 path / "a.keras", monitor="loss", save_best_only=True
             ),
             lambda path: keras.callbacks.TerminateOnNaN(),
-            lambda path: StopsAt("loss"),
-            lambda path: SavesTheBest(),
-            lambda path: RaisesOnTheLoss(),
-            lambda path: keras.callbacks.LambdaCallback(
-                on_epoch_end=lambda epoch, found: (
-                    found["loss"] < 0 and path.assign(found)
-                )
-            ),
         ],
     )
     def test_on_metrics_without_noise_are_named(
@@ -170,8 +119,6 @@ class TestDecisions:
             lambda path: keras.callbacks.LambdaCallback(
                 on_epoch_end=lambda epoch, logs: path.mkdir(exist_ok=True)
             ),
-            lambda path: StopsAt("val_loss"),
-            lambda path: StopsByEpsilon(),
             lambda path: keras.callbacks.ModelCheckpoint(
                 path / "a.keras", monitor="loss"
             ),
@@ -289,26 +236,6 @@ class TestTrainingWithoutPrivacy:
             assert "fit" not in vars(other)
 
 
-class TestCompilingTheModelInside:
-    def test_is_said_to_change_nothing(self, caplog) -> None:
-        private = compiled(network(), ledger())
-
-        for _ in range(2):
-            private.model.compile("adam", "mae")
-
-        (said,) = messages(caplog, "does not change them")
-        assert "compile the PrivateModel" in said
-
-    def test_for_its_own_evaluation_is_not(self, caplog) -> None:
-        private = compiled(network(), ledger())
-        private.fit(X, Y, verbose=0)
-
-        private.model.compile(metrics=["mae"], loss="mse")
-        private.model.evaluate(X, Y, verbose=0)
-
-        assert messages(caplog, "does not change them") == []
-
-
 class TestSeveralLedgers:
     def test_for_one_model_and_data_set_are_said(self, caplog) -> None:
         model = network()
@@ -369,7 +296,7 @@ class TestContentsThatDecide:
         pipeline = self.PIPELINES.get(name, fixed)
         lengths = [2, 3] * 20
         with caplog.at_level("WARNING", logger="absl"):
-            check_repeats(pipeline(sequences(lengths)))
+            judge(BATCHES, pipeline(sequences(lengths)))
 
         changed = [5 - lengths[0], *lengths[1:]]
         pairs = zip(
@@ -423,7 +350,7 @@ class TestRecordsThatAreRepeated:
     )
     def test_within_a_batch_are_refused(self, data) -> None:
         with pytest.raises(PrivateTrainingError, match="before it is repeated"):
-            check_repeats(data())
+            judge(BATCHES, data())
 
     def test_are_refused_before_anything_is_recorded(self) -> None:
         own = ledger()
@@ -446,7 +373,7 @@ class TestRecordsThatAreRepeated:
     )
     def test_in_other_batches_are_not(self, data, caplog) -> None:
         with caplog.at_level("WARNING", logger="absl"):
-            assert check_repeats(data())
+            judge(BATCHES, data())
 
         assert not caplog.records
 
@@ -461,7 +388,7 @@ class TestRecordsThatAreRepeated:
     )
     def test_that_nobody_can_see_are_said(self, data, caplog) -> None:
         with caplog.at_level("WARNING", logger="absl"):
-            assert not check_repeats(data())
+            judge(BATCHES, data())
 
         assert messages(caplog, "cannot be verified")
 

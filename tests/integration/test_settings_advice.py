@@ -1,4 +1,6 @@
-"""Settings that are seldom meant are warned of once, in words."""
+"""Settings that lose accuracy, or privacy, are warned of once, in words."""
+
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 import keras_dp
 from keras_dp.sampling import FixedMicrobatches, RandomMicrobatches
 from keras_dp.spending.epsilon_limit import default_delta
-from keras_dp.training.advice.settings_advice import advise_delta, advise_target
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_trainings import PREPARED, TARGETS
 
 
 def training(
@@ -15,7 +18,7 @@ def training(
     *,
     size=1000,
     probability=0.2,
-    fits=1,
+    fits=2,
     weight=None,
     microbatches=None,
     **options,
@@ -51,86 +54,56 @@ def average(noise_multiplier=1.0, denominator=200):
     )
 
 
+def inner():
+    return keras_dp.dp_queries.KSDenoisedQuery(average(denominator=20))
+
+
+WEIGHTS = "Examples have weights"
+FAR = "`class_weight` has weights far from 1"
+NOT_FINITE = "The loss that is shown is not finite"
+# The denominator counts microbatches, of four records each.
+BY_FOUR = {"size": 4000, "fits": 1}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("query", "options", "words"),
     [
-        (average(0.0), {}, "has no noise: epsilon is infinite"),
-        (average(0.2), {}, "is only 0.2 times its clip"),
-        (average(denominator=100), {}, "The denominator is 100, where samples"),
-        (average(denominator=20), {"probability": 0.02}, "noise hides"),
-        (average(), {"delta": 0.001}, "is at least 1/N for 1000 records"),
+        (average(), {}, ()),
+        (average(0.0), {}, ("has no noise: epsilon is infinite",)),
+        (average(0.2), {}, ("is only 0.2 times its clip",)),
+        (
+            average(denominator=100),
+            {},
+            ("The denominator is 100, where samples",),
+        ),
+        (inner(), {}, ("The denominator is 20, where samples have 200",)),
+        (average(denominator=20), {"probability": 0.02}, ("noise hides",)),
+        (average(), {"delta": 0.001}, ("is at least 1/N for 1000 records",)),
+        # Weights of examples are not looked at; the loss is no secret.
+        (average(), {"weight": 1e-4}, (WEIGHTS,)),
+        (average(), {"weight": 1.5}, (WEIGHTS,)),
+        (average(), {"weight": np.nan}, (WEIGHTS, NOT_FINITE)),
+        (average(), {"class_weight": {0: 1e-4}}, (FAR,)),
+        (average(), {"class_weight": {0: 1.5}}, ()),
+        *(
+            (average(denominator=denominator), options, words)
+            for kind in (RandomMicrobatches, FixedMicrobatches)
+            for options in [{**BY_FOUR, "microbatches": kind(4)}]
+            for denominator, words in (
+                (200, ()),
+                (800, ("The denominator is 800, where samples have 200",)),
+            )
+        ),
     ],
-    ids=["no noise", "little noise", "denominator", "small sample", "delta"],
 )
-def test_each_is_warned_of(query, options, words, caplog) -> None:
+def test_each_is_warned_of_once(query, options, words, caplog) -> None:
     training(query, **options)
 
-    assert sum(words in record.message for record in caplog.records) == 1
-
-
-@pytest.mark.parametrize(("delta", "warned"), [(0.0049, False), (0.0051, True)])
-def test_delta_is_compared_with_the_number_of_units(
-    delta, warned, caplog
-) -> None:
-    """1,000 records, of which one unit has at most 5."""
-    advise_delta(delta, 1000, 5)
-
-    said = "at least 1/N for 200 units of 5 records each" in caplog.text
-    assert said == warned
-
-
-@pytest.mark.parametrize("weight", [1e-4, 1.5, np.nan])
-def test_weights_are_warned_of_without_a_look(weight, caplog) -> None:
-    training(average(), weight=weight, fits=2)
-
-    assert caplog.text.count("Examples have weights") == 1
-    said = caplog.text.count("The loss that is shown is not finite")
-    assert said == np.isnan(weight)  # The loss is no secret.
-
-
-@pytest.mark.parametrize("weight", [1e-4, 1.5])
-def test_class_weights_far_from_one_are_warned_of(weight, caplog) -> None:
-    training(average(), class_weight={0: weight})
-
-    assert ("weights far from 1" in caplog.text) == (weight == 1e-4)
-    assert "Examples have weights" not in caplog.text
-
-
-@pytest.mark.parametrize("kind", [RandomMicrobatches, FixedMicrobatches])
-def test_denominators_count_microbatches(kind, caplog) -> None:
-    options = {"size": 4000, "microbatches": kind(4)}
-
-    training(average(denominator=200), **options)
-    assert "The denominator" not in caplog.text
-
-    training(average(denominator=800), **options)
-    assert "The denominator is 800, where samples have 200" in caplog.text
-
-
-def test_inner_denominators_are_found(caplog) -> None:
-    nested = keras_dp.dp_queries.KSDenoisedQuery(average(denominator=20))
-
-    training(nested)
-
-    assert "The denominator is 20, where samples have 200" in caplog.text
-
-
-@pytest.mark.full
-def test_they_are_warned_of_once(caplog) -> None:
-    training(average(0.2), fits=3)
-
-    assert caplog.text.count("times its clip") == 1
-
-
-@pytest.mark.full
-def test_good_settings_are_not_warned_of(caplog) -> None:
-    """But of metrics, which are not private."""
-    training(average())
-
-    messages = [record.message for record in caplog.records]
-    assert len(messages) == 1
-    assert "metrics" in messages[0]
+    said = [x.message for x in caplog.records if x.name == "absl"]
+    assert len(said) == 1 + len(words)  # And that metrics are not private.
+    for each in ("metrics shown", *words):
+        assert sum(each in message for message in said) == 1
 
 
 @pytest.mark.parametrize(
@@ -142,14 +115,35 @@ def test_good_settings_are_not_warned_of(caplog) -> None:
     ],
 )
 def test_a_target_that_nobody_means(epsilon, words, caplog) -> None:
-    advise_target(epsilon)
+    judge(TARGETS, epsilon)
 
     assert bool(caplog.text) == bool(words)
     assert words in caplog.text
 
 
-@pytest.mark.parametrize(("records", "warned"), [(300, True), (3000, False)])
-def test_the_delta_of_few_records_is_large(records, warned, caplog) -> None:
-    advise_delta(default_delta(records), records)
+@pytest.mark.parametrize(
+    ("delta", "records", "rows_per_unit", "words"),
+    [
+        # 1,000 records, of which one unit has at most 5.
+        (0.0049, 1000, 5, "is large"),
+        (0.0051, 1000, 5, "at least 1/N for 200 units of 5 records each"),
+        (default_delta(300), 300, 1, "is large"),
+        (default_delta(3000), 3000, 1, ""),
+        (0.5, None, 1, ""),
+    ],
+)
+def test_delta_is_compared_with_the_number_of_units(
+    delta, records, rows_per_unit, words, caplog
+) -> None:
+    ready = SimpleNamespace(
+        delta=delta,
+        adapter=SimpleNamespace(population_size=records),
+        ledger=SimpleNamespace(
+            header=SimpleNamespace(rows_per_unit=rows_per_unit)
+        ),
+    )
 
-    assert ("is large" in caplog.text) == warned
+    judge(PREPARED[-2:], ready)
+
+    assert bool(caplog.text) == bool(words)
+    assert words in caplog.text

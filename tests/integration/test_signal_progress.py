@@ -14,7 +14,7 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
 )
 from keras_dp.optimizers.answer_sizes import Sizes
-from keras_dp.training.advice.signal_progress import (
+from keras_dp.training.callbacks.signal_progress import (
     LayerSignal,
     advice_on_layers,
     layer_signals,

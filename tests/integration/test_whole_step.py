@@ -13,7 +13,8 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import GradientEngine
 from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training.advice.preconditions import check_created_in
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_models import REPLICATED
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 Y = X[:, :1].copy()
@@ -133,7 +134,7 @@ def test_seeds_made_outside_of_the_scope_of_replicas_are_refused() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 
     with pytest.raises(PrivateTrainingError, match="in the scope of"):
-        check_created_in(strategy, _built_outside())
+        judge(REPLICATED, _built_outside(), strategy)
 
 
 def test_separable_convolutions_in_half_precision() -> None:

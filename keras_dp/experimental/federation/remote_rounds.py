@@ -22,13 +22,9 @@ from keras_dp.sampling import random_words
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.spending.recording import RoundRecorder, recording_with
 from keras_dp.spending.run import RunDetails
-from keras_dp.training.advice.outside_the_ledger import (
-    warn_of_missing_rounds,
-)
-from keras_dp.training.advice.preconditions import (
-    check_trained,
-)
-from keras_dp.training.advice.said import Said
+from keras_dp.training.advice.condition import Said, judge
+from keras_dp.training.advice.of_models import BUILT
+from keras_dp.training.advice.of_trainings import RESTORED
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.preparation import prepare
@@ -99,7 +95,7 @@ class RemoteRounds:
         check_compiled(federated, "fit")
         model = federated.model
         _check_built(model.built, Replicas(federated.distribute_strategy))
-        check_trained(model)
+        judge(BUILT, model)
         federated.build_optimizer()
         parts = federated.step_parts()
         ready = prepare(
@@ -121,7 +117,7 @@ class RemoteRounds:
                 "it with PrivacyLedger.open."
             )
         optimizer = parts.optimizer
-        warn_of_missing_rounds(optimizer, ready.said)
+        judge(RESTORED, optimizer, said=ready.said)
         self.federated = federated
         self.sampling_probability = float(sampling_probability)
         self._rounds, self._rounds_run = rounds, 0

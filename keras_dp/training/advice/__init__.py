@@ -1,1 +1,1 @@
-"""Refusals before the first round, progress, and advice."""
+"""Refusals before the first round, and warnings, as tables of conditions."""

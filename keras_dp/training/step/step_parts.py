@@ -1,16 +1,52 @@
 """The parts of a training step, which are fixed once the model is built."""
 
 import dataclasses
+import math
 from typing import Any
 
 import keras
 
+from keras_dp import _check
+from keras_dp.keras_internals import layers_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.side_queries import SideQueries
 from keras_dp.training.step.local_updates import LocalTraining
+
+# The gradient of a cross-entropy with respect to a logit is at most 1. With
+# this scale it can grow by a factor of 2^6 on its way back before float16
+# overflows, and it can shrink by 2^10 more before it underflows.
+_LOSS_SCALE = 2.0**10
+_LARGEST_LOSS_SCALE = 2.0**15  # The largest power of two in float16.
+
+
+def resolved_loss_scale(given: float | None, model: keras.Model) -> float:
+    """Returns the loss scale.
+
+    Args:
+        given: The argument `loss_scale` of `compile`. By default it is 1024 if
+            a layer computes in float16, else 1.
+        model: The user's model.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is not a power of two from 1 to 32768.
+    """
+    if given is None:
+        layers = layers_of(model)
+        half = any(layer.compute_dtype == "float16" for layer in layers)
+        return _LOSS_SCALE if half else 1.0
+    _check.finite_positive(loss_scale=given)
+    if math.frexp(given)[0] != 0.5 or not 1 <= given <= _LARGEST_LOSS_SCALE:
+        raise ValueError(
+            "`loss_scale` must be a power of two from 1 to "
+            f"{_LARGEST_LOSS_SCALE:g}, so that float32 divides by it without "
+            f"rounding. Received: loss_scale={given!r}. Pass 1024, or leave it "
+            "out."
+        )
+    return float(given)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

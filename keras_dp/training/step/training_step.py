@@ -17,10 +17,8 @@ from keras_dp.keras_internals import (
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import Event
-from keras_dp.training.advice.preconditions import (
-    check_compiles,
-    check_created_in,
-)
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_models import COMPILED_BY_XLA, REPLICATED
 from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.metrics.example_metrics import set_masks
 from keras_dp.training.step.batch_computation import BatchComputation, BatchKind
@@ -69,7 +67,7 @@ class TrainingStep:
         replicas = parts.options.replicas
         if replicas.are_many:
             parts.round.check_sums(self._computation.templates)
-            check_created_in(replicas.strategy, optimizer)
+            judge(REPLICATED, optimizer, replicas.strategy)
         else:
             self._computation.trace_release()
 
@@ -151,7 +149,7 @@ class TrainingStep:
             if not kind.is_whole:
                 self._release(planned)
             if kind in self._compiled_cores:
-                check_compiles(self._compiled_cores[kind], arguments)
+                judge(COMPILED_BY_XLA, self._compiled_cores[kind], arguments)
 
     def run(
         self,

@@ -80,6 +80,25 @@ def check_in_range(error: tf.errors.InvalidArgumentError) -> None:
             raise ValueError(message.format(end=found[1], node=named)) from None
 
 
+def invalid_validation_data(error: Exception) -> ValueError:
+    """Returns what says that the model cannot be evaluated.
+
+    Args:
+        error: The error that one batch raised. An error of TensorFlow may show
+            values, so that its text is left out.
+    """
+    said = str(error)
+    if isinstance(error, tf.errors.OpError):
+        said = (
+            f"{type(error).__name__}: are its values of the kind, and in the "
+            "range, that the model and the loss take?"
+        )
+    return ValueError(
+        "`validation_data` must be data that the model can be evaluated on, "
+        f"like that on which it is trained. No round ran. Received: {said}"
+    )
+
+
 def check_ranges(
     model: keras.Model, compiled_loss: Any, source: Any, y: Any = None
 ) -> None:

@@ -10,7 +10,7 @@ import keras_dp
 from keras_dp.keras_internals import build_from_batch, compiled_loss_of
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import Augmentation
-from keras_dp.training.advice.out_of_range import check_ranges
+from keras_dp.training.data.in_range import check_ranges
 
 RECORDS, CLASSES, IDS = 9000, 3, 7
 # The place of the one record that is out of range: in the last of the parts in

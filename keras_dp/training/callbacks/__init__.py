@@ -1,0 +1,1 @@
+"""The callbacks that `fit` adds to those that it is given."""

@@ -1,0 +1,73 @@
+"""Adds callbacks of private training to those that `fit` is given."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.optimizers.answer_sizes import Sizes
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
+from keras_dp.training.callbacks.averaged_weights import AveragedWeights
+from keras_dp.training.callbacks.epsilon_progress import EpsilonProgress
+from keras_dp.training.callbacks.signal_progress import SignalProgress
+
+
+def fit_callbacks(
+    given: Any,
+    begin: Callable[[int], None],
+    end: Callable[[], None],
+    ledger: PrivacyLedger | LedgerOfChief,
+    delta: float,
+    rounds_left: Callable[[], int | None],
+    optimizer: DPOptimizer,
+    sizes: Callable[[], Sizes | None],
+) -> list[keras.callbacks.Callback]:
+    """Returns the callbacks of `fit`, with what a private training adds.
+
+    First comes a callback that acts at each epoch, then `SignalProgress` and
+    `EpsilonProgress`, so that the others find their numbers in the logs. They
+    find averaged weights in the model, if the optimizer averages.
+
+    Args:
+        given: The argument `callbacks` of `fit`.
+        begin: Is called at the beginning of each epoch, with its number.
+        end: Is called at the end of each epoch, before callbacks of the user.
+        ledger: The ledger that will record the training. Without a
+            `PrivacyLedger`, as on workers other than the chief, no epsilon is
+            shown.
+        delta: The delta of the shown epsilon, in (0, 1).
+        rounds_left: Returns how many more rounds the target and the account
+            leave room for, `None` if neither limits the training.
+        optimizer: The private optimizer.
+        sizes: Returns how large answers and their noise were so far, `None` if
+            it is not known.
+
+    Raises:
+        TypeError: `given` is a `CallbackList`.
+    """
+    own: list[keras.callbacks.Callback] = [
+        keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: begin(epoch),
+            on_epoch_end=lambda epoch, logs: end(),
+        ),
+        SignalProgress(sizes),
+    ]
+    if isinstance(ledger, PrivacyLedger):
+        own.append(EpsilonProgress(ledger, delta, rounds_left))
+    own.append(AveragedWeights(optimizer))
+    # `AveragedWeights` stands in its place, and does not round the weights.
+    swaps = keras.callbacks.SwapEMAWeights
+    return [*own, *(x for x in _listed(given) if not isinstance(x, swaps))]
+
+
+def _listed(given: Any) -> list[keras.callbacks.Callback]:
+    if isinstance(given, keras.callbacks.CallbackList):
+        raise TypeError(
+            "`callbacks` must be a list of callbacks, to which fit adds its "
+            "own. Received: a CallbackList. Pass callbacks.callbacks."
+        )
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
