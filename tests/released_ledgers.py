@@ -15,11 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
-
 import keras_dp
 from keras_dp import accountants, budgets
-from keras_dp.auditing import FairCoins, OneRun, Scores, write_verdict
 from keras_dp.ledger import (
     BandedToeplitz,
     CoordinateBounds,
@@ -138,21 +135,6 @@ def accounts(ledger: PrivacyLedger) -> None:
         run.record(sampling, [NOISY], count=200, charge=charge)
 
 
-def audited(ledger: PrivacyLedger) -> None:
-    """A commitment to canaries, a training, and the verdict on it."""
-    coins = FairCoins(np.arange(64) % 2 == 0, "ab" * 32)
-    fixed = ledger.write_commitment(coins.commitment("cd" * 32, "noise"))
-    with ledger.start_run("training") as run:
-        run.record(FullDataset(), [GaussianSum("sum", 1.0, 4.0)])
-    scores = Scores.from_coins(np.zeros(64), coins.values)
-    write_verdict(
-        ledger,
-        OneRun().epsilon(scores, delta=DELTA),
-        runs=[run.number],
-        opening=coins.opening(fixed.number, "cd" * 32),
-    )
-
-
 def without_noise(ledger: PrivacyLedger) -> None:
     """A release that nothing protects."""
     ledger.record(PoissonSampling(0.5), [NonPrivateSum("sum")])
@@ -169,7 +151,6 @@ KINDS: tuple[Callable[[PrivacyLedger], None], ...] = (
     correlated,
     search,
     accounts,
-    audited,
     without_noise,
 )
 

@@ -1,41 +1,23 @@
 """Tests whether a training is as private as its ledger states.
 
 `check` runs rounds on neighbouring samples and compares them with the ledger.
-Canaries are records that a random coin inserts or leaves out: `FairCoins`. The
-scores of canaries after a training give a lower bound on epsilon.
+Canaries are records that a random coin inserts or leaves out. The scores of
+canaries after a training give a lower bound on epsilon.
 
 Only `check` and `PhantomCanaries` import TensorFlow.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from keras_dp.auditing.claim import p_value_of_claim
-from keras_dp.auditing.coins import FairCoins
-from keras_dp.auditing.estimators.gaussian_model import GaussianModel
-from keras_dp.auditing.estimators.one_run import OneRun
-from keras_dp.auditing.estimators.one_run_fdp import OneRunFDP
-from keras_dp.auditing.lower_bound import Estimator
-from keras_dp.auditing.lower_bound import LowerBound as LowerBound
+from keras_dp.auditing.one_run import LowerBound as LowerBound
+from keras_dp.auditing.one_run import OneRun
 from keras_dp.auditing.scores import Scores
-from keras_dp.auditing.verdicts import judgements as judgements
-from keras_dp.auditing.verdicts import write_verdict
 
 if TYPE_CHECKING:
     from keras_dp.auditing.phantom_canaries import PhantomCanaries
     from keras_dp.auditing.replay import check
 
-__all__ = [
-    "Estimator",
-    "FairCoins",
-    "GaussianModel",
-    "OneRun",
-    "OneRunFDP",
-    "PhantomCanaries",
-    "Scores",
-    "check",
-    "p_value_of_claim",
-    "write_verdict",
-]
+__all__ = ["OneRun", "PhantomCanaries", "Scores", "check"]
 
 
 if not TYPE_CHECKING:

@@ -11,7 +11,6 @@ import tensorflow as tf
 from keras_dp._override import override
 from keras_dp.accountants.arrays import Array
 from keras_dp.dp_queries import (
-    CorrelatedSumQuery,
     DPQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
@@ -171,19 +170,15 @@ class PhantomRound(PrivateRound):
         )
         *gradients, answer = released.gradients
         event = planned[GRADIENTS]
+        *_, noise = query.result_noise(
+            state[GRADIENTS], released.answers[GRADIENTS]
+        )
         phantoms.add_to_scores(
-            tf.cast(answer, tf.float64)
-            / self._noise_of_answer(state, released.answers[GRADIENTS]),
+            tf.cast(answer, tf.float64) / noise.scale,
             event.noise_stddev / event.l2_norm_bound,
         )
         answers = {**released.answers, GRADIENTS: gradients}
         return released._replace(gradients=gradients, answers=answers)
-
-    def _noise_of_answer(self, state: State, answers: Any) -> tf.Tensor:
-        """Returns the stddev of a draw, divided by the denominator."""
-        query = self.queries[GRADIENTS]
-        *_, noise = query.result_noise(state[GRADIENTS], answers)
-        return noise.scale
 
 
 class _Coordinates(GradientRecords):
@@ -240,19 +235,10 @@ def check_query(optimizer: DPOptimizer) -> DPQuery:
     return query
 
 
-def plain_query(query: DPQuery) -> DPQuery:
-    """Returns the query without its denominators."""
-    while isinstance(query, NormalizedQuery):
-        query = query.inner
-    return query
-
-
 def _is_plain(query: DPQuery) -> bool:
     """Returns whether a query adds Gaussian noise to one clipped vector."""
-    query = plain_query(query)
-    if isinstance(query, CorrelatedSumQuery):
-        is_one = query.period == query.rounds
-        return query.noise_multiplier > 0 and query.scales is None and is_one
+    while isinstance(query, NormalizedQuery):
+        query = query.inner
     if type(query) not in (GaussianSumQuery, GaussianAverageQuery):
         return False
     state = query.initial_global_state()

@@ -47,11 +47,6 @@ from keras_dp.ledger.events.trial_laws import (
 )
 from keras_dp.ledger.events.trial_laws import TrialLaw as TrialLaw
 from keras_dp.ledger.privacy_ledger import PrivacyLedger
-from keras_dp.ledger.rows.audits import (
-    Commitment,
-    Verdict,
-)
-from keras_dp.ledger.rows.audits import Opening as Opening
 from keras_dp.ledger.rows.charges import Charge as Charge
 from keras_dp.ledger.rows.contents import AccountRecord as AccountRecord
 from keras_dp.ledger.rows.contents import Stated as Stated
@@ -68,7 +63,6 @@ __all__ = [
     "BandedToeplitz",
     "BinaryTree",
     "BufferedToeplitz",
-    "Commitment",
     "CorrelatedSum",
     "CyclicPoissonSampling",
     "DiscreteGaussianSum",
@@ -100,5 +94,4 @@ __all__ = [
     "TruncatedNegativeBinomial",
     "TruncatedPoissonSampling",
     "UnverifiedSampling",
-    "Verdict",
 ]

@@ -11,8 +11,7 @@ from keras_dp.ledger.places import connections, copies, schema
 from keras_dp.ledger.places.file_handle import FileHandle
 from keras_dp.ledger.places.handle import Handle
 from keras_dp.ledger.places.place import Place, place_of
-from keras_dp.ledger.rows import chain, log
-from keras_dp.ledger.rows.audits import Commitment, Verdict
+from keras_dp.ledger.rows import log
 from keras_dp.ledger.rows.author import this_process
 from keras_dp.ledger.rows.charges import Charge, balances_from_text
 from keras_dp.ledger.rows.contents import (
@@ -299,16 +298,6 @@ class PrivacyLedger(Recorder):
         """All seals in the order of their writing."""
         return self._stated(Seal.kind)
 
-    @property
-    def commitments(self) -> tuple[Stated[Commitment], ...]:
-        """All commitments to canaries, in the order of their writing."""
-        return self._stated(Commitment.kind)
-
-    @property
-    def verdicts(self) -> tuple[Stated[Verdict], ...]:
-        """All verdicts of audits, in the order of their writing."""
-        return self._stated(Verdict.kind)
-
     def __bool__(self) -> bool:
         """True, also for a ledger without rounds."""
         return True
@@ -475,48 +464,6 @@ class PrivacyLedger(Recorder):
         """
         with self._handle.transaction() as connection:
             number = log.append_statement(connection, Seal(note))
-            return stated(log.row(connection, number))
-
-    def write_commitment(self, commitment: Commitment) -> Stated[Commitment]:
-        """Writes a commitment, before the training that it is about.
-
-        A commitment fixes which canaries the training will see, and hides it.
-        `auditing.FairCoins` makes commitments.
-
-        Args:
-            commitment: The hash; a later verdict reveals what was hashed.
-
-        Raises:
-            LedgerWriteError: The commitment was not written.
-        """
-        with self._handle.transaction() as connection:
-            number = log.append_statement(connection, commitment)
-            return stated(log.row(connection, number))
-
-    def write_verdict(self, verdict: Verdict) -> Stated[Verdict]:
-        """Writes the result of an audit, which costs no privacy.
-
-        `auditing.write_verdict` makes a verdict from a lower bound, and writes
-        it.
-
-        Args:
-            verdict: The result. It names a seal of this ledger.
-
-        Raises:
-            LedgerWriteError: The verdict was not written.
-            ValueError: The ledger lacks the seal, a run or the commitment that
-                the verdict names; or the verdict does not open this commitment;
-                or the commitment was written after the training began.
-        """
-        with self._handle.transaction() as connection:
-            reason = chain.why_unfit(verdict, log.rows(connection))
-            if reason:
-                raise ValueError(
-                    "`verdict` must name rows that the ledger has. "
-                    f"Received: {verdict!r}, but {reason}. Nothing was "
-                    "written. Make the verdict anew for a seal of this ledger."
-                )
-            number = log.append_statement(connection, verdict)
             return stated(log.row(connection, number))
 
     def until(self, row: int) -> Self:

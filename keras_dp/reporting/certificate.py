@@ -27,14 +27,12 @@ from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     check_neighbours,
 )
-from keras_dp.auditing.verdicts import judgements
 from keras_dp.budgets import guarantee
 from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import Header, PrivacyLedger
 from keras_dp.ledger.rows.canonical import canonical, decoded
 from keras_dp.ledger.rows.row import LARGEST_COUNT
 from keras_dp.planning.calibration import check_target_delta
-from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.wording import (
     counted,
     finite_precision,
@@ -71,13 +69,6 @@ class Certificate:
         neighbours: The adjacency relation; `None` if all rounds support no
             common one.
         theorem: A phrase that says why the guarantee holds.
-        audits: The number of verdicts of audits up to the seal.
-        contradictions: The number of verdicts that contradict the ledger.
-        audited_epsilon: The largest lower bound of the verdicts; 0 without
-            verdicts.
-        audited_delta: The delta of this lower bound; 0 without verdicts.
-        audited_confidence: The confidence of this lower bound, in (0, 1); 0
-            without verdicts.
         issued: When the seal was written, in seconds since 1970 (UTC).
         version: The version of keras_dp that made the certificate.
         public_key: The Ed25519 public key of the signer, in hex; empty without
@@ -98,11 +89,6 @@ class Certificate:
     delta: float
     neighbours: Neighbours | None
     theorem: str
-    audits: int
-    contradictions: int
-    audited_epsilon: float
-    audited_delta: float
-    audited_confidence: float
     issued: int
     version: str = __version__
     public_key: str = ""
@@ -214,7 +200,7 @@ class Certificate:
         Raises:
             LedgerIntegrityError: It is another ledger, or a row up to the seal
                 was changed. Or the certificate states another number of rounds
-                or runs, other audits, another adjacency relation, or a smaller
+                or runs, another adjacency relation, or a smaller
                 epsilon than the rows up to the seal give.
         """
         ledger.verify()
@@ -241,11 +227,6 @@ class Certificate:
                 f"the precision of {again.proven_rounds} rounds is proven, not "
                 f"of {self.proven_rounds}"
             )
-        if self._audits != again._audits:
-            raise _differs(
-                f"the certificate says {self._audits.sentence!r} and the "
-                f"ledger {again._audits.sentence!r}"
-            )
         if self.neighbours != again.neighbours:
             raise _differs(
                 f"its adjacency relation was {again.neighbours!r}, not "
@@ -262,7 +243,7 @@ class Certificate:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The guarantee, its theorem, the rounds it covers, and the audits."""
+        """The guarantee, its theorem, and the rounds it covers."""
         header = Header.from_text(self.header)
         relation = "no adjacency relation is supported by all rounds"
         if self.neighbours is not None:
@@ -282,7 +263,6 @@ class Certificate:
             f"{moment(self.issued)} UTC.",
             finite_precision(self.rounds, self.proven_rounds),
             *self._elsewhere,
-            self._audits.sentence,
         )
 
     @property
@@ -290,16 +270,6 @@ class Certificate:
         if not self.libraries:
             return ()
         return (not_checked("Rounds", self.libraries),)
-
-    @property
-    def _audits(self) -> AuditSummary:
-        return AuditSummary(
-            self.audits,
-            self.contradictions,
-            self.audited_epsilon,
-            self.audited_delta,
-            self.audited_confidence,
-        )
 
     def _content(self) -> dict[str, Any]:
         content = dataclasses.asdict(self)
@@ -390,7 +360,6 @@ def _certificate(
     (seal,) = (each for each in ledger.seals if each.number == row)
     sealed = ledger.until(row)
     found = guarantee(sealed, delta=delta, neighbours=neighbours)
-    audits = AuditSummary.of(judgements(sealed))
     return Certificate(
         header=ledger.header.as_text(),
         seal_row=seal.number,
@@ -401,11 +370,6 @@ def _certificate(
         delta=float(delta),
         neighbours=found.claim.neighbours,
         theorem=found.theorem,
-        audits=audits.verdicts,
-        contradictions=audits.contradictions,
-        audited_epsilon=audits.epsilon,
-        audited_delta=audits.delta,
-        audited_confidence=audits.confidence,
         issued=seal.time,
         libraries=libraries_of(sealed.runs),
         proven_rounds=proven_rounds(sealed.rounds),

@@ -8,7 +8,6 @@ Exit codes:
 - 3: the file is not a ledger that can be read or written: it is missing,
   foreign, corrupt or newer.
 - 4: the rows contradict each other, or it is not the ledger that was meant.
-- 5: an audit contradicts the ledger. The answer is given, and says so.
 
 Messages about failures go to the standard error stream, as one line.
 """
@@ -42,7 +41,7 @@ from keras_dp.reporting.commands import (
 )
 from keras_dp.reporting.wording import on_one_line
 
-OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT, CONTRADICTED = range(6)
+OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = range(5)
 
 _LONGEST_MESSAGE = 2000
 
@@ -88,7 +87,7 @@ def _without_collection() -> Iterator[None]:
 
 def _answered(options: argparse.Namespace) -> int:
     try:
-        text, warnings = _COMMANDS[options.command].answer(options)
+        text = _COMMANDS[options.command].answer(options)
     except LedgerIntegrityError as error:
         return _fail(INCONSISTENT, error)
     except FileNotFoundError as error:
@@ -106,10 +105,7 @@ def _answered(options: argparse.Namespace) -> int:
         return _fail(USAGE, error)
     except OutputError as error:
         return _fail(UNWRITTEN, error)
-    code = _answer(text)
-    if warnings and code == OK:
-        return _fail(CONTRADICTED, " ".join(warnings))
-    return code
+    return _answer(text)
 
 
 def _answer(text: str) -> int:
@@ -147,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         "plans trainings.",
         epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
         "usage, 3 not a readable ledger, 4 the ledger contradicts itself or "
-        "is not the one that was meant, 5 an audit contradicts the ledger.",
+        "is not the one that was meant.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -9,7 +9,6 @@ import numpy as np
 
 from keras_dp._version import __version__
 from keras_dp.accountants.claim import rounded_up
-from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.report import BEFORE, Details, Report
 from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import counted, libraries_of, on_one_line
@@ -83,7 +82,6 @@ def model_card(report: Report) -> str:
             *_front_matter(report, details),
             *_privacy(report, details),
             *_training(report),
-            *_audits(report),
             *_questions(report),
         ]
     )
@@ -120,9 +118,6 @@ def _front_matter(report: Report, details: Details) -> Iterator[str]:
 
 def _privacy(report: Report, details: Details) -> Iterator[str]:
     yield from ("", "# Model card", "")
-    if report.contradictions:
-        for each in report.contradictions:
-            yield from (f"> **{_text(each)}**", "")
     yield from (f"> {_text(report.plain_words)}", "")
     yield "Each line says what it rests on:"
     yield ""
@@ -160,8 +155,6 @@ def _privacy(report: Report, details: Details) -> Iterator[str]:
 def _training(report: Report) -> Iterator[str]:
     yield from ("", "## Training", "")
     for title, table in report.tables().items():
-        if title.startswith("Audits"):
-            continue
         if table.titles[-1] == "by":  # Names of people and machines.
             table = table._replace(
                 titles=table.titles[:-1],
@@ -181,15 +174,6 @@ def _training(report: Report) -> Iterator[str]:
     if versions:
         yield from ("### Versions", "", f"From: *{_RECORD}*.", "")
         yield from _table(Table(("library", "in the runs"), versions))
-
-
-def _audits(report: Report) -> Iterator[str]:
-    summary = AuditSummary.of(report.audits).sentence
-    source = f"*{_RECORD}*, certified epsilon *{_COMPUTED}*"
-    yield from ("", "## Audits", "", f"{_text(summary)} From: {source}.")
-    for title, table in report.tables().items():
-        if title.startswith("Audits"):
-            yield from ("", *_table(table))
 
 
 def _questions(report: Report) -> Iterator[str]:

@@ -11,7 +11,6 @@ from keras_dp.accountants import Accountant, available_accountants
 from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.replay import Replay
-from keras_dp.auditing.verdicts import Judgement, judgements
 from keras_dp.budgets import Guarantee, guarantee
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
@@ -104,7 +103,6 @@ class Report:
         runs: All runs, each with its epsilon and the running total.
         accounts: All accounts, each with the part that is left.
         seals: All seals, in the order of their writing.
-        audits: All verdicts, each with the epsilon that the ledger certifies.
         cautions: Sentences that say what the numbers assume or leave open.
         versions: The versions of libraries in all runs, by the library's name.
         units: The number of units that the guarantee and the costs protect
@@ -127,7 +125,6 @@ class Report:
     runs: tuple[RunCost, ...]
     accounts: tuple[AccountState, ...]
     seals: tuple[Stated[Seal], ...]
-    audits: tuple[Judgement, ...]
     cautions: tuple[str, ...]
     versions: Mapping[str, tuple[str, ...]]
     units: int = 1
@@ -160,13 +157,6 @@ class Report:
         A line follows the theorem if the rounds that ran cost less.
         """
         return self.guarantee.sentences(on_one_line(self.unit))
-
-    @property
-    def contradictions(self) -> tuple[str, ...]:
-        """A sentence for each audit that contradicts the ledger."""
-        return tuple(
-            each.warning for each in self.audits if each.is_contradiction
-        )
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -246,7 +236,6 @@ class Report:
                 }
                 for each in self.seals
             ],
-            "audits": [_json_audit(each) for each in self.audits],
             "versions": {name: [*each] for name, each in self.versions.items()},
         }
         if self.details is not None:
@@ -266,9 +255,7 @@ class Report:
             every_accountant: Whether to print the epsilon of each accountant in
                 `costs`, too.
         """
-        lines = [line for each in self.contradictions for line in wrapped(each)]
-        lines += [""] * bool(lines)
-        lines += [*wrapped(self.plain_words), ""]
+        lines = [*wrapped(self.plain_words), ""]
         lines += [line for each in self.sentences for line in wrapped(each)]
         lines += ["", *(x for each in self.summary for x in wrapped(each))]
         titled = self.tables()
@@ -298,9 +285,6 @@ class Report:
                 self.accounts
             ),
             "Seals, before which no row changes": tables.seal_table(self.seals),
-            "Audits, beside what is certified of the same": tables.audit_table(
-                self.audits
-            ),
         }
         if any(each.run.number for each in self.runs):
             title = "Runs, epsilon alone and of all so far"
@@ -430,7 +414,6 @@ def make_report(
         runs=run_costs(replay, **question),
         accounts=account_states(ledger),
         seals=ledger.seals,
-        audits=judgements(ledger),
         cautions=cautions(ledger.header, replay.runs, replay.rounds, found),
         versions=_versions(replay.runs),
         units=int(units),
@@ -477,16 +460,6 @@ def _json_claim(found: Claim) -> dict[str, Any]:
     return {
         **dataclasses.asdict(found),
         "epsilon": json_number(found.epsilon),
-    }
-
-
-def _json_audit(audit: Judgement) -> dict[str, Any]:
-    return {
-        "row": audit.record.number,
-        "time": audit.record.time,
-        **dataclasses.asdict(audit.record.statement),
-        "certified_epsilon": json_number(audit.certified.epsilon),
-        "is_contradiction": audit.is_contradiction,
     }
 
 

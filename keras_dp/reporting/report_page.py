@@ -73,9 +73,6 @@ def certificate_page(certificate: Certificate) -> str:
 
 
 def _sections(report: Report, details: Details) -> Iterator[str]:
-    if report.contradictions:
-        warnings = paragraphs_of(report.contradictions)
-        yield f'<div class="cautions">{warnings}</div>'
     yield paragraphs_of(report.summary)
     claim = paragraphs_of((report.plain_words, *report.sentences))
     yield f'<div class="claim">{claim}</div>'

@@ -1,11 +1,10 @@
-"""Tables of runs, accounts, seals, audits and rounds, for text and pages."""
+"""Tables of runs, accounts, seals and rounds, for text and pages."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from keras_dp.accountants.claim import shown_epsilon
-from keras_dp.auditing.verdicts import Judgement
 from keras_dp.ledger import (
     CountedRound,
     CyclicPoissonSampling,
@@ -160,22 +159,6 @@ def seal_table(seals: Sequence[Stated[Seal]]) -> Table:
         short=2,
         numbers=(0,),
     )
-
-
-def audit_table(audits: Sequence[Judgement]) -> Table:
-    """Returns what each audit found, with its assumptions."""
-    rows = []
-    for audit in audits:
-        verdict = audit.record.statement
-        rows.append(
-            (
-                on_one_line(f"{audit.sentence} ({verdict.statistic})"),
-                "\n".join(
-                    f"if {on_one_line(each)}" for each in verdict.assumptions
-                ),
-            )
-        )
-    return Table(("found", "what it takes for granted"), tuple(rows))
 
 
 def round_table(rounds: Sequence[CountedRound]) -> Table:

@@ -372,9 +372,7 @@ def test_explain_prints_the_explanation(ledger_file, capsys) -> None:
     with PrivacyLedger.open(ledger_file, mode="r") as ledger:
         expected = explain(ledger, delta=1e-5, units=2)
     assert (code, err) == (0, "")
-    text, audits = out.rsplit("Audits: ", 1)
-    assert text.rstrip() == expected.as_text().rstrip()
-    assert audits == "none. Nothing tested what this ledger says.\n"
+    assert out.rstrip() == expected.as_text().rstrip()
 
 
 @pytest.mark.parametrize("rows", [1, 5])

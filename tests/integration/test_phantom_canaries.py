@@ -12,9 +12,9 @@ import keras_dp
 from keras_dp import dp_queries
 from keras_dp.auditing import PhantomCanaries
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.ledger import BandedToeplitz, BufferedToeplitz
-from keras_dp.noise import grid, seeds
-from keras_dp.sampling import CyclicPoissonBatches, FixedSizeBatches
+from keras_dp.ledger import BinaryTree
+from keras_dp.noise import seeds
+from keras_dp.sampling import FixedSizeBatches
 from tests.audited import X, Y, average, dense, samples
 
 
@@ -82,7 +82,7 @@ def test_canaries_that_nobody_drew_are_not_found(monkeypatch):
     monkeypatch.setattr(
         PhantomCanaries,
         "_draws",
-        lambda self, classes, probability, most: itertools.repeat(
+        lambda self, probability, most: itertools.repeat(
             np.full(most, -1, np.int32)
         ),
     )
@@ -149,6 +149,16 @@ def test_the_next_fit_is_without_canaries():
             dp_queries.DiscretizedSumQuery(0.1, 1.0, noise_multiplier=1.0), 20
         ),
         lambda: average(noise_multiplier=0.0),
+        lambda: dp_queries.NormalizedQuery(
+            dp_queries.CorrelatedSumQuery(
+                BinaryTree(),
+                1.0,
+                1.0,
+                24,
+                [tf.TensorSpec(v.shape) for v in dense().trainable_variables],
+            ),
+            20,
+        ),
     ],
 )
 def test_queries_that_canaries_cannot_be_in_are_refused(query):
@@ -174,78 +184,3 @@ def test_an_ordinary_model_is_refused():
 def test_scores_before_a_fit_are_refused():
     with pytest.raises(PrivateTrainingError, match="must have run"):
         _ = PhantomCanaries(10).scores
-
-
-RETURNS = BandedToeplitz((1.0, 0.8, 0.4))
-
-
-def correlated(strategy=RETURNS, noise_multiplier=1.0, rounds=24):
-    specs = [tf.TensorSpec(v.shape) for v in dense().trainable_variables]
-    return dp_queries.NormalizedQuery(
-        dp_queries.CorrelatedSumQuery(
-            strategy, 1.0, noise_multiplier, rounds, specs
-        ),
-        20,
-    )
-
-
-def in_classes(classes=4, probability=0.5):
-    return CyclicPoissonBatches(
-        (X, Y), classes=classes, sampling_probability=probability
-    )
-
-
-LONG = BufferedToeplitz((0.9,), (0.8,))
-
-
-def is_calibrated(canaries):
-    """Returns whether a likelihood ratio has the mean 1 under its own null."""
-    ins, outs = canaries.scores.inside, canaries.scores.outside
-    return all(
-        abs(ratios.mean() - 1) < 6 * ratios.std() / np.sqrt(len(ratios))
-        for ratios in (np.exp(outs), np.exp(-ins))
-    )
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("strategy", "source"),
-    [(RETURNS, in_classes()), (LONG, in_classes(4, 1.0))],
-    ids=["sampled", "bins"],
-)
-def test_canaries_know_how_noise_is_correlated(strategy, source):
-    canaries = PhantomCanaries(20_000)
-
-    fitted(canaries, query=correlated(strategy, 3.0), source=source, epochs=3)
-
-    assert is_calibrated(canaries)
-    assert advantage(canaries) > 6
-    assert not canaries.write_verdict(delta=1e-5).is_contradiction
-    # Control: as if the noise were independent.
-    canaries._phantoms._strategy = BandedToeplitz((1.0,))
-    assert not is_calibrated(canaries)
-
-
-@pytest.mark.full
-def test_correlated_noise_whose_key_repeats_is_seen(monkeypatch):
-    draws = grid.draws
-    monkeypatch.setattr(
-        grid,
-        "draws",
-        lambda sums, stddev, key: (draws(sums, stddev, key)[0], key),
-    )
-    canaries = PhantomCanaries(10_000)
-
-    fitted(canaries, query=correlated(), source=in_classes(), epochs=3)
-
-    assert not is_calibrated(canaries)
-
-
-def test_queries_of_other_samples_are_refused_under_correlated_noise():
-    for query, source in [
-        (correlated(), in_classes(2)),
-        (correlated(), samples()),
-        (correlated(LONG), in_classes()),
-    ]:
-        with pytest.raises(PrivateTrainingError, match="Use CyclicPoisson"):
-            fitted(PhantomCanaries(10), query=query, source=source)

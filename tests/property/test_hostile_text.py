@@ -15,18 +15,14 @@ import pytest
 
 from keras_dp import budgets
 from keras_dp.ledger import (
-    Commitment,
     FullDataset,
     GaussianSum,
-    Opening,
     PoissonSampling,
     PrivacyLedger,
     Round,
-    Verdict,
 )
 from keras_dp.ledger.places import schema
 from keras_dp.ledger.rows import chain, log
-from keras_dp.ledger.rows.audits import digest_of
 from keras_dp.ledger.rows.canonical import canonical
 from keras_dp.ledger.rows.row import Row, counted
 from keras_dp.reporting import certificate as certificates
@@ -46,8 +42,6 @@ VALUES = [
 def a_ledger() -> dict:
     """Returns the rows and the table `meta` of a ledger."""
     ledger = PrivacyLedger.in_memory(dataset="d", unit="patient")
-    salt, content, coins = "ab" * 32, "cd" * 32, "b400"
-    ledger.write_commitment(Commitment(digest_of(salt, coins, content), 10))
     account = budgets.open_account(
         ledger, "all", budgets.GaussianFilter(3.0, 1e-5)
     )
@@ -57,15 +51,7 @@ def a_ledger() -> dict:
     block = run.reserve(STEP.sampling, STEP.queries, 30, charge=charge)
     block.settle(20)
     run.finish("stopped")
-    seal = ledger.seal("June")
-    opening = Opening(1, salt, coins, content)
-    ledger.write_verdict(
-        Verdict(
-            *("OneRun", "90 of 100 guesses right", 0.1, 1e-5, 0.95),
-            *("add_or_remove_one", 1, ("the coins are fair",), 0.3, (3,)),
-            *(seal.number, seal.hash, opening),
-        )
-    )
+    ledger.seal("June")
     with ledger._handle.reading() as database:
         rows = [list(row) for row in log.rows(database)]
         return {"meta": log.meta(database), "rows": rows}
@@ -125,13 +111,9 @@ def edited_text(text: str, chance: random.Random) -> str:
 def with_new_hashes(content: dict) -> dict:
     """Returns a ledger with the hashes and sums that fit its rows."""
     meta, previous, rows = content["meta"], None, []
-    hashes: dict[str, str] = {}
     for values in content["rows"]:
         row = Row(*values)
-        for old, new in hashes.items():  # A verdict names its seal.
-            row = row._replace(body=row.body.replace(old, new))
         digest = chain.hash_of(chain.hash_before(meta, previous), *row[:-1])
-        hashes[row.hash] = digest
         previous = row._replace(hash=digest)
         rows.append(previous)
     meta["rows"] = str(len(rows))
@@ -192,8 +174,6 @@ def ask_all(capsys, path: Path) -> None:
         ("account", {"parent": 3}),
         ("account", {"terms": {"kind": ["gaussian"]}}),
         ("account", {"terms": {"kind": "gaussian_filter", "epsilon": []}}),
-        ("verdict", {"epsilon": 10**400}),
-        ("verdict", {"epsilon": 1e308}),
     ],
     ids=lambda value: str(value)[:40],
 )

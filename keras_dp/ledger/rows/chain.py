@@ -20,7 +20,6 @@ from keras_dp.errors import (
     LedgerIntegrityError,
 )
 from keras_dp.ledger.rows import statements
-from keras_dp.ledger.rows.audits import Commitment, Verdict
 from keras_dp.ledger.rows.canonical import canonical
 from keras_dp.ledger.rows.charges import (
     Balance,
@@ -100,11 +99,6 @@ def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
         else:
             _check_statement(row)
         _check_run(row, runs)
-        if row.kind == "verdict":
-            verdict = statements.statement_of(Verdict, row.body)
-            reason = why_unfit(verdict, all_rows[: position - 1])
-            if reason:
-                raise contradiction(row.seq, reason)
         previous = row
     total = sum(amount.count for amount in counted(all_rows))
     _check_meta(meta, previous)
@@ -112,40 +106,6 @@ def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
         raise _wrong_end(f"{total} rounds")
     if meta["balances"] != text_from_balances(balances(all_rows)):
         raise _wrong_end("accounts that have spent something else")
-
-
-def why_unfit(verdict: Verdict, before: list[Row]) -> str:
-    """Returns why a verdict does not fit the rows before it, or "".
-
-    Args:
-        verdict: The verdict, which names a seal, runs, and a commitment.
-        before: All rows before the verdict.
-    """
-
-    def kind_of(number: int, most: int) -> str:
-        return before[number - 1].kind if number <= most else ""
-
-    def begins(run: int) -> bool:
-        return kind_of(run, seal) == "run" and before[run - 1].run is None
-
-    seal, opening = verdict.seal_row, verdict.opening
-    if (
-        kind_of(seal, len(before)) != "seal"
-        or before[seal - 1].hash != verdict.seal_hash
-    ):
-        return f"row {seal} is not the seal of which its verdict speaks"
-    if not all(map(begins, verdict.runs)):
-        return "its verdict speaks of a run that did not begin before the seal"
-    if opening is None:
-        return ""
-    if kind_of(opening.row, min((seal, *verdict.runs))) != "commitment":
-        return f"no commitment in row {opening.row} came before the training"
-    commitment = statements.statement_of(
-        Commitment, before[opening.row - 1].body
-    )
-    if not commitment.is_opened_by(opening):
-        return f"it does not open the commitment in row {opening.row}"
-    return ""
 
 
 def balances(all_rows: list[Row]) -> dict[int, Balance]:

@@ -41,7 +41,7 @@ class Stated(NamedTuple, Generic[_Statement]):
         number: The number of its row.
         hash: The hash over this row and all rows before it.
         time: When it was written, in seconds since 1970 (UTC).
-        statement: A `Seal`, `Commitment` or `Verdict`, as it was written.
+        statement: The statement, as it was written.
     """
 
     number: int

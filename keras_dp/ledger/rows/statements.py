@@ -1,4 +1,4 @@
-"""Statements: the rows of a ledger about runs, accounts, seals and audits.
+"""Statements: the rows of a ledger about runs, accounts and seals.
 
 Each statement has a row of its own, which is never folded or changed, and which
 is part of the chain of hashes. The text of the row is canonical JSON. As in
@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
 from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events.rounds import Round
-from keras_dp.ledger.rows.audits import Commitment, Opening, Verdict
 from keras_dp.ledger.rows.author import Author
 from keras_dp.ledger.rows.canonical import (
     UNREADABLE,
@@ -190,16 +189,13 @@ class Seal:
         _check.kind(str, note=self.note)
 
 
-_Kind = TypeVar("_Kind", RunStart, Account, Commitment, Verdict)
-Statement = RunStart | Plan | RunEnd | Account | Seal | Commitment | Verdict
+_Kind = TypeVar("_Kind", RunStart, Account)
+Statement = RunStart | Plan | RunEnd | Account | Seal
 
 _CLASSES: dict[str, type[Any]] = {
-    each.kind: each
-    for each in (RunStart, Plan, RunEnd, Account, Seal, Commitment, Verdict)
+    each.kind: each for each in (RunStart, Plan, RunEnd, Account, Seal)
 }
 KINDS = frozenset(_CLASSES)
-# Ledgers hold verdicts with this name for `Verdict.records`.
-_STORED_RECORDS = "group_size"
 # Their rows belong to no run; only a start may continue one.
 KINDS_WITHOUT_RUN = KINDS - {Plan.kind, RunEnd.kind}
 
@@ -223,8 +219,6 @@ def text_from_statement(statement: Statement) -> str:
             del content["library"]
     if isinstance(statement, Account):
         content["terms"] = parsed(statement.terms)
-    if isinstance(statement, Verdict):
-        content[_STORED_RECORDS] = content.pop("records")
     return canonical(content)
 
 
@@ -296,10 +290,4 @@ def _statement(kind: str, content: Any) -> Statement:
     if kind == "account":
         content["capacities"] = tuple(content["capacities"])
         content["terms"] = canonical(content["terms"])
-    if kind == "verdict":
-        opening = content["opening"]
-        content["opening"] = None if opening is None else Opening(**opening)
-        content["assumptions"] = tuple(content["assumptions"])
-        content["runs"] = tuple(content["runs"])
-        content["records"] = content.pop(_STORED_RECORDS)
     return cast(Statement, _CLASSES[kind](**content))

@@ -13,7 +13,6 @@ from keras_dp.ledger import (
 from keras_dp.planning.calibration import MOST_ROUNDS
 from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import Answer
 from keras_dp.reporting.wording import counted, described, on_one_line, sampled
 
 HELP = "print how many more rounds a privacy target leaves room for"
@@ -24,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "file", "epsilon", "delta", "neighbours", "units")
 
 
-def answer(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> str:
     """Returns how many more rounds like the last one there is room for.
 
     Raises:
@@ -65,7 +64,7 @@ def answer(options: argparse.Namespace) -> Answer:
             f"Then: {spent(held.plus([(last, count)]))}",
             f"Theorem: {AS_IF_FIXED}",
         ]
-    return Answer("\n".join(lines))
+    return "\n".join(lines)
 
 
 def _last_of(held: Replay) -> Round:

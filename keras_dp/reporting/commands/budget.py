@@ -14,7 +14,6 @@ from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.account_state import account_states
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import Answer
 from keras_dp.reporting.tables import account_table
 
 HELP = "list the accounts of a ledger and what is left, or open one"
@@ -36,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "neighbours", "json")
 
 
-def answer(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> str:
     """Returns the accounts; with `--open`, opens one before.
 
     Raises:
@@ -45,14 +44,14 @@ def answer(options: argparse.Namespace) -> Answer:
     if options.open is None:
         _check_nothing_to_open(options)
         with PrivacyLedger.open(options.file, mode="r") as ledger:
-            return Answer(_listed(ledger, options.json))
+            return _listed(ledger, options.json)
     budget = _budget(options)
     with arguments.existing(options.file) as ledger:
         try:
             open_account(ledger, options.open, budget, parent=options.parent)
         except BudgetExceededError as error:
             raise ValueError(str(error)) from error
-        return Answer(_listed(ledger, options.json))
+        return _listed(ledger, options.json)
 
 
 def _check_nothing_to_open(options: argparse.Namespace) -> None:

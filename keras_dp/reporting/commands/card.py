@@ -1,14 +1,13 @@
-"""`keras-dp card`: a model card, filled from the ledger and its audits."""
+"""`keras-dp card`: a model card, filled from the ledger."""
 
 import argparse
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import Answer
 from keras_dp.reporting.model_card import model_card
 from keras_dp.reporting.report import make_report
 
-HELP = "print a model card in Markdown, filled from the ledger and its audits"
+HELP = "print a model card in Markdown, filled from the ledger"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def answer(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> str:
     """Returns the card, or writes it.
 
     Raises:
@@ -40,4 +39,4 @@ def answer(options: argparse.Namespace) -> Answer:
     if options.out:
         arguments.write(options.out, f"{card}\n")
         card = f"Wrote {options.out}."
-    return Answer(card, report.contradictions)
+    return card

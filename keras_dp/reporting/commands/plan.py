@@ -4,7 +4,6 @@ import argparse
 
 from keras_dp.planning import plan
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import Answer
 
 HELP = "print the noise that a privacy target needs"
 
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "neighbours")
 
 
-def answer(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> str:
     """Returns the plan as a table.
 
     Raises:
@@ -48,4 +47,4 @@ def answer(options: argparse.Namespace) -> Answer:
         neighbours=options.neighbours,
         units=options.rows_per_unit,
     )
-    return Answer(found.as_text())
+    return found.as_text()

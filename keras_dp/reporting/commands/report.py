@@ -4,7 +4,6 @@ import argparse
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import Answer
 from keras_dp.reporting.report import make_report
 from keras_dp.reporting.report_page import report_page
 
@@ -25,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "json")
 
 
-def answer(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> str:
     """Returns the report, and writes its page.
 
     Raises:
@@ -44,9 +43,6 @@ def answer(options: argparse.Namespace) -> Answer:
         )
     if options.html:
         arguments.write(options.html, report_page(report))
-    return Answer(
-        report.as_json()
-        if options.json
-        else report.as_text(every_accountant=options.all),
-        report.contradictions,
-    )
+    if options.json:
+        return report.as_json()
+    return report.as_text(every_accountant=options.all)

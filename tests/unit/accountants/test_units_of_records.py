@@ -17,7 +17,6 @@ from keras_dp.accountants import (
     trade_off,
 )
 from keras_dp.accountants.replay import Replay
-from keras_dp.auditing import OneRun, Scores, p_value_of_claim, write_verdict
 from keras_dp.budgets import FixedPlan, budget_of, guarantee, open_account
 from keras_dp.errors import BudgetExceededError
 from keras_dp.interchange import to_dp_event
@@ -28,10 +27,6 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
-)
-from keras_dp.ledger.rows.statements import (
-    statement_from_text,
-    text_from_statement,
 )
 from keras_dp.planning import (
     calibrate_noise,
@@ -247,15 +242,6 @@ def test_a_plan_that_is_enough_for_one_record_only_is_refused() -> None:
     assert not ledger.accounts
 
 
-def test_the_claim_of_an_audit_is_for_the_records_of_a_canary() -> None:
-    scores = Scores(np.linspace(0, 1.2, 500), np.linspace(0, 1, 500))
-    ledger = patients((FULL, 1), rows=5)
-
-    found = p_value_of_claim(scores, ledger, records=2)
-
-    assert found == p_value_of_claim(scores, ledger.rounds, records=2)
-
-
 def test_an_export_is_for_the_unit() -> None:
     ledger = patients((STEP, 20))
 
@@ -267,14 +253,7 @@ def test_ledgers_keep_the_names_of_their_first_version() -> None:
     """Rows are chained by hashes of their text: old ones must be read."""
     ledger = patients((FULL, 1))
     open_account(ledger, "all", FixedPlan([(FULL, 1)], 5.0, DELTA))
-    bound = OneRun().epsilon(Scores([3.0] * 50, [0.0] * 50), delta=DELTA)
-    write_verdict(ledger, bound, records=2)
-    (account,), (found,) = ledger.accounts, ledger.verdicts
+    (account,) = ledger.accounts
 
-    text = text_from_statement(found.statement)
-
-    assert '"group_size":2' in text
-    assert '"records"' not in text
-    assert statement_from_text("verdict", text) == found.statement
     assert '"group_size":2' in account.account.terms
     assert budget_of(account.account).rows_per_unit == 2

@@ -32,7 +32,6 @@ ALLOWED = {
     "interchange": {"accountants", "budgets", "ledger"},
     "reporting": {
         "accountants",
-        "auditing",
         "budgets",
         "interchange",
         "ledger",

@@ -23,7 +23,6 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
-    Verdict,
 )
 from keras_dp.ledger.places import schema
 from keras_dp.ledger.rows import chain, log, statements
@@ -364,27 +363,6 @@ class TestInterrupted:
         late.finish("stopped")
 
         assert [run.rest for run in ledger.runs] == [None, None, None]
-
-    def test_a_verdict_names_the_run_and_not_who_continued_it(
-        self, ledger
-    ) -> None:
-        number = self.interrupted(ledger)
-        row = ledger.verify().rows + 1
-        ledger.continue_run(number).finish("stopped")
-        seal = ledger.seal()
-
-        def verdict(run: int) -> Verdict:
-            return Verdict(
-                *("OneRun", "", 0.1, 1e-5, 0.95, "replace_one", 1, (), None),
-                runs=(run,),
-                seal_row=seal.number,
-                seal_hash=seal.hash,
-                opening=None,
-            )
-
-        with pytest.raises(ValueError, match="speaks of a run"):
-            ledger.write_verdict(verdict(row))
-        ledger.write_verdict(verdict(number))  # The control.
 
 
 def test_the_end_of_a_run_is_found_by_the_index() -> None:

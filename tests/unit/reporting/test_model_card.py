@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from keras_dp import budgets
-from keras_dp.auditing import LowerBound, write_verdict
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -115,26 +114,6 @@ class TestACard:
             ledger.record(FullDataset(), [NonPrivateSum("loss")])
             facts, _ = front_matter(card_of(ledger))
         assert facts["differential_privacy"]["epsilon"] == float("inf")
-
-    def test_begins_with_an_audit_that_contradicts(self, ledger) -> None:
-        assert "Audits: none." in card_of(ledger)
-        write_verdict(
-            ledger,
-            LowerBound(
-                epsilon=9.0,
-                delta=DELTA,
-                confidence=0.95,
-                neighbours="add_or_remove_one",
-                estimator="OneRun",
-                statistic="90 of 100 guesses right",
-                assumptions=("the coins are fair",),
-            ),
-        )
-
-        _, body = front_matter(card_of(ledger))
-
-        assert body.index("CONTRADICTS") < body.index("With all that was")
-        assert "if the coins are fair" in body
 
     def test_asks_what_the_ledger_does_not_hold(self, ledger) -> None:
         _, _, asked = card_of(ledger).partition("## Yours to write")

@@ -1,1 +1,0 @@
-"""Estimators of lower bounds on epsilon from the scores of canaries."""
