@@ -119,14 +119,14 @@ def search(ledger: PrivacyLedger) -> None:
 
 
 def accounts(ledger: PrivacyLedger) -> None:
-    """A division, of which two filters are shares, one of them used."""
-    budgets.open_account(ledger, "all", budgets.Division(8.0, 3 * DELTA))
+    """A filter, which paid for some rounds, and a plan."""
+    sampling = PoissonSampling(0.01)
+    plan = [(Round(sampling, (NOISY,)), 100)]
     for name, budget in (
         ("tuning", budgets.RenyiFilter(3.0, DELTA)),
-        ("final", budgets.GaussianFilter(4.0, DELTA)),
+        ("final", budgets.FixedPlan(plan, 4.0, DELTA)),
     ):
-        budgets.open_account(ledger, name, budget, parent="all")
-    sampling = PoissonSampling(0.01)
+        budgets.open_account(ledger, name, budget)
     account = next(
         each for each in ledger.accounts if each.account.name == "tuning"
     )

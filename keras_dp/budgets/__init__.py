@@ -6,17 +6,14 @@ from keras_dp.budgets.accounts import chosen_account as chosen_account
 from keras_dp.budgets.accounts import open_account
 from keras_dp.budgets.accounts import verify_prices as verify_prices
 from keras_dp.budgets.budget import Budget
-from keras_dp.budgets.division import Division
-from keras_dp.budgets.filters import GaussianFilter, RenyiFilter
 from keras_dp.budgets.fixed_plan import FixedPlan
 from keras_dp.budgets.ledger_guarantee import Guarantee as Guarantee
 from keras_dp.budgets.ledger_guarantee import guarantee
+from keras_dp.budgets.renyi_filter import RenyiFilter
 
 __all__ = [
     "Budget",
-    "Division",
     "FixedPlan",
-    "GaussianFilter",
     "RenyiFilter",
     "guarantee",
     "open_account",

@@ -7,9 +7,8 @@ from typing import Any
 from keras_dp import _check
 from keras_dp.accountants.replay import Replay
 from keras_dp.budgets.budget import Budget
-from keras_dp.budgets.division import Division
-from keras_dp.budgets.filters import GaussianFilter, RenyiFilter
 from keras_dp.budgets.fixed_plan import FixedPlan
+from keras_dp.budgets.renyi_filter import RenyiFilter
 from keras_dp.errors import (
     BudgetExceededError,
     CalibrationError,
@@ -31,8 +30,6 @@ from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, parsed
 _KINDS: dict[str, Any] = {
     FixedPlan.kind: FixedPlan.from_terms,
     RenyiFilter.kind: lambda terms: RenyiFilter(**terms),
-    GaussianFilter.kind: lambda terms: GaussianFilter(**terms),
-    Division.kind: lambda terms: Division(**terms),
 }
 
 
@@ -53,11 +50,9 @@ def open_account(
     Args:
         ledger: A ledger that is open for writing.
         name: The name of the account, unique in the ledger.
-        budget: A `FixedPlan`, a `RenyiFilter` or a `GaussianFilter`; or a
-            `Division`, whose shares are accounts.
+        budget: A `FixedPlan` or a `RenyiFilter`.
         parent: The name of the account of which the new one is a share; `None`
-            for no share. A `FixedPlan` can be a share of a `FixedPlan`, and
-            every budget a share of a `Division`.
+            for no share. A `FixedPlan` can be a share of a `FixedPlan`.
 
     Returns:
         The account as the ledger holds it.
@@ -179,10 +174,10 @@ def charge_of(account: AccountRecord, round_: Round) -> Charge:
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
-    >>> account = open_account(ledger, "all", GaussianFilter(1.0, 1e-5))
+    >>> account = open_account(ledger, "all", RenyiFilter(1.0, 1e-5))
     >>> mean = Round(FullDataset(), (GaussianSum("mean", 1.0, 20.0),))
     >>> account.balance.room(charge_of(account, mean), count=100)
-    28
+    24
     """
     return Charge(account.number, budget_of(account.account).prices(round_))
 

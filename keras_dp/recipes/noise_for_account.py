@@ -37,14 +37,14 @@ def least_within(
         CalibrationError: It has no room, whatever their noise.
         UnsupportedEventError: It has no price for such rounds.
 
-    >>> from keras_dp.budgets import GaussianFilter, open_account
+    >>> from keras_dp.budgets import RenyiFilter, open_account
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
-    >>> account = open_account(ledger, "all", GaussianFilter(1.0, 1e-5))
+    >>> account = open_account(ledger, "all", RenyiFilter(1.0, 1e-5))
     >>> scale = least_within(account, lambda scale: Round(
     ...     FullDataset(), (GaussianSum("sum", 1.0, scale),)), 28, least=1.0)
     >>> round(scale, 2)
-    19.74
+    21.4
     """
 
     def has_room(scale: float) -> bool:

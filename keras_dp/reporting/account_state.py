@@ -1,9 +1,8 @@
 """Says what each account of a ledger promises, and how much is left."""
 
-from fractions import Fraction
 from typing import Any, NamedTuple
 
-from keras_dp.budgets import Budget, Division, FixedPlan, budget_of
+from keras_dp.budgets import Budget, FixedPlan, budget_of
 from keras_dp.budgets.budget import UNITS
 from keras_dp.ledger import (
     AccountRecord,
@@ -25,9 +24,8 @@ class AccountState(NamedTuple):
         record: The account in the ledger, with its balance.
         budget: The rule of the account, with its promise.
         share: The part that is spent, in [0, 1]. For a plan it is a part of all
-            rounds. For a division it is the larger part of epsilon and delta.
-            For a filter it includes the rounds from before the account was
-            opened.
+            rounds. For a filter it includes the rounds from before the account
+            was opened.
         left: A phrase that says how much is left.
     """
 
@@ -50,8 +48,7 @@ class AccountState(NamedTuple):
     @property
     def spent(self) -> str:
         """A phrase that says how much is spent, and how much is left."""
-        verb = "given away" if isinstance(self.budget, Division) else "spent"
-        return f"{percent(self.share)} {verb}; {self.left}"
+        return f"{percent(self.share)} spent; {self.left}"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the state as values that JSON can hold."""
@@ -99,16 +96,6 @@ def _state(record: AccountRecord, runs: tuple[RunRecord, ...]) -> AccountState:
         used, most = sum(spent), sum(capacities)
         left = f"{most - used:,} of {counted(most, 'round')} left"
         return AccountState(record, budget, _share(used, most), left)
-    if isinstance(budget, Division):
-        epsilon, delta = (
-            float(Fraction(repr(whole)) * (1 - Fraction(used, most)))
-            for whole, used, most in zip(
-                (budget.epsilon, budget.delta), spent, capacities, strict=True
-            )
-        )
-        share = max(map(_share, spent, capacities))
-        left = f"epsilon {epsilon:.6g} and delta {delta:.6g} left"
-        return AccountState(record, budget, share, left)
     # The one slot of a filter also pays for rounds from before it was opened.
     used = UNITS - capacities[0] + spent[0]
     left = "room for any rounds that fit"

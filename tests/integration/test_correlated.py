@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp.accountants import Fourier
-from keras_dp.budgets import GaussianFilter, open_account
+from keras_dp.budgets import RenyiFilter, open_account
 from keras_dp.dp_queries import (
     CorrelatedSumQuery,
     GaussianSumQuery,
@@ -281,7 +281,7 @@ class TestMakePrivate:
         self, ledger, changes, message
     ) -> None:
         if changes.pop("account", False):
-            open_account(ledger, "all", GaussianFilter(8.0, DELTA))
+            open_account(ledger, "all", RenyiFilter(8.0, DELTA))
         before = len(ledger), ledger.runs
 
         with pytest.raises(ValueError, match=f"^{message}"):

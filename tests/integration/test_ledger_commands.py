@@ -15,7 +15,7 @@ from keras_dp.reporting.cli import main
 DELTA = ["--delta", "1e-5"]
 SAMPLING = PoissonSampling(0.01, drawn_by_library=True)
 STEP = [GaussianSum("gradients", 1.0, 4.0)]
-OPEN = ["--open", "all", "--kind", "renyi", "--epsilon", "3", *DELTA]
+OPEN = ["--open", "all", "--epsilon", "3", *DELTA]
 
 
 @pytest.fixture
@@ -96,57 +96,44 @@ class TestBudget:
         assert "No accounts" in shell("budget")
         assert json.loads(shell("budget", "--json")) == []
 
-    @pytest.mark.parametrize(
-        ("kind", "budget"),
-        [
-            ("renyi", budgets.RenyiFilter(3.0, 1e-5)),
-            ("gaussian", budgets.GaussianFilter(3.0, 1e-5)),
-            ("division", budgets.Division(3.0, 1e-5)),
-        ],
-    )
-    def test_opens_an_account(self, kind, budget, tmp_path, capsys) -> None:
+    def test_opens_an_account(self, tmp_path, capsys) -> None:
         path = tmp_path / "new.ledger"
         PrivacyLedger.open(path, dataset="d").close()
 
-        code = main(["budget", str(path), *OPEN[:3], kind, *OPEN[4:], "--json"])
+        code = main(["budget", str(path), *OPEN, "--json"])
 
         content = json.loads(capsys.readouterr().out)
         assert code == 0
         with PrivacyLedger.open(path, mode="r") as ledger:
             (state,) = account_states(ledger)
-        assert state.budget == budget
+        assert state.budget == budgets.RenyiFilter(3.0, 1e-5)
         assert content == [state.as_dict()]
 
-    def test_opens_a_share_with_an_order(self, tmp_path, capsys) -> None:
+    def test_opens_one_with_an_order(self, tmp_path, capsys) -> None:
         path = str(tmp_path / "new.ledger")
         PrivacyLedger.open(path, dataset="d").close()
-        main(["budget", path, *OPEN[:3], "division", *OPEN[4:]])
 
         code = main(
             [
-                *("budget", path, "--open", "part", "--kind", "renyi"),
+                *("budget", path, "--open", "part"),
                 *("--epsilon", "2", "--delta", "5e-6", "--order", "9"),
-                *("--parent", "all", "--neighbours", "add_or_remove_one"),
+                *("--neighbours", "add_or_remove_one"),
             ]
         )
 
         assert code == 0
-        assert "a share of all" in flat(capsys.readouterr().out)
+        assert "part" in flat(capsys.readouterr().out)
         with PrivacyLedger.open(path, mode="r") as ledger:
-            assert account_states(ledger)[1].budget.order == 9
+            assert account_states(ledger)[0].budget.order == 9
 
     @pytest.mark.parametrize(
         "options",
         [
-            ["--kind", "renyi"],
-            ["--open", "all", "--epsilon", "3", *DELTA],
-            ["--open", "all", "--kind", "renyi", *DELTA],
-            ["--open", "all", "--kind", "renyi", "--epsilon", "3"],
-            [*OPEN[:3], "gaussian", *OPEN[4:], "--order", "3"],
-            [*OPEN, "--parent", "none"],
+            ["--epsilon", "3"],
+            ["--open", "all", *DELTA],
+            ["--open", "all", "--epsilon", "3"],
             [*OPEN, "--order", "1"],
-            [*OPEN[:3], "division", *OPEN[4:]],  # The ledger holds rounds.
-            [*OPEN[:5], "0.001", *DELTA],  # They cost more.
+            [*OPEN[:3], "0.001", *DELTA],  # The rounds that are held cost more.
         ],
         ids=" ".join,
     )

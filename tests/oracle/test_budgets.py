@@ -238,7 +238,7 @@ def a_budget(generator, relation):
     rounds = some(generator, 3)
     if generator.integers(3):
         return budgets.FixedPlan(rounds, 1e4, DELTA / 4, relation), rounds
-    return budgets.GaussianFilter(8.0, DELTA / 4, relation), rounds
+    return budgets.RenyiFilter(8.0, DELTA / 4, neighbours=relation), rounds
 
 
 @pytest.mark.parametrize("is_checked", [True, False])
@@ -256,12 +256,6 @@ def test_the_promise_of_accounts_is_a_bound(is_checked) -> None:
         if generator.integers(2):
             for each, count in some(generator, 2):
                 ledger.record(each.sampling, each.queries, count)
-        parent = None
-        if generator.integers(3) == 0 and is_checked:
-            with contextlib.suppress(BudgetExceededError):
-                whole = budgets.Division(1e5, DELTA, relation)
-                parent = budgets.open_account(ledger, "whole", whole)
-                parent = parent.account.name
         for name in "abc"[: generator.integers(1, 4)]:
             if generator.integers(4) == 0:
                 relation = relations[generator.integers(3)]
@@ -271,7 +265,7 @@ def test_the_promise_of_accounts_is_a_bound(is_checked) -> None:
             ):
                 budget, rounds = a_budget(generator, relation)
                 if is_checked:
-                    budgets.open_account(ledger, name, budget, parent=parent)
+                    budgets.open_account(ledger, name, budget)
                 else:
                     terms = canonical(budget.terms())
                     ledger.open_account(Account(name, budget.capacities, terms))

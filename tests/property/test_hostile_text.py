@@ -43,7 +43,7 @@ def a_ledger() -> dict:
     """Returns the rows and the table `meta` of a ledger."""
     ledger = PrivacyLedger.in_memory(dataset="d", unit="patient")
     account = budgets.open_account(
-        ledger, "all", budgets.GaussianFilter(3.0, 1e-5)
+        ledger, "all", budgets.RenyiFilter(3.0, 1e-5)
     )
     charge = budgets.charge_of(account, STEP)
     run = ledger.start_run("a", account="all", description="first")

@@ -3,13 +3,7 @@
 import argparse
 import json
 
-from keras_dp.budgets import (
-    Budget,
-    Division,
-    GaussianFilter,
-    RenyiFilter,
-    open_account,
-)
+from keras_dp.budgets import RenyiFilter, open_account
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.account_state import account_states
@@ -23,15 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
     arguments.add(parser, "file")
     parser.add_argument("--open", metavar="NAME", help="open this account")
-    parser.add_argument("--kind", choices=("renyi", "gaussian", "division"))
     parser.add_argument("--epsilon", type=arguments.positive)
     parser.add_argument("--delta", type=arguments.delta, help="in (0, 1)")
     parser.add_argument(
         "--order",
         type=arguments.positive,
-        help="of a Rényi filter, > 1 (default: the one with the most room)",
+        help="of the Rényi filter, > 1 (default: the one with the most room)",
     )
-    parser.add_argument("--parent", help="the account of which it is a share")
     arguments.add(parser, "neighbours", "json")
 
 
@@ -48,16 +40,14 @@ def answer(options: argparse.Namespace) -> str:
     budget = _budget(options)
     with arguments.existing(options.file) as ledger:
         try:
-            open_account(ledger, options.open, budget, parent=options.parent)
+            open_account(ledger, options.open, budget)
         except BudgetExceededError as error:
             raise ValueError(str(error)) from error
         return _listed(ledger, options.json)
 
 
 def _check_nothing_to_open(options: argparse.Namespace) -> None:
-    for name in (
-        *("kind", "epsilon", "delta", "order", "parent", "neighbours"),
-    ):
+    for name in ("epsilon", "delta", "order", "neighbours"):
         if getattr(options, name) is not None:
             raise ValueError(
                 f"`--{name}` must be given with `--open` only. Received: "
@@ -65,24 +55,18 @@ def _check_nothing_to_open(options: argparse.Namespace) -> None:
             )
 
 
-def _budget(options: argparse.Namespace) -> Budget:
-    for name in ("kind", "epsilon", "delta"):
+def _budget(options: argparse.Namespace) -> RenyiFilter:
+    for name in ("epsilon", "delta"):
         if getattr(options, name) is None:
             raise ValueError(
                 f"`--{name}` must be given to open an account. Received: none."
             )
-    if options.order is not None and options.kind != "renyi":
-        raise ValueError(
-            "`--order` must be given for `--kind renyi` only. Received: "
-            f"--order={options.order!r}, --kind={options.kind!r}."
-        )
-    given = {"epsilon": options.epsilon, "delta": options.delta}
-    given["neighbours"] = options.neighbours or "add_or_remove_one"
-    if options.kind == "renyi":
-        return RenyiFilter(**given, order=options.order)
-    if options.kind == "gaussian":
-        return GaussianFilter(**given)
-    return Division(**given)
+    return RenyiFilter(
+        options.epsilon,
+        options.delta,
+        options.order,
+        options.neighbours or "add_or_remove_one",
+    )
 
 
 def _listed(ledger: PrivacyLedger, as_json: bool) -> str:

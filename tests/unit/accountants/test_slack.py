@@ -31,13 +31,9 @@ from keras_dp.accountants.normalize.thresholds import (
 from keras_dp.accountants.replay import group_of
 from keras_dp.accountants.slack import split
 from keras_dp.budgets import (
-    Division,
     FixedPlan,
-    GaussianFilter,
     RenyiFilter,
-    charge_of,
     guarantee,
-    open_account,
 )
 from keras_dp.errors import BudgetExceededError, UnsupportedEventError
 from keras_dp.ledger import (
@@ -274,7 +270,6 @@ class TestBudgets:
         "price",
         [
             RenyiFilter(3.0, 1e-5).prices,
-            GaussianFilter(3.0, 1e-5).prices,
             lambda round_: RenyiFilter.suited_to(round_, 3.0, 1e-5),
         ],
     )
@@ -294,22 +289,6 @@ class TestBudgets:
             plan.prices(Round(FullDataset(), (other,)))
         with pytest.raises(BudgetExceededError):
             FixedPlan([(WORDS, 11)], epsilon=100.0, delta=1e-5)
-
-    def test_a_share_of_a_division_pays(self) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="test")
-        open_account(ledger, "all", Division(3.0, 2e-5))
-        open_account(
-            ledger,
-            "words",
-            FixedPlan([(WORDS, 1)], epsilon=1.0, delta=1e-5),
-            parent="all",
-        )
-        with ledger.start_run("words", account="words") as run:
-            run.plan([(WORDS, 1)])
-            charge = charge_of(ledger.accounts[1], WORDS)
-            run.record(WORDS.sampling, WORDS.queries, charge=charge)
-
-        assert guarantee(ledger, delta=2e-5).claim.epsilon == 3.0
 
     def test_a_run_keeps_to_its_plan(self) -> None:
         """A round with another threshold is not the one that was planned."""

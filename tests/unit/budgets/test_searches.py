@@ -4,7 +4,7 @@ import pytest
 
 from keras_dp import budgets
 from keras_dp.accountants import Fourier
-from keras_dp.errors import BudgetExceededError, UnsupportedEventError
+from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -59,8 +59,3 @@ def test_a_renyi_filter_pays_for_a_search_by_its_moments() -> None:
 
     budgets.verify_prices(ledger)
     assert budget.prices(SEARCH)[0][1] > 5 * budget.prices(RELEASE)[0][1]
-
-
-def test_a_gaussian_filter_refuses_a_search() -> None:
-    with pytest.raises(UnsupportedEventError, match="RenyiFilter"):
-        budgets.GaussianFilter(4.0, 1e-5).prices(SEARCH)

@@ -171,9 +171,11 @@ class TestTheAttack:
 
     def test_finds_everything_if_accounts_promise_nothing(self) -> None:
         ledger = in_memory()
-        budgets.open_account(ledger, "all", budgets.Division(3.0, DELTA))
+        for number, relation in enumerate(("add_or_remove_one", "replace_one")):
+            budget = budgets.RenyiFilter(3.0, DELTA, neighbours=relation)
+            budgets.open_account(ledger, str(number), budget)
 
-        text = " ".join(explain(ledger, delta=DELTA / 10).as_text().split())
+        text = " ".join(explain(ledger, delta=DELTA).as_text().split())
 
         assert "the accounts promise no finite epsilon" in text
 

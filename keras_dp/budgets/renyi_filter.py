@@ -1,4 +1,4 @@
-"""Filters: budgets that stay valid when answers decide the next rounds.
+"""A budget that stays valid when answers decide the next rounds.
 
 A filter fixes a number in advance, and adds up the costs of the rounds. A round
 with which the sum would exceed the number does not run. Somebody who has seen
@@ -10,7 +10,6 @@ that bound holds only for parameters that are fixed in advance
 (arXiv:2602.06756).
 """
 
-import abc
 import dataclasses
 import functools
 import math
@@ -22,18 +21,11 @@ import scipy
 
 from keras_dp import _check
 from keras_dp._override import override
-from keras_dp.accountants import AnalyticGaussian
-from keras_dp.accountants.coverage import squared_sensitivity
 from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.mechanisms import (
-    SLACK,
-    CountedMechanism,
-    Gaussian,
-)
+from keras_dp.accountants.normalize.mechanisms import SLACK, CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.renyi.divergences import rdp
-from keras_dp.accountants.roots import last_true
 from keras_dp.budgets.budget import UNITS, Budget, units
 from keras_dp.errors import (
     BudgetExceededError,
@@ -52,71 +44,7 @@ _ROUND_UP = 1 + 1e-12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Filter(Budget):
-    """A budget with one slot: a number from which every round takes a part.
-
-    Attributes:
-        held: The price, in units of 1e-18 of `size`, of the rounds that the
-            ledger held before the account was opened, >= 0.
-    """
-
-    held: int = 0
-
-    @property
-    @abc.abstractmethod
-    def size(self) -> float:
-        """The number that is spent: a divergence or a squared sensitivity."""
-
-    @abc.abstractmethod
-    def cost(self, mechanisms: Sequence[CountedMechanism]) -> float:
-        """Returns the part of `size` that mechanisms cost.
-
-        Raises:
-            UnsupportedEventError: The filter has no price for a mechanism.
-        """
-
-    @property
-    @override
-    def capacities(self) -> tuple[int, ...]:
-        return (UNITS - self.held,)
-
-    @override
-    def prices(self, round_: Round) -> tuple[tuple[int, int], ...]:
-        return _prices(self, round_)
-
-    @override
-    def share(self, budget: Budget) -> tuple[tuple[int, int], ...]:
-        raise ValueError(
-            "`parent` must be an account with a FixedPlan or a Division. "
-            f"Received: an account with a {self.kind}, which has no shares. "
-            "Let runs pay from it directly."
-        )
-
-    @override
-    def holds(self, earlier: Iterable[CountedRound]) -> bool:
-        return self._total(earlier) <= self.held
-
-    @override
-    def check_held(self, held: Iterable[CountedRound]) -> Self:
-        total = self._total(held)
-        if total >= UNITS:
-            raise BudgetExceededError(
-                "`budget` must have room for the rounds that the ledger holds "
-                f"already. Received: budget={self!r}. Open it with a larger "
-                "epsilon."
-            )
-        return dataclasses.replace(self, held=total)
-
-    def _total(self, rounds: Iterable[CountedRound]) -> int:
-        return sum(
-            count * price
-            for round_, count in rounds
-            for _, price in self.prices(round_)
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RenyiFilter(Filter):
+class RenyiFilter(Budget):
     """Adds up Rényi divergences of one order, which is fixed in advance.
 
     Guarantee: all answers that the account pays for are, together,
@@ -133,6 +61,8 @@ class RenyiFilter(Filter):
             most rounds whose divergence is proportional to the order, such as
             Gaussian sums without sampling. `suited_to` finds the best order for
             other rounds.
+        held: The price, in units of 1e-18 of `size`, of the rounds that the
+            ledger held before the account was opened, >= 0.
 
     Raises:
         CalibrationError: `order` is not > 1, or it is so small that no round
@@ -161,6 +91,7 @@ class RenyiFilter(Filter):
     )
 
     order: float = 0.0
+    held: int = 0
 
     def __init__(
         self,
@@ -209,8 +140,8 @@ class RenyiFilter(Filter):
         return cls(epsilon, delta, order, neighbours)
 
     @property
-    @override
     def size(self) -> float:
+        """The largest divergence of order `order` that all rounds may have."""
         return _renyi_size(self.epsilon, self.delta, self.order)
 
     @override
@@ -219,82 +150,51 @@ class RenyiFilter(Filter):
         added = _renyi_size(0.0, delta, self.order) * _ROUND_UP
         return self.size * _ROUND_UP - added
 
-    @override
-    def cost(self, mechanisms: Sequence[CountedMechanism]) -> float:
-        return _divergence(mechanisms, self.order)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GaussianFilter(Filter):
-    """Adds up `1 / z^2` over Gaussian sums that no sampling amplifies.
-
-    Guarantee: all answers that the account pays for are, together,
-    `(epsilon, delta)`-private, even if each round was chosen after the answers
-    of the earlier ones. With z the noise multiplier of a round, the account
-    refuses a round with which the sum of `1 / z^2` would exceed `mu^2`. Here
-    `mu` is the largest number for which `mu`-GDP implies
-    `(epsilon, delta)`-privacy. The account has room for as many rounds as a
-    plan that is fixed in advance. Rounds with amplification by sampling are
-    refused: there is no such filter for them.
-
-    Source: Smith and Thakurta (2022), arXiv:2210.17520.
-
-    >>> from keras_dp.ledger import FullDataset, GaussianSum
-    >>> budget = GaussianFilter(1.0, 1e-5)
-    >>> mean = Round(FullDataset(), (GaussianSum("mean", 1.0, 20.0),))
-    >>> ((_, price),) = budget.prices(mean)
-    >>> UNITS // price
-    28
-    """
-
-    kind: ClassVar[str] = "Gaussian filter"
-    theorem: ClassVar[str] = (
-        "a Gaussian filter (arXiv:2210.17520): every round may depend on all "
-        "answers before it"
-    )
-
-    def __init__(
-        self,
-        epsilon: float,
-        delta: float,
-        neighbours: Any = "add_or_remove_one",
-        held: int = 0,
-    ) -> None:
-        _check.integer_at_least(0, held=held)
-        self._set(epsilon, delta, neighbours, held=held)
-
     @property
     @override
-    def size(self) -> float:
-        return _gaussian_size(self.epsilon, self.delta)
+    def capacities(self) -> tuple[int, ...]:
+        return (UNITS - self.held,)
 
     @override
-    def promise(self, delta: float) -> float:
-        multiplier = 1 / math.sqrt(self.size * _ROUND_UP)
-        mechanism = CountedMechanism(Gaussian(multiplier), 1)
-        return AnalyticGaussian().epsilon_of((mechanism,), delta)
+    def prices(self, round_: Round) -> tuple[tuple[int, int], ...]:
+        return _prices(self, round_)
 
     @override
-    def cost(self, mechanisms: Sequence[CountedMechanism]) -> float:
-        for mechanism, _ in mechanisms:
-            if not isinstance(mechanism, Gaussian):
-                raise UnsupportedEventError(
-                    "A Gaussian filter must pay for Gaussian sums without "
-                    f"amplification. Received: {mechanism!r}. Use a "
-                    "RenyiFilter."
-                )
-        # Without noise it is infinite, which `units` refuses.
+    def share(self, budget: Budget) -> tuple[tuple[int, int], ...]:
+        raise ValueError(
+            "`parent` must be an account with a FixedPlan. "
+            f"Received: an account with a {self.kind}, which has no shares. "
+            "Let runs pay from it directly."
+        )
+
+    @override
+    def holds(self, earlier: Iterable[CountedRound]) -> bool:
+        return self._total(earlier) <= self.held
+
+    @override
+    def check_held(self, held: Iterable[CountedRound]) -> Self:
+        total = self._total(held)
+        if total >= UNITS:
+            raise BudgetExceededError(
+                "`budget` must have room for the rounds that the ledger holds "
+                f"already. Received: budget={self!r}. Open it with a larger "
+                "epsilon."
+            )
+        return dataclasses.replace(self, held=total)
+
+    def _total(self, rounds: Iterable[CountedRound]) -> int:
         return sum(
-            count * squared_sensitivity(mechanism.noise_multiplier)
-            for mechanism, count in mechanisms
-            if isinstance(mechanism, Gaussian)
+            count * price
+            for round_, count in rounds
+            for _, price in self.prices(round_)
         )
 
 
 @functools.lru_cache(maxsize=4096)
-def _prices(budget: Filter, round_: Round) -> tuple[tuple[int, int], ...]:
+def _prices(budget: RenyiFilter, round_: Round) -> tuple[tuple[int, int], ...]:
     """Returns the price of a round, and remembers it."""
-    cost = budget.cost(_mechanisms(round_, budget.neighbours)) * _ROUND_UP
+    mechanisms = _mechanisms(round_, budget.neighbours)
+    cost = _divergence(mechanisms, budget.order) * _ROUND_UP
     return ((0, units(cost, budget.size)),) if cost else ()
 
 
@@ -325,7 +225,7 @@ def _mechanisms(
         raise UnsupportedEventError(
             "A filter must pay for rounds that take nothing from delta alone. "
             f"Received: {round_!r}, which takes a part of delta. Open an "
-            "account with a FixedPlan, such as a share of a Division."
+            "account with a FixedPlan."
         )
     return mechanisms
 
@@ -366,14 +266,3 @@ def _best_order(
         cost_over_size, bounds=(-10.0, 20.0), method="bounded"
     )
     return float(f"{1 + math.exp(found.x):.4g}")
-
-
-@functools.lru_cache(maxsize=64)
-def _gaussian_size(epsilon: float, delta: float) -> float:
-    """Returns the largest `mu^2` that is private enough for the target."""
-
-    def is_private(log_mu: float) -> bool:
-        mechanism = CountedMechanism(Gaussian(math.exp(-log_mu)), 1)
-        return AnalyticGaussian().epsilon_of((mechanism,), delta) <= epsilon
-
-    return math.exp(2 * last_true(is_private, -30.0, 30.0)) / _ROUND_UP
