@@ -25,12 +25,14 @@ For a vocabulary, subtract its `threshold_delta` from `delta` first.
 
 from keras_dp import _training_extra as _training_extra
 from keras_dp.preprocessing.discretization import Discretization
-from keras_dp.preprocessing.integer_lookup import IntegerLookup
+from keras_dp.preprocessing.lookups import (
+    IntegerLookup,
+    StringLookup,
+    TextVectorization,
+)
 from keras_dp.preprocessing.normalization import Normalization
 from keras_dp.preprocessing.pca import PCA
 from keras_dp.preprocessing.release import Adapter
-from keras_dp.preprocessing.string_lookup import StringLookup
-from keras_dp.preprocessing.text_vectorization import TextVectorization
 
 __all__ = [
     "PCA",

@@ -13,10 +13,14 @@ from scipy.signal import fftconvolve
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
-from keras_dp.preprocessing.ranges import checked_range
+from keras_dp.preprocessing.columns import Schema
 from keras_dp.preprocessing.release import Adapter, noised
-from keras_dp.preprocessing.rows import Floats, check_numbers, number_chunks
-from keras_dp.preprocessing.schema import Schema
+from keras_dp.preprocessing.rows import (
+    Floats,
+    check_numbers,
+    checked_range,
+    number_chunks,
+)
 
 _MOST_CELLS = 2**20
 

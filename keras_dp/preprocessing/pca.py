@@ -11,6 +11,7 @@ import numpy as np
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
+from keras_dp.preprocessing.columns import Schema
 from keras_dp.preprocessing.release import Adapter, noised
 from keras_dp.preprocessing.rows import (
     Floats,
@@ -18,7 +19,6 @@ from keras_dp.preprocessing.rows import (
     number_chunks,
     whole_total,
 )
-from keras_dp.preprocessing.schema import Schema
 
 # Entries of records are rounded to whole multiples of `1 / _UNITS`. Products
 # summed over a chunk are whole numbers up to 2^36 times its 2^17 rows, which

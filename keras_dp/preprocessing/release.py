@@ -16,8 +16,11 @@ from keras_dp.keras_internals import print_line
 from keras_dp.ledger import FullDataset, PrivacyLedger, Round, SumQueryEvent
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.noise import grid, seeds
-from keras_dp.preprocessing.schema import Schema, schema_of
-from keras_dp.preprocessing.units import with_capped_units
+from keras_dp.preprocessing.columns import (
+    Schema,
+    schema_of,
+    with_capped_units,
+)
 from keras_dp.spending.recording import RoundRecorder
 from keras_dp.spending.run import RunDetails, TrainingRun
 

@@ -4,139 +4,103 @@ A record holds a set of keys, such as the words of a text. A key that few
 records hold can identify a person. So the set of keys itself must be private.
 """
 
-import abc
-import dataclasses
 import math
-from collections.abc import (
-    Collection,
-    Hashable,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import Any, TypeVar
 
-import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_dp import _check
-from keras_dp._override import override
-from keras_dp.accountants.normalize.thresholds import least_threshold
 from keras_dp.ledger import ThresholdedSum
-from keras_dp.preprocessing.entries import check_keys
-from keras_dp.preprocessing.release import Adapter, noised
-from keras_dp.preprocessing.schema import Schema
+from keras_dp.preprocessing.columns import Schema, first_of
+from keras_dp.preprocessing.release import noised
+from keras_dp.sampling.datasets import batches_of, is_dataset
 from keras_dp.sampling.random_words import from_operating_system
 
 Key = TypeVar("Key", bound=Hashable)
 
 # Weights are whole numbers of `1 / UNITS`, whose sums are exact.
 UNITS = 2**32
-OUTPUT_MODES = ("int", "one_hot", "multi_hot", "count")
-# Fields of an adapter that its layer does not have.
-_OF_THE_NOISE = ("noise_multiplier", "threshold_delta", "max_keys")
+# Records at once.
+_CHUNK = 2**12
+_LARGEST_INTEGER = 2**63
 
 
-class VocabularyAdapter(Adapter):
-    """Adapts a layer with a vocabulary of keys that many records hold.
+def row_chunks(
+    data: Any, kinds: str, *, one_each: bool = False
+) -> Iterator[list[list[Any]]]:
+    """Yields the entries of records, a chunk of records at a time.
 
-    A subclass has the settings of its layer, under the same names, and those of
-    the noise. See `StringLookup` for the fields that all of them have.
+    Lists are not converted to arrays, whose entries would all take the memory
+    of the longest one.
 
-    Attributes:
-        kind: The class of the layer.
-        dtypes: The codes of the NumPy dtypes that the data may have.
+    Args:
+        data: See `Adapter.adapt`. A record is an entry or a list of entries.
+        kinds: The codes of the NumPy dtypes that the data may have.
+        one_each: Whether an array must have one entry for each record.
+
+    Raises:
+        TypeError: The data have another dtype, or do not consist of rows.
+        ValueError: An array has another shape.
+    """
+    for batch in _batches(data):
+        values = _plain(batch)
+        if isinstance(values, np.ndarray):
+            schema = Schema(values.dtype, values.shape[1:])
+            check_keys(schema, kinds, one_each=one_each)
+        for start in range(0, len(values), _CHUNK):
+            chunk = values[start : start + _CHUNK]
+            rows = chunk.tolist() if isinstance(chunk, np.ndarray) else chunk
+            yield [_entries(row) for row in rows]
+
+
+def check_keys(schema: Schema, kinds: str, *, one_each: bool = False) -> None:
+    """Raises unless records hold keys; see `row_chunks`.
+
+    Args:
+        schema: The dtype and the shape of the records.
+        kinds: The codes of the NumPy dtypes that records may have.
         one_each: Whether each record must have one entry.
     """
-
-    __slots__ = ()
-
-    kind: ClassVar[type[keras.Layer]]
-    dtypes: ClassVar[str]
-    one_each: ClassVar[bool] = False
-    threshold_delta: float
-    max_keys: int
-    max_tokens: int | None
-    output_mode: str
-
-    @property
-    @abc.abstractmethod
-    def special_tokens(self) -> int:
-        """The number of tokens that the layer adds to its vocabulary."""
-
-    @abc.abstractmethod
-    def keys_of_records(self, data: Any) -> Iterator[set[Any]]:
-        """Yields the keys of each record, in any order of the records.
-
-        Args:
-            data: See `adapt`.
-        """
-
-    def check_settings(self) -> None:
-        """Raises unless the public settings are valid."""
-        _check.integer_at_least(1, max_keys=self.max_keys)
-        _check.finite_positive(
-            noise_multiplier=self.noise_multiplier,
-            threshold_delta=self.threshold_delta,
+    dtype, shape = schema
+    if dtype.kind not in kinds or dtype == np.uint64:
+        raise TypeError(
+            "`data` must have entries of the kind that the layer takes: text, "
+            f"or integers that fit int64. Received: dtype {dtype}. Use "
+            "IntegerLookup for integers, and StringLookup or "
+            "TextVectorization for text."
         )
-        if self.threshold_delta > 0.5:
-            raise ValueError(
-                "`threshold_delta` must be at most 0.5. Received: "
-                f"threshold_delta={self.threshold_delta!r}. Use at most a "
-                "tenth of the target delta."
-            )
-        _check.one_of(OUTPUT_MODES, output_mode=self.output_mode)
-        if self.max_tokens is not None:
-            _check.integer_at_least(1, max_tokens=self.max_tokens)
-            if self.max_tokens <= self.special_tokens:
-                raise ValueError(
-                    f"`max_tokens` must be more than {self.special_tokens}, "
-                    "the number of tokens for masked and unknown keys. "
-                    f"Received: max_tokens={self.max_tokens!r}. Use a larger "
-                    "number, or None."
-                )
-
-    @override
-    def events(self) -> tuple[ThresholdedSum]:
-        stddev = float(self.noise_multiplier)
-        threshold = least_threshold(
-            1.0, stddev, self.max_keys, self.threshold_delta
+    if len(shape) > 1 or (one_each and shape not in ((), (1,), (None,))):
+        raise ValueError(
+            "`data` must have one row for each record, and one text in each "
+            "row for TextVectorization. Received: shape "
+            f"(records, *{shape}). Reshape the data."
         )
-        name = "preprocessing/vocabulary"
-        return (ThresholdedSum(name, 1.0, stddev, self.max_keys, threshold),)
-
-    @override
-    def check_schema(self, schema: Schema) -> None:
-        check_keys(schema, self.dtypes, one_each=self.one_each)
-
-    @override
-    def noised_layer(self, data: Any) -> Any:
-        most = self.max_tokens and self.max_tokens - self.special_tokens
-        (event,) = self.events()
-        return self.layer(noised_keys(self.keys_of_records(data), event, most))
-
-    def layer(self, keys: Sequence[Any]) -> Any:
-        """Returns a layer with these settings.
-
-        Args:
-            keys: Texts as UTF-8, or integers.
-        """
-        settings = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if field.name not in _OF_THE_NOISE
-        }
-        vocabulary = [
-            key.decode() if isinstance(key, bytes) else key for key in keys
-        ]
-        return self.kind(vocabulary=vocabulary, **settings)
 
 
-def special_tokens(mask_token: Any, output_mode: str) -> int:
-    """Returns how many tokens a lookup layer adds to its vocabulary."""
-    # Only indices can be masked.
-    is_masked = mask_token is not None and output_mode == "int"
-    return 1 + is_masked
+def text_key(entry: Any) -> bytes | None:
+    """Returns an entry as UTF-8, or `None` if it is not a key.
+
+    A key is valid text without a zero, which ends a text in NumPy.
+    """
+    try:
+        if isinstance(entry, str):
+            entry = entry.encode()
+        if not isinstance(entry, bytes) or b"\0" in entry:
+            return None
+        if not entry.isascii():  # Faster than decoding.
+            entry.decode()
+        return bytes(entry)
+    except UnicodeError:
+        return None
+
+
+def integer_key(entry: Any) -> int | None:
+    """Returns an entry, or `None` if it is no integer of 64 bits."""
+    is_key = isinstance(entry, int | np.integer) and (
+        -_LARGEST_INTEGER <= int(entry) < _LARGEST_INTEGER
+    )
+    return int(entry) if is_key else None
 
 
 def noised_keys(
@@ -205,3 +169,34 @@ def key_sums(records: Iterable[set[Key]], max_keys: int) -> dict[Key, int]:
             for key in held:
                 sums[key] = sums.get(key, 0) + weight
     return sums
+
+
+def _entries(row: Any) -> list[Any]:
+    """Returns the entries of a record. Nested lists are not keys."""
+    if isinstance(row, np.ndarray):
+        row = row.tolist()
+    return list(row) if isinstance(row, list | tuple) else [row]
+
+
+def _batches(data: Any) -> Iterator[Any]:
+    if not is_dataset(data):
+        yield data
+        return
+    for element in batches_of(data, None):
+        yield first_of(element)
+
+
+def _plain(batch: Any) -> Any:
+    """Returns an array, or a list of records."""
+    if isinstance(batch, list | tuple):
+        return list(batch)
+    if isinstance(batch, tf.RaggedTensor):
+        return batch.to_list()
+    if hasattr(batch, "to_numpy"):
+        return np.asarray(batch.to_numpy())
+    if hasattr(batch, "__array__"):
+        return np.asarray(batch)
+    raise TypeError(
+        "`data` must be an array, a list, a column, or a data set. "
+        f"Received: {type(batch).__name__}. Convert it to an array."
+    )

@@ -27,8 +27,14 @@ from keras_dp.preprocessing import (
     TextVectorization,
     vocabulary,
 )
-from keras_dp.preprocessing.entries import integer_keys, text_keys
-from keras_dp.preprocessing.vocabulary import UNITS, key_sums, noised_keys
+from keras_dp.preprocessing.lookups import OUTPUT_MODES
+from keras_dp.preprocessing.vocabulary import (
+    UNITS,
+    integer_key,
+    key_sums,
+    noised_keys,
+    text_key,
+)
 
 TEXTS = ["a b b", "A b!", "b a c", "b", ""]
 SPECIAL = {"", "[UNK]", -1}
@@ -125,16 +131,18 @@ class TestWhatARecordAdds:
 class TestKeys:
     def test_of_text_are_utf8(self) -> None:
         entries = ["é", "é".encode(), "", b"", None, math.nan, 3, ["a"]]
-        entries += ["\ud800", b"\xff", "a\0", "[UNK]", "x" * 10**6]
+        entries += ["\ud800", b"\xff", "a\0", "x" * 10**6]
 
-        found = text_keys(entries, {b"[UNK]"})
+        found = {text_key(entry) for entry in entries}
 
-        assert found == {"é".encode(), b"", b"x" * 10**6}
+        assert found == {"é".encode(), b"", b"x" * 10**6, None}
 
     def test_of_numbers_fit_64_bits(self) -> None:
         entries = [3, np.int8(3), -(2**63), 2**63, True, 1.0, None, "3", -1]
 
-        assert integer_keys(entries, {-1}) == {3, -(2**63), 1}
+        assert [integer_key(entry) for entry in entries] == [
+            *(3, 3, -(2**63), None, 1, None, None, None, -1)
+        ]
 
 
 class TestStringLookup:
@@ -187,7 +195,7 @@ class TestStringLookup:
         assert adapter.events()[0].threshold < math.sqrt(2)
         assert released(adapter.adapt(data, in_memory())) == ["a", "b"]
 
-    @pytest.mark.parametrize("output_mode", vocabulary.OUTPUT_MODES)
+    @pytest.mark.parametrize("output_mode", OUTPUT_MODES)
     @pytest.mark.parametrize("mask_token", [None, ""])
     def test_keeps_the_largest_sums(
         self, output_mode, mask_token, without_noise

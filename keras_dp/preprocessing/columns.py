@@ -1,4 +1,4 @@
-"""The schema of a column: the public facts about its records.
+"""Columns: what is public of their records, and which rows of a unit count.
 
 The dtype and the shape of a record are public, as an array has them or as a
 `tf.data.Dataset` declares them. The dtype is public even if another library
@@ -6,11 +6,13 @@ chose it by the values. Lists have no schema: the kinds of their entries depend
 on the records, and only a round that counts may reveal them.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from keras_dp.sampling.datasets import is_dataset, record_specs
+from keras_dp.sampling.units import capped_rows
 
 
 class Schema(NamedTuple):
@@ -74,3 +76,49 @@ def schema_of(data: Any) -> Schema | None:
 def first_of(element: Any) -> Any:
     """Returns the inputs of an element `(x, y)`, else the element."""
     return element[0] if isinstance(element, tuple) else element
+
+
+def with_capped_units(data: Any, unit_ids: Any, rows_per_unit: int) -> Any:
+    """Returns data in which no unit has more than a given number of rows.
+
+    Guarantee: as for `capped_rows`.
+
+    Args:
+        data: An array, a list, a table or a dict of columns.
+        unit_ids: The unit of each row.
+        rows_per_unit: >= 1.
+
+    Raises:
+        TypeError: `data` is a data set.
+        ValueError: `unit_ids` does not have one id for each row.
+
+    >>> with_capped_units([5, 6, 7], ["ann", "bob", "bob"], 2)
+    [5, 6, 7]
+    >>> len(with_capped_units([5, 6, 7], ["ann", "bob", "bob"], 1))
+    2
+    """
+    if is_dataset(data):
+        raise TypeError(
+            "`unit_ids` must be None if `data` is a data set, whose rows have "
+            f"no indices. Received: data of type {type(data).__name__}. Give "
+            "arrays, or a data set of the rows that "
+            "keras_dp.sampling.units.capped_rows(unit_ids, "
+            f"{rows_per_unit}) returns."
+        )
+    return _taken(data, capped_rows(unit_ids, rows_per_unit), len(unit_ids))
+
+
+def _taken(data: Any, rows: Any, count: int) -> Any:
+    if isinstance(data, Mapping):
+        return {name: _taken(each, rows, count) for name, each in data.items()}
+    if len(data) != count:
+        raise ValueError(
+            "`unit_ids` must have one entry for each row of `data`. Received: "
+            "another number of entries. Give the unit of each row, such as the "
+            "id of a person."
+        )
+    if hasattr(data, "iloc"):
+        return data.iloc[rows]
+    if isinstance(data, (list, tuple)):
+        return [data[row] for row in rows.tolist()]
+    return np.asarray(data)[rows]
