@@ -244,7 +244,7 @@ CORNERS: dict[str, tuple[tuple[Any, ...], list[float], float, str]] = {
             delta,
             "replace_one",
         )
-        for kind in ("FixedSizeWithoutReplacement", "FixedSizeWithReplacement")
+        for kind in ("FixedSizeWithoutReplacement",)
         for sizes, z, count, delta in [
             ((1, 50), 3.0, 40, 1e-6),
             ((20, 100), 6.0, 30, 1e-5),

@@ -126,9 +126,7 @@ def is_noisy(event: Any) -> bool:
     """Returns whether a release with this event adds noise."""
     if isinstance(event, EncodedSum):
         return True
-    return bool(
-        getattr(event, "noise_stddev", 0) or getattr(event, "noise_scale", 0)
-    )
+    return bool(getattr(event, "noise_stddev", 0))
 
 
 def without_noise(query: DPQuery) -> DPQuery:

@@ -21,11 +21,9 @@ from keras_dp.ledger import (
     BandedToeplitz,
     CoordinateBounds,
     CorrelatedSum,
-    DiscreteGaussianSum,
     DisjointBatches,
     EncodedSum,
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
     LaplaceNoise,
@@ -36,7 +34,6 @@ from keras_dp.ledger import (
     Round,
     Selection,
     ThresholdedSum,
-    TreeSum,
     TruncatedNegativeBinomial,
     TruncatedPoissonSampling,
     UnverifiedSampling,
@@ -61,7 +58,6 @@ def samplings(ledger: PrivacyLedger) -> None:
     """Samples that are not Poisson samples."""
     for sampling in (
         FixedSizeWithoutReplacement(100, 10_000),
-        FixedSizeWithReplacement(100, 10_000),
         TruncatedPoissonSampling(0.01, 150, 10_000),
         UnverifiedSampling(),
     ):
@@ -84,18 +80,10 @@ def rows_of_a_person(ledger: PrivacyLedger) -> None:
     ledger.record(PoissonSampling(0.01), [NOISY], count=300)
 
 
-def trees(ledger: PrivacyLedger) -> None:
-    """A tree of sums, and one that begins anew."""
-    for name in ("first", "second"):
-        tree = TreeSum("gradients", 1.0, 6.0, tree_id=name)
-        ledger.record(DisjointBatches(name), [tree], count=20)
-
-
 def noises(ledger: PrivacyLedger) -> None:
     """Sums with other noise than normal."""
     bounds = CoordinateBounds.from_vectors([[3, 1]])
     for query in (
-        DiscreteGaussianSum("votes", l2_norm_bound=3, noise_scale=12),
         EncodedSum("encoded", bounds, LaplaceNoise(8.0)),
         ThresholdedSum("words", 1.0, 4.0, max_keys=50, threshold=25.0),
     ):
@@ -146,7 +134,6 @@ KINDS: tuple[Callable[[PrivacyLedger], None], ...] = (
     epochs,
     users,
     rows_of_a_person,
-    trees,
     noises,
     correlated,
     search,

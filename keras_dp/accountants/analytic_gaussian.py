@@ -25,7 +25,7 @@ class AnalyticGaussian(Accountant):
     `Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu)`, with Phi the normal
     distribution function. The result is that value, computed to about 1e-12 and
     rounded up. Other rounds are refused: those with amplification by sampling,
-    and those whose noise is not normal, such as the discrete Gaussian.
+    and those whose noise is not normal.
 
     Source: Balle and Wang (2018), arXiv:1805.06530v2, Theorem 8; composition
     by Dong, Roth, Su (2019), arXiv:1905.02383v3, Corollary 3.3. We differ in

@@ -1,8 +1,8 @@
 """Whether the cost of planned rounds is a bound on the cost of those that ran.
 
-A tree, a mechanism with correlated noise, an epoch of disjoint batches and a
-draw of classes *span* rounds: they have one cost for all their rounds. So the
-rounds are compared as a whole, and under one adjacency relation.
+A mechanism with correlated noise, an epoch of disjoint batches and a draw of
+classes *span* rounds: they have one cost for all their rounds. So the rounds
+are compared as a whole, and under one adjacency relation.
 """
 
 import math
@@ -27,8 +27,8 @@ _ROUND_UP = 1 + 1e-12
 def spans_of(round_: Round) -> Iterator[str]:
     """Yields the ids of all that a round is a part of.
 
-    These are trees, mechanisms with correlated noise, and epochs or the draw of
-    the sampling.
+    These are mechanisms with correlated noise, and epochs or the draw of the
+    sampling.
 
     >>> from keras_dp.ledger import GaussianSum
     >>> step = (GaussianSum("all", 1.0, 4.0),)
@@ -106,7 +106,7 @@ def kept_plans(
     return tuple(
         run.plan is not None
         and not (run.first_row and run.plan_row > run.first_row)
-        # Runs with a tree or an epoch in common do exactly what was planned.
+        # Runs that share a mechanism or an epoch do exactly what was planned.
         and (
             is_part(run.rounds, run.plan)
             if any(seen[name] > 1 for name in each)

@@ -30,7 +30,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
     Selected,
-    WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.readings import readings
 from keras_dp.accountants.normalize.rounds import LedgerLike
@@ -177,7 +176,6 @@ class Fourier(Accountant):
             SampledGaussianGroup,
             SampledGaussianReplaceOne,
             Selected,
-            WithReplacementGaussian,
         }
     )
 

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
-    DiscreteGaussian,
     Exposure,
     Gaussian,
     Mechanism,
@@ -68,7 +67,7 @@ class Group:
 
     | Round | Pair |
     | --- | --- |
-    | Gaussian sums that nothing amplifies, discrete ones, trees | `z / k` |
+    | Gaussian sums that nothing amplifies | `z / k` |
     | Gaussian sums, Poisson sampling, records there or not | binomial |
     | the same, of classes that take turns | none |
     | thresholds, beside these | `Exposure` of the group |
@@ -157,9 +156,9 @@ def k_fold(
 
 def _k_fold(mechanism: Mechanism, records: int) -> Mechanism | None:
     z = mechanism.noise_multiplier
-    if isinstance(mechanism, Gaussian | DiscreteGaussian):
-        # `k` records move a sum, and the nodes of a tree, `k` times as far.
-        # An attack on one of them is an attack on all.
+    if isinstance(mechanism, Gaussian):
+        # `k` records move a sum `k` times as far. An attack on one of them is
+        # an attack on all.
         less = math.nextafter(z / records, 0.0)
         return dataclasses.replace(mechanism, noise_multiplier=less)
     if isinstance(mechanism, Exposure):

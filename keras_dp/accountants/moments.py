@@ -13,11 +13,9 @@ from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
-    DiscreteGaussian,
     Gaussian,
     Mechanism,
     OneOf,
-    SampledDiscreteGaussian,
     SampledGaussian,
 )
 from keras_dp.accountants.renyi.divergences import (
@@ -61,8 +59,6 @@ class Moments(Accountant):
         {
             Gaussian,
             SampledGaussian,
-            DiscreteGaussian,
-            SampledDiscreteGaussian,
             AdditiveNoise,
             OneOf,
         }

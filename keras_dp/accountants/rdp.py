@@ -61,13 +61,12 @@ class RDP(Accountant):
     | Poisson, one record more or less, or zero | exact, the larger direction |
     | Poisson, one record replaced | exact (see `mechanisms`) |
     | fixed size, one record replaced | a bound (see `renyi.fixed_size`) |
-    | discrete Gaussian | as above, at integer orders (see `mechanisms`) |
     | encoded, any noise | to 1e-6, at `renyi.shifted_noise.ORDERS` |
     | a search | a bound (see docs/accounting.md, section 8) |
-    | fixed size with replacement; sampled groups | none |
+    | sampled groups | none |
 
-    For discrete and encoded sums, orders between those in the table are bounded
-    by a chord of the log moment, which is convex.
+    For encoded sums, orders between those in the table are bounded by a chord
+    of the log moment, which is convex.
 
     Attributes:
         conversion: "improved" or "classic".

@@ -24,7 +24,6 @@ from keras_dp.accountants.normalize.adjacency import (
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
-    DiscreteGaussian,
     Encoding,
     FixedSizeGaussian,
     Gaussian,
@@ -32,7 +31,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussian,
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
-    WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.release import released
@@ -79,17 +77,13 @@ def to_dp_event(
     | Gaussian sums, Poisson | `PoissonSampled` of `Gaussian` | RDP, PLD |
     | the same, `replace_one` | the same | PLD |
     | Gaussian sums, fixed size | `SampledWithoutReplacement` | RDP |
-    | with replacement | `SampledWithReplacement` | none of version 0.6 |
     | an epoch of disjoint batches | `Gaussian`, one for the epoch | RDP, PLD |
-    | a tree | `Gaussian`, one for the tree | RDP, PLD |
     | correlated noise | `Gaussian`, one for the mechanism | RDP, PLD |
     | the same, classes that take turns | `PoissonSampled` of `Gaussian` | PLD |
-    | discrete Gaussian sums, nothing sampled | `ZCDp` | RDP |
     | encoded sums with Laplace noise, nothing sampled | `Laplace` | RDP, PLD |
     | one such sum, Poisson | `PoissonSampled` of `Laplace` | PLD |
     | sums without noise, nothing sampled | `NonPrivate` | RDP, PLD |
     | the same, Poisson | `PoissonSampled` of `Gaussian` at 0 | RDP, PLD |
-    | discrete Gaussian sums, Poisson | none: raises | |
     | thresholded sums, truncated samples | none: raises | |
     | a search of one plan | `RepeatAndSelect` of its rounds | RDP |
     | Gaussian sums, Poisson, for a group | `MixtureOfGaussians` | PLD |
@@ -102,9 +96,9 @@ def to_dp_event(
     `PLDAccountant` counts the factor of 2 itself, and so reports a larger
     epsilon than necessary.
 
-    Noise multipliers are rounded down to 12 digits. Events of epochs and trees
-    come last. An event does not say who drew a sample, whether the caller chose
-    a seed, or how queries are named.
+    Noise multipliers are rounded down to 12 digits. Events of epochs and
+    mechanisms come last. An event does not say who drew a sample, whether the
+    caller chose a seed, or how queries are named.
 
     Args:
         ledger: An object with `rounds`, such as a `PrivacyLedger`, or pairs
@@ -266,21 +260,6 @@ def _(
 
 
 @_event.register
-def _(mechanism: WithReplacementGaussian, sampling: SamplingEvent) -> Any:
-    dp = _dp_accounting()
-    return dp.SampledWithReplacementDpEvent(
-        mechanism.population_size,
-        mechanism.sample_size,
-        dp.GaussianDpEvent(mechanism.noise_multiplier),
-    )
-
-
-@_event.register
-def _(mechanism: DiscreteGaussian, sampling: SamplingEvent) -> Any:
-    return _discrete(mechanism.noise_multiplier)
-
-
-@_event.register
 def _(mechanism: AdditiveNoise, sampling: SamplingEvent) -> Any:
     dp = _dp_accounting()
     are_laplace = all(
@@ -293,23 +272,9 @@ def _(mechanism: AdditiveNoise, sampling: SamplingEvent) -> Any:
     parts = [_laplace(each) for each in mechanism.encodings]
     if q < 1:
         return dp.PoissonSampledDpEvent(q, parts[0])
-    if mechanism.is_discrete:
-        parts.append(_discrete(z))
-    elif z < math.inf:
+    if z < math.inf:
         parts.append(_event(Gaussian(z), sampling))
     return dp.ComposedDpEvent(parts) if len(parts) > 1 else parts[0]
-
-
-def _discrete(noise_multiplier: float) -> Any:
-    """Returns the event of a discrete Gaussian, which is zCDP."""
-    dp = _dp_accounting()
-    # If the square is beyond float64, rho is rounded up to this.
-    rho = math.ulp(0.0)
-    if noise_multiplier < 1e-150:
-        return dp.NonPrivateDpEvent()
-    if noise_multiplier < 1e150:
-        rho = 0.5 / noise_multiplier**2 * _ROUND_UP
-    return dp.ZCDpEvent(rho)
 
 
 def _laplace(encoding: Encoding) -> Any:

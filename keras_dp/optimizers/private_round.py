@@ -326,7 +326,6 @@ def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
         event,
         (
             ledger.GaussianSum,
-            ledger.DiscreteGaussianSum,
             ledger.CorrelatedSum,
         ),
     ):

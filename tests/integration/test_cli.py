@@ -14,6 +14,8 @@ import pytest
 from keras_dp import __version__, accountants, planning
 from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
+    BinaryTree,
+    CorrelatedSum,
     DisjointBatches,
     FixedSizeWithoutReplacement,
     FullDataset,
@@ -21,7 +23,6 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
-    TreeSum,
 )
 from keras_dp.reporting import explain, make_report
 from keras_dp.reporting.cli import main
@@ -343,10 +344,13 @@ class TestAfford:
         ("sampling", "queries"),
         [
             (None, None),
-            (FullDataset(), [TreeSum("t", 1.0, 4.0, "c0ffee")]),
+            (
+                FullDataset(),
+                [CorrelatedSum("row", 1.0, 4.0, BinaryTree(), 9, "c0ffee")],
+            ),
             (DisjointBatches("a pass"), STEP),
         ],
-        ids=["empty", "tree", "pass"],
+        ids=["empty", "mechanism", "pass"],
     )
     def test_a_question_without_an_answer_is_2(
         self, sampling, queries, tmp_path, capsys

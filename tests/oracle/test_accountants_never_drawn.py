@@ -15,7 +15,6 @@ from keras_dp.accountants import (
 )
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
@@ -32,7 +31,6 @@ CASES = [
     (PoissonSampling(0.01), "replace_one", 0.01),
     (TruncatedPoissonSampling(1e-6, 1000, 60), "replace_one", 1e-6),
     (FixedSizeWithoutReplacement(3, 3_000_000), "replace_one", 1e-6),
-    (FixedSizeWithReplacement(1, 10**6), "replace_one", 1e-6),
 ]
 ACCOUNTANTS = [RDP(), Moments(), StrongComposition(), Fourier()]
 

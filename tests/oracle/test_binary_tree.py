@@ -1,4 +1,4 @@
-"""The strategy of a tree, against explicit nodes and against `TreeSum`.
+"""The strategy of a tree, against explicit nodes.
 
 A tree releases each of its nodes with noise of its own. Prefix sums are sums of
 nodes with weights, by the estimate from below of Honaker (2015).
@@ -21,8 +21,8 @@ from keras_dp.ledger import (
     CorrelatedSum,
     DisjointBatches,
     FullDataset,
+    GaussianSum,
     Round,
-    TreeSum,
 )
 from keras_dp.planning import optimize_strategy, prefix_sum_error
 
@@ -193,23 +193,14 @@ def test_classes_that_take_turns_are_exact(classes) -> None:
     assert found.lower <= true <= found.upper <= found.lower * (1 + 1e-9)
 
 
-def epsilon(rounds, length=None):
-    """Returns the price of trees, of mechanisms if they have a length.
-
-    Args:
-        rounds: Triples of a name, an epoch or None, and a count.
-        length: The rounds of each mechanism.
-    """
+def epsilon(query, rounds):
+    """Returns the price of rounds, each a name, an epoch and a count."""
     return Fourier().epsilon(
         [
             (
                 Round(
                     FullDataset() if epoch is None else DisjointBatches(epoch),
-                    (
-                        TreeSum("sum", 1.0, 8.0, tree_id=name)
-                        if length is None
-                        else CorrelatedSum("sum", 1.0, 8.0, TREE, length, name),
-                    ),
+                    (query(name),),
                 ),
                 count,
             )
@@ -220,32 +211,25 @@ def epsilon(rounds, length=None):
 
 
 @pytest.mark.parametrize(
-    ("rounds", "length", "least"),
-    [
-        ([("a", "e", 300)], 300, 0.85),
-        ([("a", f"e{i}", 100) for i in range(3)], 300, 0.9),
-        ([(f"a{i}", f"e{i}", 100) for i in range(3)], 100, 0.85),
-        (
-            [("a", "e", 20), ("b", "e", 9), ("b", "f", 11), ("c", "f", 20)],
-            20,
-            0.85,
-        ),
-        ([("a", None, 16)], 16, 1 - 1e-6),
-    ],
-    ids=["a pass", "three passes", "restarts", "restarts within passes", "all"],
+    ("epoch", "nodes", "least"), [("e", 9, 0.85), (None, None, 1 - 1e-6)]
 )
-def test_it_costs_no_more_than_the_nodes_of_its_trees(
-    rounds, length, least
+def test_it_costs_no_more_than_the_nodes_of_its_tree(
+    epoch, nodes, least
 ) -> None:
-    """The same noise in the sums, at the price that ledgers of trees have."""
-    of_nodes, found = epsilon(rounds), epsilon(rounds, length)
+    """A record of a pass is in one node of each level; else it is in all."""
+    rounds = 300
+    square = nodes or largest_square(rounds, rounds)
+    of_nodes = epsilon(
+        lambda name: GaussianSum(name, math.sqrt(square), 8.0),
+        [("a", epoch, 1)],
+    )
+
+    found = epsilon(
+        lambda name: CorrelatedSum("sum", 1.0, 8.0, TREE, rounds, name),
+        [("a", epoch, rounds)],
+    )
 
     assert least * of_nodes <= found <= of_nodes * (1 + 1e-9)
-
-
-def test_twice_the_rounds_cost_less_than_the_nodes_of_a_tree() -> None:
-    """So rounds that may come can be paid for."""
-    assert epsilon([("a", "e", 500)], 1000) < epsilon([("a", "e", 500)])
 
 
 def test_buffers_leave_less_noise_in_the_sums() -> None:

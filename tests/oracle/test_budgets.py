@@ -24,7 +24,6 @@ from keras_dp.ledger import (
     GaussianSum,
     PrivacyLedger,
     Round,
-    TreeSum,
     UnverifiedSampling,
 )
 from keras_dp.ledger.rows.canonical import canonical
@@ -61,21 +60,12 @@ def true_epsilon(rounds, neighbours) -> float:
 
 def _square(every, present) -> float:
     """Returns the square of what a record moves, in units of the noise."""
-    total, trees = 0.0, defaultdict(list)
-    for place, each in enumerate(every):
-        for query in each.queries:
-            ratio = query.l2_norm_bound / query.noise_stddev
-            if isinstance(query, TreeSum):
-                trees[query.tree_id].append(ratio * (place in present))
-            elif place in present:
-                total += ratio**2
-    for leaves in trees.values():
-        size = 1
-        while size <= len(leaves):
-            for start in range(0, len(leaves) - size + 1, size):
-                total += sum(leaves[start : start + size]) ** 2
-            size *= 2
-    return total
+    return sum(
+        (query.l2_norm_bound / query.noise_stddev) ** 2
+        for place, each in enumerate(every)
+        for query in each.queries
+        if place in present
+    )
 
 
 def _epsilon(mu: float) -> float:
@@ -95,20 +85,14 @@ def _epsilon(mu: float) -> float:
 
 
 def kinds(noise: float) -> list[Round]:
-    """Returns rounds of all kinds, most of which span rounds."""
+    """Returns rounds of all kinds, some of which span rounds."""
     sums = (GaussianSum("sum", 1.0, noise),)
-    tree = (TreeSum("sum", 1.0, 2 * noise, tree_id="tree"),)
-    other = (TreeSum("sum", 1.0, 2 * noise, tree_id="other tree"),)
     first, second = DisjointBatches("first"), DisjointBatches("second")
     return [
         Round(FullDataset(), sums),
         Round(UnverifiedSampling(), sums),
         Round(first, sums),
         Round(second, sums),
-        Round(FullDataset(), tree),
-        Round(FullDataset(), other),
-        Round(first, tree),
-        Round(second, other),
     ]
 
 
@@ -139,36 +123,6 @@ def altered(generator, rounds) -> list[tuple[Round, int]]:
             each = near[generator.integers(len(near))]
         found.append((each, count))
     return found
-
-
-def continued(ledger) -> float:
-    """Returns the epsilon of the nodes that the last of two runs released."""
-    before, after = (len(run) for run in ledger.runs)
-    square, size = 0, 1
-    while size <= before + after:
-        ends = range(size, before + after + 1, size)
-        square += sum(size**2 for end in ends if end > before)
-        size *= 2
-    return _epsilon(math.sqrt(square) / 8.0)
-
-
-@pytest.mark.parametrize("second", ["tree", "other"])
-def test_a_run_that_continues_a_tree_costs_what_its_nodes_cost(second) -> None:
-    """Another tree in the second run is the control."""
-    ledger = PrivacyLedger.in_memory(dataset="d")
-    for name, tree in (("a", "tree"), ("b", second)):
-        query = TreeSum("sum", 1.0, 8.0, tree_id=tree)
-        with ledger.start_run(name) as run:
-            run.record(FullDataset(), [query], 8)
-    alone = true_epsilon(ledger.runs[1].rounds, "add_or_remove_one")
-    truth = continued(ledger)
-    found = run_costs(ledger, delta=DELTA)[1].epsilon
-
-    assert is_below(alone, truth)
-    if second == "tree":
-        assert not is_below(found, truth)
-    else:
-        assert found == pytest.approx(alone, rel=1e-4)
 
 
 def is_below(found: float, truth: float) -> bool:

@@ -13,8 +13,9 @@ from dp_accounting import NeighboringRelation
 from keras_dp.accountants import RDP, Fourier
 from keras_dp.interchange import to_dp_event
 from keras_dp.ledger import (
+    BinaryTree,
     CoordinateBounds,
-    DiscreteGaussianSum,
+    CorrelatedSum,
     DisjointBatches,
     EncodedSum,
     FixedSizeWithoutReplacement,
@@ -24,7 +25,6 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
-    TreeSum,
     UnverifiedSampling,
 )
 
@@ -181,17 +181,6 @@ def test_and_a_naive_event_would_be_found(naive, neighbours) -> None:
     assert theirs < truth.lower
 
 
-def test_discrete_sums_agree() -> None:
-    query = DiscreteGaussianSum("counts", 5.0, 20.0)
-    ledger = [(Round(FullDataset(), (query,)), 3)]
-
-    theirs = their_epsilon(
-        dp.rdp.RdpAccountant, to_dp_event(ledger), "add_or_remove_one"
-    )
-
-    assert RDP().epsilon(ledger, delta=DELTA) == pytest.approx(theirs, rel=0.01)
-
-
 @pytest.mark.parametrize("probability", [1.0, 0.1])
 def test_laplace_sums_agree(probability) -> None:
     """One coordinate, where the L1 norm is all there is."""
@@ -221,32 +210,9 @@ def test_many_coordinates_cost_no_more_than_their_l1_norm() -> None:
     assert RDP().epsilon(ledger, delta=DELTA) <= theirs * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("leaves", [1, 7, 8, 1000])
-def test_trees_agree(leaves) -> None:
-    event = dp.SelfComposedDpEvent(
-        dp.SingleEpochTreeAggregationDpEvent(5.0, leaves), 3
-    )
-    theirs = their_epsilon(dp.rdp.RdpAccountant, event, "zero_out")
-    trees = [
-        (
-            Round(DisjointBatches(epoch), (TreeSum("sum", 1.0, 5.0, epoch),)),
-            leaves,
-        )
-        for epoch in ("c0", "ff", "ee")
-    ]
-
-    ours = RDP().epsilon(trees, delta=DELTA, neighbours="zero_out")
-    exported = to_dp_event(trees, neighbours="zero_out")
-
-    assert ours == pytest.approx(theirs, rel=0.01)
-    assert their_epsilon(
-        dp.rdp.RdpAccountant, exported, "zero_out"
-    ) == pytest.approx(theirs, rel=1e-9)
-
-
-def test_a_ledger_with_a_tree_is_exported() -> None:
-    node = TreeSum("prefix", 1.0, 5.0, "c0ffee")
-    ledger = [(Round(PoissonSampling(0.1), (node, SUM)), 5)]
+def test_a_ledger_with_a_mechanism_is_exported() -> None:
+    row = CorrelatedSum("prefix", 1.0, 5.0, BinaryTree(), 5, "c0ffee")
+    ledger = [(Round(PoissonSampling(0.1), (row, SUM)), 5)]
     truth = Fourier().epsilon_bounds(ledger, delta=DELTA)
 
     theirs = their_epsilon(

@@ -19,7 +19,6 @@ from keras_dp.ledger import (
     LowerTriangular,
     PoissonSampling,
     Round,
-    TreeSum,
 )
 
 DELTA = 1e-5
@@ -73,14 +72,6 @@ CASES = {
     "a mechanism that was interrupted": (
         [over(FullDataset(), row(BandedToeplitz((1.0,) * 10), 100))],
         1.0,
-    ),
-    "a tree over two passes": (
-        [
-            over(each, TreeSum("tree", 1.0, 1.0, tree_id="t"))
-            for each in (ONE,) * 4 + (TWO,) * 4
-        ],
-        # A leaf of each half: three nodes below the root, which both move.
-        math.sqrt(3 + 3 + 4),
     ),
 }
 

@@ -23,7 +23,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussian,
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
-    WithReplacementGaussian,
 )
 from keras_dp.errors import UnsupportedEventError
 
@@ -48,13 +47,13 @@ def directions(rounds: FewKinds, left_out: float) -> tuple[Direction, ...]:
 
     Args:
         rounds: Rounds of the kinds in `Fourier.mechanisms`.
-        left_out: Probability of many draws or members in a sample that may be
-            left out, in all rounds together.
+        left_out: Probability of many members in a sample that may be left out,
+            in all rounds together.
     """
     total = sum(count for _, count in rounds.upper)
     of_one = functools.cache(lambda each: _losses(each, left_out / total))
     if not any(
-        isinstance(mechanism, SampledGaussianGroup | WithReplacementGaussian)
+        isinstance(mechanism, SampledGaussianGroup)
         for mechanism, _ in rounds.upper
     ):
         left_out = 0.0
@@ -131,27 +130,6 @@ def _(mechanism: FixedSizeGaussian, left_out: float) -> tuple[_Losses, _Losses]:
     q = mechanism.sampling_probability
     first, second = _mixtures(mechanism.noise_multiplier, (1 - q, q))
     upper = FixedSizeLoss((first,), (1.0,))
-    return _Losses(upper, first), _Losses(upper, second)
-
-
-@_losses.register
-def _(
-    mechanism: WithReplacementGaussian, left_out: float
-) -> tuple[_Losses, _Losses]:
-    z = mechanism.noise_multiplier
-    draws = binomial(
-        mechanism.sample_size, 1 / mechanism.population_size, left_out
-    )
-    first, second = _mixtures(z, draws)
-    q = mechanism.sampling_probability
-    repeated = np.array(draws[1:]) / sum(draws[1:])
-    upper = FixedSizeLoss(
-        tuple(
-            MixtureLoss(z / k, (1 - q, q), is_added=False)
-            for k in range(1, len(draws))
-        ),
-        tuple(repeated.tolist()),
-    )
     return _Losses(upper, first), _Losses(upper, second)
 
 

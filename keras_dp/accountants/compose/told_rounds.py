@@ -61,7 +61,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussian,
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
-    WithReplacementGaussian,
 )
 from keras_dp.accountants.roots import last_true
 
@@ -84,9 +83,7 @@ _LEFT_OUT, _TAIL, _LOG_LEFT_OUT = 1e-305, 710.0, -680.0
 # Up to so many masses are added one by one.
 _SPARSE = 64
 _EXACT = SampledGaussian | SampledGaussianReplaceOne
-_SAMPLED = (
-    _EXACT | FixedSizeGaussian | SampledGaussianGroup | WithReplacementGaussian
-)
+_SAMPLED = _EXACT | FixedSizeGaussian | SampledGaussianGroup
 _Bounds: TypeAlias = tuple[float, float]
 
 
@@ -343,9 +340,6 @@ def _kinds(rounds: Sequence[CountedMechanism], *, is_told: bool) -> list[_Kind]:
         drawn: tuple[float, ...] = (1 - q, q)
         if isinstance(mechanism, SampledGaussianGroup):
             drawn = binomial(mechanism.records, q, _LEFT_OUT)
-        elif isinstance(mechanism, WithReplacementGaussian):
-            share = 1 / mechanism.population_size
-            drawn = binomial(mechanism.sample_size, share, _LEFT_OUT)
         if is_told and isinstance(mechanism, SampledGaussianReplaceOne):
             z = z / 2  # The two records are on both sides of 0.
         chances = np.array(drawn)

@@ -3,7 +3,7 @@
 With `u ~ N(0, 1)` the output in units of the noise, `R(u) = sum_k p_k
 e^(k m u - k^2 m^2 / 2)` is the likelihood ratio of `sum_k p_k N(k, z^2)` and
 `N(0, z^2)`, where `m = 1/z`. One Poisson sample is the case of two
-components, a group of records or draws with replacement that of more.
+components, a group of records that of more.
 """
 
 import dataclasses

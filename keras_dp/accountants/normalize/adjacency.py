@@ -20,7 +20,6 @@ from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
     PoissonSampling,
     PoissonUserSampling,
@@ -68,28 +67,19 @@ UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
         "add_or_remove_one": _ONE_SIZE,
         "zero_out": _ONLY_REPLACED,
     },
-    FixedSizeWithReplacement: {
-        "add_or_remove_one": _ONE_SIZE,
-        "zero_out": _ONLY_REPLACED,
-    },
 }
-_FIXED_SIZE = FixedSizeWithoutReplacement | FixedSizeWithReplacement
 # Why what was released can take relations away.
 _GAUSSIAN_ONLY = (
     "For samples of a fixed size a bound is known for Gaussian sums only: not "
-    "for other or correlated noise, not for trees, and not for thresholds."
+    "for other or correlated noise, and not for thresholds."
 )
 _CYCLIC_GAUSSIAN_ONLY = (
     "Where classes take turns, a bound is known for Gaussian sums only, also "
-    "with correlated noise: not for other noise, trees and thresholds."
+    "with correlated noise: not for other noise and thresholds."
 )
 _ONE_VECTOR = (
     "A replaced record can move an encoded sum further than one of the "
     "preselected vectors, and no bound is known for that."
-)
-_DISCRETE = (
-    "No bound is known for a record that is replaced in a Poisson sample if "
-    "the noise is discrete."
 )
 
 
@@ -185,7 +175,7 @@ def is_amplified(
 ) -> bool:
     """Returns whether the sampling hides who took part in a round.
 
-    A tree or a mechanism gives away who was in the samples of its rounds.
+    A mechanism gives away who was in the samples of its rounds.
     """
     return (
         not release.is_free and not release.spans and sampling.probability < 1
@@ -221,23 +211,12 @@ def _objections(
                 each.sampling, released(each.queries)
             ).items()
         }
-    is_gaussian = not (
-        release.is_discrete
-        or release.encodings
-        or release.has_trees
-        or release.thresholds
-    )
+    is_gaussian = not (release.encodings or release.thresholds)
     if isinstance(sampling, CyclicPoissonSampling):
         return found if is_gaussian else _all(_CYCLIC_GAUSSIAN_ONLY)
     is_gaussian = is_gaussian and not release.spans
-    if isinstance(sampling, _FIXED_SIZE) and not is_gaussian:
+    if isinstance(sampling, FixedSizeWithoutReplacement) and not is_gaussian:
         return _all(_GAUSSIAN_ONLY)
     if release.encodings:
         return {"replace_one": _ONE_VECTOR, **found}
-    if (
-        release.is_discrete
-        and isinstance(sampling, PoissonSampling | TruncatedPoissonSampling)
-        and is_amplified(sampling, release)
-    ):
-        return {"replace_one": _DISCRETE, **found}
     return found

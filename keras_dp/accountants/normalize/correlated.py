@@ -1,4 +1,4 @@
-"""Trees, mechanisms with correlated noise, and samples of classes in turn.
+"""Mechanisms with correlated noise, and samples of classes in turn.
 
 A mechanism costs what its whole strategy costs, whether all of its rounds ran
 or not. What a record takes part in follows from the sampling of its rounds:
@@ -10,9 +10,7 @@ or not. What a record takes part in follows from the sampling of its rounds:
 | any other, or several of them | in every round |
 
 *Without amplification* the mechanism is one Gaussian, whose sensitivity is that
-of `participations` (docs/accounting.md, Theorem 1). So is a tree of ledgers of
-earlier versions, whose nodes are released, each with noise of its own: see
-`tree_sensitivity`. It costs what its rounds so far cost.
+of `participations` (docs/accounting.md, Theorem 1).
 
 *With amplification.* Fix the class of a record: joint convexity takes the
 mixture over classes away. If C has at most as many bands as there are classes,
@@ -51,7 +49,6 @@ from keras_dp.accountants.normalize.participations import (
 )
 from keras_dp.accountants.normalize.release import Release, ratio
 from keras_dp.accountants.normalize.spans import Span, SpanRound, together
-from keras_dp.accountants.normalize.tree_sensitivity import largest_square
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CorrelatedSum,
@@ -61,7 +58,6 @@ from keras_dp.ledger import (
     SamplingByContents,
     SamplingEvent,
     Strategy,
-    TreeSum,
     UnverifiedSampling,
 )
 
@@ -126,7 +122,6 @@ class CorrelatedRounds:
     def __init__(self) -> None:
         """Starts with nothing."""
         self._events: defaultdict[str, set[CorrelatedSum]] = defaultdict(set)
-        self._trees: defaultdict[str, set[TreeSum]] = defaultdict(set)
         self._rounds: set[SpanRound] = set()
         # Spans of which no record is known to be where it would move them most.
         self._by_chance: set[str] = set()
@@ -153,11 +148,7 @@ class CorrelatedRounds:
         names: set[str] = set()
         for event in release.spans:
             name = event.span_id
-            if isinstance(event, TreeSum):
-                name = f"tree {name}"  # No mechanism has a blank in its name.
-                self._trees[name].add(event)
-            else:
-                self._events[name].add(event)
+            self._events[name].add(event)
             comes_again = place in self._places[name]
             if comes_again and self._last[name] != place:
                 self._by_chance.add(name)  # Its epochs are not in order.
@@ -194,7 +185,7 @@ class CorrelatedRounds:
                 each.mechanism_id
                 for cycle in cycles.values()
                 for release in cycle
-                for each in _rows(release)
+                for each in release.spans
             }
             in_turn = all(
                 self._separation(name, mechanisms[name]) == draw.classes
@@ -228,10 +219,11 @@ class CorrelatedRounds:
                 # Nothing hides that a record takes part, if it does.
                 lower = moved.lower if is_sure else 0.0
                 yield gaussian_between(lower, moved.upper, neighbours), times
-        spans = {name: self._of_tree(name) for name in self._trees}
-        for name, mechanism in mechanisms.items():
-            if name not in amplified:
-                spans[name] = self._unamplified(name, mechanism)
+        spans = {
+            name: self._unamplified(name, mechanism)
+            for name, mechanism in mechanisms.items()
+            if name not in amplified
+        }
         for name in spans:
             # In an epoch a record may be where it moves the other release.
             if name in unknown or self._places[name].keys() & others:
@@ -321,25 +313,6 @@ class CorrelatedRounds:
         fits &= not full or totals[-1] == last
         return draw.classes if fits else None
 
-    def _of_tree(self, name: str) -> Span:
-        """Returns a tree of the largest bound and the least noise."""
-        events, places = self._trees[name], self._places[name]
-        bound = max(each.l2_norm_bound for each in events)
-        moved = ratio(bound, min(each.noise_stddev for each in events))
-        if not moved:
-            return Span(0.0, 0.0, 0.0)
-        leaves = places.total()
-        participations = places[None] + len(places.keys() - {None})
-        once, whole = (
-            moved * math.sqrt(largest_square(leaves, number))
-            for number in (1, participations)
-        )
-        # No record of two epochs is known to be in the first rounds of both.
-        in_all = participations in (1, places[None])
-        return Span(
-            once, whole if in_all else once, whole, not places.keys() - {None}
-        )
-
     def _unamplified(self, name: str, mechanism: _Mechanism) -> Span:
         places = self._places[name]
         strategy, rounds, moved, ran, _ = mechanism
@@ -373,15 +346,9 @@ def _is_sure(place: _Place) -> bool:
     return isinstance(place, tuple) and place[0].probability == 1
 
 
-def _rows(release: Release) -> Iterator[CorrelatedSum]:
-    for each in release.spans:
-        if isinstance(each, CorrelatedSum):
-            yield each
-
-
 def _moved(release: Release, columns: Mapping[str, float]) -> float:
     """Returns how far a record moves a release, given mechanisms' columns."""
-    found = (columns.get(each.mechanism_id, 0.0) for each in _rows(release))
+    found = (columns.get(each.mechanism_id, 0.0) for each in release.spans)
     return math.hypot(release.sensitivity, *found)
 
 

@@ -25,7 +25,6 @@ from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.normalize.mechanisms import (
     UNREACHED,
     CountedMechanism,
-    DiscreteGaussian,
     FixedSizeGaussian,
     FullOrNot,
     Gaussian,
@@ -33,7 +32,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     OneOf,
     ProfilePair,
     Selected,
-    WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.order import in_order
 
@@ -44,7 +42,6 @@ MOST_KINDS = 400
 # and 0.3 s.
 _MOST_OF: Mapping[type[Mechanism], int] = {
     FixedSizeGaussian: 100,
-    WithReplacementGaussian: 16,
 }
 # More than the rounding of a root of a sum.
 _ROUNDING = 1e-15
@@ -124,7 +121,7 @@ def _rounded(rounds: tuple[CountedMechanism, ...], most: int) -> FewKinds:
     cells: defaultdict[int, list[_Cell]] = defaultdict(list)
     for alike in _alike(rounds):
         first = alike[0].mechanism
-        if isinstance(first, Gaussian | DiscreteGaussian):
+        if isinstance(first, Gaussian):
             total = math.fsum(n / m.noise_multiplier**2 for m, n in alike)
             for kinds, sign in ((upper, -1), (lower, 1)):
                 kinds[type(first)(total**-0.5 * (1 + sign * _ROUNDING))] += 1

@@ -160,88 +160,6 @@ class FixedSizeGaussian:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WithReplacementGaussian:
-    """A sample of fixed size with replacement; neighbours replace a record.
-
-    A record is drawn `Bin(sample_size, 1 / population_size)` times.
-
-    Attributes:
-        noise_multiplier: Stddev over *twice* the bound of one record.
-        sample_size: Draws a round, >= 1.
-        population_size: Records, >= 2.
-    """
-
-    noise_multiplier: float
-    sample_size: int
-    population_size: int
-
-    @property
-    def sampling_probability(self) -> float:
-        """The chance of a record to be drawn at least once."""
-        none = self.sample_size * math.log1p(-1 / self.population_size)
-        return -math.expm1(none)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DiscreteGaussian:
-    """Integer vectors plus noise of which some or all is discrete Gaussian.
-
-    Guarantee: the divergence of every real order `a > 1` is at most
-    `a / (2 z^2)`, in both directions, as for `Gaussian`. Let the noise have
-    mass `p(x) = exp(-|x|^2 / (2 s^2)) / T`, `T = sum_x exp(-|x|^2 / (2 s^2))`
-    over the integer vectors `x`, and let `v` be an integer vector. As
-    `(1-a) |x|^2 + a |x-v|^2 = |x - a v|^2 - a (a-1) |v|^2`,
-
-        sum_x p(x-v)^a p(x)^(1-a)
-            = e^(a(a-1) |v|^2 / (2 s^2)) sum_x e^(-|x - a v|^2 / (2 s^2)) / T.
-
-    For an integer `a` the shift `a v` maps the integer vectors onto
-    themselves, the last sum is `T`, and the moment *equals* that of the
-    Gaussian. For any other order it is below `T`: by Poisson's summation
-    formula it is a Fourier series in the shift with coefficients > 0, largest
-    where the shift is 0. Moments of independent parts multiply, so that
-    continuous and discrete sums of one round have one `z`. The tail
-    probabilities differ from those of the Gaussian: its privacy profile does
-    not hold.
-
-    Attributes:
-        noise_multiplier: `z`, noise scale over sensitivity under the chosen
-            relation.
-        sampling_probability: 1, as nothing amplifies.
-
-    Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4,
-    Proposition 5. We add the equality, which sampling needs.
-    """
-
-    noise_multiplier: float
-    sampling_probability: ClassVar[float] = 1.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SampledDiscreteGaussian:
-    """A `DiscreteGaussian` after Poisson sampling; a record is there or not.
-
-    Guarantee: with `p_0` and `p_1` the output without and with the record,
-    `E_(p_0)[((1-q) + q p_1/p_0)^a]` is, for an integer `a >= 2`, a sum over
-    `k <= a` of moments `E_(p_0)[(p_1/p_0)^k]` of integer order, each as the
-    Gaussian has it: the divergence equals that of `SampledGaussian`. The
-    involution `x -> v - x` maps integer vectors to integer vectors and swaps
-    `p_0` and `p_1`, so that the other direction is not larger. Between two
-    integers the logarithm of the moment, which is convex in the order and 0
-    at 1, is bounded by its chord.
-
-    Attributes:
-        noise_multiplier: `z`, noise scale over the bound of one record.
-        sampling_probability: `q`, in (0, 1).
-
-    Source: Mironov, Talwar, Zhang (2019), arXiv:1908.10530v1, Theorem 5.
-    """
-
-    noise_multiplier: float
-    sampling_probability: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class SampledGaussianGroup:
     """The pair `sum_j Bin(j; k, q) N(j, z^2)`, `N(0, z^2)`, both ways round.
 
@@ -293,19 +211,15 @@ class AdditiveNoise:
     Neighbours differ by one record being there, or contributing, or not.
 
     Attributes:
-        noise_multiplier: `z` of the Gaussian sums, discrete ones included;
-            `inf` if there is none.
+        noise_multiplier: `z` of the Gaussian sums; `inf` if there is none.
         sampling_probability: `q` of Poisson sampling, in (0, 1]; at 1 nothing
             amplifies.
         encodings: The other sums, at least one.
-        is_discrete: Whether the noise of a Gaussian sum is discrete: then `z`
-            stands for moments of integer orders, not for a law.
     """
 
     noise_multiplier: float
     sampling_probability: float
     encodings: tuple[Encoding, ...]
-    is_discrete: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -486,9 +400,6 @@ Mechanism: TypeAlias = (
     | SampledGaussianGroup
     | FullOrNot
     | FixedSizeGaussian
-    | WithReplacementGaussian
-    | DiscreteGaussian
-    | SampledDiscreteGaussian
     | AdditiveNoise
     | OneOf
     | Selected

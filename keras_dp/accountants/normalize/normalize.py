@@ -67,7 +67,7 @@ def normalize(
     | FullDataset, UnverifiedSampling | in every round |
     | DisjointBatches | once an epoch |
     | CyclicPoissonSampling | once a cycle, amplified |
-    | FixedSizeWithoutReplacement, FixedSizeWithReplacement | amplified |
+    | FixedSizeWithoutReplacement | amplified |
 
     `adjacency` says which relations these are. `replace_one` moves a sum by
     twice the bound `S` of a record, but for `PoissonSampling`, whose mechanism
@@ -76,22 +76,14 @@ def normalize(
     batches is as private as its least private round, wherever in the ledger
     its rounds are, because a record takes part in one of them.
 
-    Rounds with one `tree_id` are the leaves of one tree, wherever they are:
-
-    | Sampling | A record's part in the tree | Other sums of the round |
-    | --- | --- | --- |
-    | DisjointBatches | once an epoch | once an epoch |
-    | Full, Unverified, Poisson, truncated | every round | not amplified |
-    | FixedSize... | raises | raises |
-
-    A tree reveals sums over several rounds together, and with them who was in
-    the sample of one of these rounds. Neither the tree nor other releases over
-    the same samples may therefore be amplified. `replace_one` takes twice the
-    bound for the whole tree. A mechanism with correlated noise is one release
-    like a tree, or a Poisson round for each cycle: see `correlated`.
+    Rounds with one `mechanism_id` are the rows of one mechanism with correlated
+    noise, wherever they are. It reveals sums over several rounds together, and
+    with them who was in the sample of one of these rounds. So neither it nor
+    other releases over the same samples are amplified, but for Poisson samples
+    of classes that take turns: see `correlated`.
 
     A search is the mechanisms of its plans, each normalized by itself, with
-    the law of the number of trials: trials share no epoch and no tree.
+    the law of the number of trials: trials share no epoch and no mechanism.
 
     Thresholded sums count as Gaussian ones. What their thresholds may expose
     beyond that is an `Exposure` beside the mechanism of the round, once an
@@ -113,9 +105,7 @@ def normalize(
         ValueError: `neighbours` or a count is not a possible one.
         TypeError: `ledger` does not hold pairs of round and count.
 
-    Source: McMahan et al. (2018), arXiv:1812.06210v2, equation 1; trees:
-    Kairouz et al. (2021), arXiv:2103.00039v3, Appendix D. We differ in the
-    sensitivity if a record takes part more than once (see `tree_sensitivity`).
+    Source: McMahan et al. (2018), arXiv:1812.06210v2, equation 1.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> sums = (GaussianSum("a", 3.0, 10.0), GaussianSum("b", 4.0, 10.0))
@@ -164,8 +154,8 @@ def put_together(
 class RoundsTogether:
     """Rounds of a ledger, normalized one by one as they come.
 
-    Rounds add up, unless they are part of an epoch of disjoint batches, of a
-    tree or of a mechanism with correlated noise. An epoch keeps the largest
+    Rounds add up, unless they are part of an epoch of disjoint batches or of a
+    mechanism with correlated noise. An epoch keeps the largest
     sensitivity of its rounds.
 
     Attributes:
@@ -249,7 +239,6 @@ class _Epoch:
 
     def __init__(self) -> None:
         self._sensitivities: dict[tuple[Encoding, ...], float] = {}
-        self._is_discrete = False
         self._kinds: set[tuple[float, tuple[Encoding, ...]]] = set()
         self._thresholds: set[tuple[Threshold, ...]] = set()
 
@@ -258,7 +247,6 @@ class _Epoch:
         self._sensitivities[release.encodings] = max(
             before, release.sensitivity
         )
-        self._is_discrete |= release.is_discrete
         self._kinds.add((release.sensitivity, release.encodings))
         if release.thresholds:
             self._thresholds.add(release.thresholds)
@@ -282,7 +270,7 @@ class _Epoch:
             for encodings, sensitivity in self._sensitivities.items()
             if (
                 mechanism := unamplified(
-                    Release(sensitivity, self._is_discrete, encodings),
+                    Release(sensitivity, encodings),
                     neighbours,
                 )
             )

@@ -1,4 +1,4 @@
-"""One round without its trees: sampling and release become a mechanism."""
+"""One round without its spans: sampling and release become a mechanism."""
 
 import decimal
 import functools
@@ -12,17 +12,14 @@ from keras_dp.accountants.normalize.adjacency import (
 from keras_dp.accountants.normalize.mechanisms import (
     UNREACHED,
     AdditiveNoise,
-    DiscreteGaussian,
     Exposure,
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
     Overflow,
-    SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
     Slack,
-    WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.release import Release
 from keras_dp.accountants.normalize.truncation import (
@@ -33,7 +30,6 @@ from keras_dp.accountants.normalize.truncation import (
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
     PoissonSampling,
     SamplingEvent,
@@ -53,7 +49,7 @@ _ROUND_UP = 1 + 4e-16
 def mechanism_of(
     sampling: SamplingEvent, release: Release, neighbours: Neighbours
 ) -> Mechanism | None:
-    """Returns the mechanism of a round without its trees; None if it is free.
+    """Returns the mechanism of a round without its spans; None if it is free.
 
     Args:
         sampling: How the sample was drawn.
@@ -92,8 +88,6 @@ def _(
         reached = reached_by(sampling)
     if neighbours == "replace_one":
         return SampledGaussianReplaceOne(z, q, reached=reached)
-    if release.is_discrete:
-        return SampledDiscreteGaussian(z, q)
     return SampledGaussian(z, q, reached=reached)
 
 
@@ -108,22 +102,6 @@ def _(
     return FixedSizeGaussian(
         _noise_multiplier(release.sensitivity * SENSITIVITY[neighbours]),
         sampling.sample_size / sampling.population_size,
-    )
-
-
-@mechanism_of.register
-def _(
-    sampling: FixedSizeWithReplacement, release: Release, neighbours: Neighbours
-) -> Mechanism | None:
-    if release.is_free:
-        return None
-    sensitivity = release.sensitivity * SENSITIVITY[neighbours]
-    if sampling.population_size == 1:  # Drawn every time.
-        return Gaussian(_noise_multiplier(sensitivity * sampling.sample_size))
-    return WithReplacementGaussian(
-        _noise_multiplier(sensitivity),
-        sampling.sample_size,
-        sampling.population_size,
     )
 
 
@@ -209,8 +187,7 @@ def unamplified(release: Release, neighbours: Neighbours) -> Mechanism | None:
         return None
     if release.encodings:
         return _additive(release, probability=1.0)
-    kind = DiscreteGaussian if release.is_discrete else Gaussian
-    return kind(
+    return Gaussian(
         _noise_multiplier(release.sensitivity * SENSITIVITY[neighbours])
     )
 
@@ -221,7 +198,7 @@ def _additive(release: Release, probability: float) -> AdditiveNoise:
         if release.sensitivity
         else math.inf
     )
-    return AdditiveNoise(z, probability, release.encodings, release.is_discrete)
+    return AdditiveNoise(z, probability, release.encodings)
 
 
 def _most_noise(lower: float, upper: float) -> float | None:

@@ -15,8 +15,6 @@ _TOLD_BY_NUMBERS = frozenset(
         "SampledGaussian",
         "SampledGaussianReplaceOne",
         "FixedSizeGaussian",
-        "DiscreteGaussian",
-        "SampledDiscreteGaussian",
     }
 )
 

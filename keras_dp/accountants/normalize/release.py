@@ -9,7 +9,6 @@ from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CorrelatedSum,
-    DiscreteGaussianSum,
     EncodedSum,
     GaussianNoise,
     GaussianSum,
@@ -17,7 +16,6 @@ from keras_dp.ledger import (
     Selection,
     SumQueryEvent,
     ThresholdedSum,
-    TreeSum,
 )
 
 
@@ -25,23 +23,20 @@ class Release(NamedTuple):
     """The release of a round over its sample.
 
     Attributes:
-        sensitivity: Root of the sum of `(S / sigma)^2` of all Gaussian sums,
-            discrete ones included: how far one record moves them, in noise
-            stddevs. 0 if there is none, `inf` if a sum is bare.
-        is_discrete: Whether one of them is discrete.
+        sensitivity: Root of the sum of `(S / sigma)^2` of all Gaussian sums:
+            how far one record moves them, in noise stddevs. 0 if there is none,
+            `inf` if a sum is bare.
         encodings: Sums with other noise that are not free, in an order that
             does not depend on that of the queries.
-        spans: Rounds of trees and of mechanisms with correlated noise, each of
-            another one.
+        spans: Rounds of mechanisms with correlated noise, each of another one.
         thresholds: The ones of thresholded sums, in an order that does not
             depend on that of the queries.
         search: The search that the round is, and nothing else; or None.
     """
 
     sensitivity: float = 0.0
-    is_discrete: bool = False
     encodings: tuple[Encoding, ...] = ()
-    spans: tuple[TreeSum | CorrelatedSum, ...] = ()
+    spans: tuple[CorrelatedSum, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
     search: Selection | None = None
 
@@ -49,11 +44,6 @@ class Release(NamedTuple):
     def is_free(self) -> bool:
         """Whether nothing of the data was released by the round itself."""
         return self.sensitivity == 0 and not self.encodings
-
-    @property
-    def has_trees(self) -> bool:
-        """Whether it is a part of a tree."""
-        return any(isinstance(each, TreeSum) for each in self.spans)
 
 
 def ratio(bound: float, noise: float) -> float:
@@ -69,8 +59,8 @@ def released(queries: tuple[SumQueryEvent, ...]) -> Release:
     """Returns what `queries`, all of one round, released together.
 
     Raises:
-        UnsupportedEventError: A query is of an unknown class, two of them are
-            steps of one tree or of one mechanism.
+        UnsupportedEventError: A query is of an unknown class, or two of them
+            are rows of one mechanism.
     """
     if len(queries) == 1 and type(queries[0]) is GaussianSum:
         return _of_gaussian(queries[0])  # Sooner made than looked up.
@@ -87,13 +77,11 @@ def _released(queries: tuple[SumQueryEvent, ...]) -> Release:
     ids = [each.span_id for each in spans]
     if len({*ids}) < len(ids):
         raise UnsupportedEventError(
-            "`queries` must be of different trees and mechanisms: a round is "
-            "one leaf of a tree, and one row of a mechanism. Received: the ids "
-            f"{ids!r}."
+            "`queries` must be of different mechanisms: a round is one row of "
+            f"a mechanism. Received: the ids {ids!r}."
         )
     return Release(
         math.hypot(*(part.sensitivity for part in parts)),
-        any(part.is_discrete for part in parts),
         tuple(sorted(encodings, key=_text)),
         spans,
         tuple(sorted(each for part in parts for each in part.thresholds)),
@@ -125,13 +113,7 @@ def _(query: NonPrivateSum) -> Release:
 
 
 @_part.register
-def _(query: DiscreteGaussianSum) -> Release:
-    sensitivity = ratio(query.l2_norm_bound, query.noise_scale)
-    return Release(sensitivity, is_discrete=sensitivity > 0)
-
-
-@_part.register
-def _(query: TreeSum | CorrelatedSum) -> Release:
+def _(query: CorrelatedSum) -> Release:
     return Release(spans=(query,))
 
 

@@ -10,13 +10,11 @@ from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
-    DiscreteGaussian,
     FixedSizeGaussian,
     FullOrNot,
     Gaussian,
     Mechanism,
     OneOf,
-    SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
     Selected,
@@ -107,15 +105,13 @@ def _log_moment(mechanism: Mechanism, excess: Array) -> Array:
     return np.asarray(LOG_MOMENTS[type(mechanism)](mechanism, excess))
 
 
-def _gaussian(mechanism: Gaussian | DiscreteGaussian, excess: Array) -> Array:
+def _gaussian(mechanism: Gaussian, excess: Array) -> Array:
     return np.asarray(
         excess * (1 + excess) / (2 * mechanism.noise_multiplier**2)
     )
 
 
-def _sampled(
-    mechanism: SampledGaussian | SampledDiscreteGaussian, excess: Array
-) -> Array:
+def _sampled(mechanism: SampledGaussian, excess: Array) -> Array:
     return mixtures.sampled(
         mechanism.sampling_probability, mechanism.noise_multiplier, excess
     )
@@ -127,17 +123,6 @@ def _sampled_replace_one(
     return mixtures.replaced(
         mechanism.sampling_probability, mechanism.noise_multiplier, excess
     )
-
-
-def _sampled_discrete(
-    mechanism: SampledDiscreteGaussian, excess: Array
-) -> Array:
-    # Between integer orders the chord is a bound.
-    floor = np.floor(excess)
-    weight = excess - floor
-    below = _sampled(mechanism, np.maximum(floor, 1))
-    above = _sampled(mechanism, floor + 1)
-    return (1 - weight) * np.where(floor > 0, below, 0.0) + weight * above
 
 
 def _full_or_not(mechanism: FullOrNot, excess: Array) -> Array:
@@ -177,8 +162,6 @@ LOG_MOMENTS: Mapping[type[Mechanism], Callable[[Any, Array], Array]] = {
     SampledGaussianReplaceOne: _sampled_replace_one,
     FixedSizeGaussian: _fixed_size,
     FullOrNot: _full_or_not,
-    DiscreteGaussian: _gaussian,
-    SampledDiscreteGaussian: _sampled_discrete,
     AdditiveNoise: encoded.log_moment,
     OneOf: _one_of,
     Selected: _selected,

@@ -12,7 +12,6 @@ that `normal_draws` tests them alike for every kind of noise.
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -41,8 +40,6 @@ _MOST_VALUES = 2_000_000
 _LINEAR = 1e-3
 # Sums of 1, 30 and 1,000 records, or of as many times the noise.
 _SIZES_OF_SUMS = (1, 30, 1000)
-# From this scale on, the discrete Gaussian is as good as the Gaussian.
-_CONTINUOUS = 1e4
 # A query may refuse sums of another shape than those of its records.
 _OTHER_SHAPE = (TypeError, ValueError, tf.errors.OpError)
 
@@ -122,9 +119,9 @@ def departure(event: ledger.SumQueryEvent, noise: Measured) -> str | None:
         if known.scale == 0 or not draws.any():
             return "there is no noise: any accountant says epsilon = inf"
         found = normal_draws.repetition(
-            draws, known.bits
+            draws, BITS_OF_FLOAT
         ) or normal_draws.departure(known.normal(draws))
-        if found is None and known.bits == BITS_OF_FLOAT and _is_coarse(draws):
+        if found is None and _is_coarse(draws):
             found = "the noise is on a coarse grid"
         if found is not None:
             return found
@@ -185,12 +182,10 @@ class _Distribution(NamedTuple):
 
     Attributes:
         scale: Its scale, 0 if there is none.
-        bits: Two draws have the same size with a probability of `2**-bits`.
         normal: Turns draws into standard normal variables.
     """
 
     scale: float
-    bits: float
     normal: Callable[[Noise], Noise]
 
 
@@ -203,18 +198,7 @@ def _distribution(event: ledger.SumQueryEvent) -> _Distribution | None:
 @_distribution.register
 def _(event: ledger.GaussianSum) -> _Distribution:
     scale = event.noise_stddev
-    return _Distribution(scale, BITS_OF_FLOAT, lambda draws: draws / scale)
-
-
-@_distribution.register
-def _(event: ledger.DiscreteGaussianSum) -> _Distribution:
-    scale = event.noise_scale
-    bits = math.log2(max(1.0, scale) * math.sqrt(math.pi))
-    return _Distribution(
-        scale,
-        bits if scale >= 1 else 0.0,
-        functools.partial(_normal_of_discrete, scale=scale),
-    )
+    return _Distribution(scale, lambda draws: draws / scale)
 
 
 @_distribution.register
@@ -226,25 +210,7 @@ def _(event: ledger.EncodedSum) -> _Distribution:
         tail = np.maximum(cdf(-np.abs(draws)), 1e-300)
         return np.asarray(-np.sign(draws) * special.ndtri(tail))
 
-    return _Distribution(event.noise.scale, BITS_OF_FLOAT, normal)
-
-
-def _normal_of_discrete(draws: Noise, scale: float) -> Noise:
-    """Returns exactly normal variables, by a uniform place in each step."""
-    numbers = np.random.Generator(np.random.Philox(0))
-    within = numbers.random(draws.shape)
-    sizes = np.rint(np.abs(draws))
-    coins = numbers.choice([-1.0, 1.0], draws.shape)
-    sign = np.where(sizes == 0, coins, np.sign(draws))
-    if scale > _CONTINUOUS:
-        return sign * np.abs(sizes + within - 0.5) / scale
-    most = math.ceil(40 * scale) + 1
-    mass = np.exp(-0.5 * np.square(np.arange(most + 1) / scale))
-    mass[0] /= 2  # Half for each sign.
-    above = np.append(np.cumsum(mass[::-1])[::-1], 0) / (2 * mass.sum())
-    place = np.minimum(sizes, most).astype(np.int64)
-    tail = above[place + 1] + within * (above[place] - above[place + 1])
-    return np.asarray(-sign * special.ndtri(np.maximum(tail, 1e-300)))
+    return _Distribution(event.noise.scale, normal)
 
 
 def _joined(leaves: Sequence[list[Noise] | None]) -> Measured | None:

@@ -169,33 +169,6 @@ class FixedSizeWithoutReplacement(SamplingEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FixedSizeWithReplacement(SamplingEvent):
-    """Independent uniform draws; a sample can hold a record several times.
-
-    Attributes:
-        sample_size: Number of draws, >= 1.
-        population_size: Number of records in the data set, >= 1.
-
-    >>> FixedSizeWithReplacement(100, population_size=10_000)
-    FixedSizeWithReplacement(sample_size=100, population_size=10000, ...)
-    """
-
-    kind: ClassVar[str] = "fixed_size_with_replacement"
-
-    sample_size: int
-    population_size: int
-    drawn_by_library: bool = False
-
-    @override
-    @property
-    def words(self) -> str:
-        return (
-            f"sample of {self.sample_size:,} of {self.population_size:,} "
-            "with replacement"
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class DisjointBatches(SamplingEvent):
     """One batch of a pass over the data in which no record occurs twice.
 
@@ -355,7 +328,7 @@ class SumQueryEvent:
 
     @property
     def span_id(self) -> str | None:
-        """The id of the tree or mechanism whose rounds have one cost.
+        """The id of the mechanism whose rounds have one cost.
 
         It is `None` for a release that is private by itself.
         """
@@ -441,74 +414,6 @@ class NonPrivateSum(SumQueryEvent):
     @property
     def words(self) -> str:
         return f"{self.name}: sum without noise, not private"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DiscreteGaussianSum(SumQueryEvent):
-    """One release of a sum of integer vectors plus discrete Gaussian noise.
-
-    The noise on each coordinate has mass proportional to
-    `exp(-k^2 / (2 noise_scale^2))` on every integer `k`.
-
-    Attributes:
-        l2_norm_bound: Upper bound on the L2 norm of one record's vector, >= 0.
-        noise_scale: The parameter of the noise on the *sum*, >= 0. The standard
-            deviation of the noise is at most `noise_scale`. At 0 the sum is
-            released without noise.
-
-    Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Definition 1.
-
-    >>> DiscreteGaussianSum("votes", l2_norm_bound=1, noise_scale=4)
-    DiscreteGaussianSum(name='votes', l2_norm_bound=1.0, noise_scale=4.0)
-    """
-
-    kind: ClassVar[str] = "discrete_gaussian_sum"
-
-    name: str
-    l2_norm_bound: float
-    noise_scale: float
-
-    @override
-    @property
-    def words(self) -> str:
-        return _sum_in_words(self, "discrete Gaussian sum")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TreeSum(NoisedSum):
-    """One round of a tree, which releases the noised sum of all rounds so far.
-
-    The rounds with one `tree_id` are the leaves of a binary tree, in order.
-    Each node of the tree holds the sum over the leaves below it, plus Gaussian
-    noise that is drawn once for this node. The sum of the first `t` rounds is
-    released as a sum of nodes. Ledgers of earlier versions have such rounds.
-    Later ones have a `CorrelatedSum` with a `BinaryTree`.
-
-    Attributes:
-        noise_stddev: Standard deviation of the noise on each node, >= 0.
-        tree_id: The name of the tree: the same for all its rounds, and
-            different for every other tree of any run on the data set.
-
-    Source: Kairouz et al. (2021), arXiv:2103.00039v3, Algorithm 1 and
-    Appendix D.
-
-    >>> TreeSum("gradients", 1, 4, tree_id="first tree")
-    TreeSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0, ...)
-    """
-
-    kind: ClassVar[str] = "tree_sum"
-
-    tree_id: str
-
-    @override
-    @property
-    def span_id(self) -> str:
-        return self.tree_id
-
-    @override
-    @property
-    def words(self) -> str:
-        return _sum_in_words(self, f"Gaussian nodes of tree {self.tree_id}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -663,7 +568,6 @@ ALL: tuple[type[SamplingEvent] | type[SumQueryEvent], ...] = (
     PoissonUserSampling,
     TruncatedPoissonSampling,
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     DisjointBatches,
     CyclicPoissonSampling,
     FullDataset,
@@ -672,8 +576,6 @@ ALL: tuple[type[SamplingEvent] | type[SumQueryEvent], ...] = (
     GaussianSum,
     ProvenGaussianSum,
     NonPrivateSum,
-    DiscreteGaussianSum,
-    TreeSum,
     CorrelatedSum,
     EncodedSum,
     ThresholdedSum,
@@ -736,16 +638,13 @@ class Round:
             )
 
 
-def _sum_in_words(query: Any, kind: str) -> str:
+def _sum_in_words(query: NoisedSum, kind: str) -> str:
     """Returns the name, the kind, the bound and the noise of a sum."""
-    is_discrete = isinstance(query, DiscreteGaussianSum)
-    noise = query.noise_scale if is_discrete else query.noise_stddev
-    bound = query.l2_norm_bound
+    noise, bound = query.noise_stddev, query.l2_norm_bound
     ratio = noise / bound if bound > 0 else math.inf
     return (
-        f"{query.name}: {kind}, bound {bound:g}, noise "
-        f"{'scale' if is_discrete else 'stddev'} {noise:g} (multiplier "
-        f"{ratio:.4g})"
+        f"{query.name}: {kind}, bound {bound:g}, noise stddev {noise:g} "
+        f"(multiplier {ratio:.4g})"
     )
 
 

@@ -7,13 +7,13 @@ import pytest
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
+    BandedToeplitz,
     CoordinateBounds,
-    DiscreteGaussianSum,
+    CorrelatedSum,
     EncodedSum,
     GaussianSum,
     NonPrivateSum,
     Round,
-    TreeSum,
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
 
@@ -22,10 +22,9 @@ RELATIONS = ("add_or_remove_one", "replace_one", "zero_out")
 BOUNDS = CoordinateBounds.from_arrays([[0.5, 0.25], [0.75, 0.0]], [1, 3])
 OTHERS = CoordinateBounds.from_arrays([[0.125]], [9])
 
-DISCRETE = DiscreteGaussianSum("integers", 3.0, 6.0)
 LAPLACE = EncodedSum("encoded", BOUNDS, LaplaceNoise(2.0))
 STUDENT = EncodedSum("heavy", OTHERS, StudentTNoise(0.5, 5.0))
-TREE = TreeSum("tree", 1.0, 8.0, tree_id="t")
+ROW = CorrelatedSum("row", 1.0, 8.0, BandedToeplitz((1.0, 0.5)), 16, "one")
 GAUSSIAN = GaussianSum("sum", 1.0, 4.0)
 BARE = NonPrivateSum("bare")
 

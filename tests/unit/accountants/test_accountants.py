@@ -19,7 +19,6 @@ from keras_dp.accountants import (
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
     NonPrivateSum,
@@ -41,7 +40,6 @@ def counted(
 POISSON = counted(PoissonSampling(0.01), count=500)
 FULL = counted(FullDataset(), noise=20.0, count=7)
 FIXED = counted(FixedSizeWithoutReplacement(10, 1000), noise=4.0, count=50)
-DRAWN = counted(FixedSizeWithReplacement(10, 1000), noise=4.0, count=50)
 BARE = [(Round(FullDataset(), (NonPrivateSum("sum"),)), 1)]
 NOISELESS = counted(PoissonSampling(0.5), noise=0.0)
 
@@ -84,9 +82,8 @@ ACCOUNTANTS = [
             (POISSON, "replace_one"),
             (FULL, "zero_out"),
             (FIXED, "replace_one"),
-            (DRAWN, "replace_one"),
             (POISSON + FULL, "replace_one"),
-            (POISSON + FIXED + DRAWN, "replace_one"),
+            (POISSON + FIXED, "replace_one"),
         ],
         (FIXED, "zero_out"),
     ),
@@ -168,13 +165,6 @@ class TestContract:
             accountant.epsilon([], delta=2)
         with pytest.raises(ValueError, match="`neighbours`"):
             accountant.delta([], epsilon=1, neighbours="other")
-
-    def test_with_replacement_is_for_replaced_records(self, accountant) -> None:
-        ledger = counted(FixedSizeWithReplacement(10, 1000))
-
-        for neighbours in ("add_or_remove_one", "zero_out"):
-            with pytest.raises(UnsupportedEventError, match="WithReplacement"):
-                accountant.epsilon(ledger, delta=1e-5, neighbours=neighbours)
 
     def test_is_a_stateless_value(self, accountant) -> None:
         assert accountant == dataclasses.replace(accountant)

@@ -22,11 +22,9 @@ from keras_dp.ledger import (
     CoordinateBounds,
     CorrelatedSum,
     CyclicPoissonSampling,
-    DiscreteGaussianSum,
     DisjointBatches,
     EncodedSum,
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
@@ -35,7 +33,6 @@ from keras_dp.ledger import (
     SamplingByContents,
     SamplingEvent,
     ThresholdedSum,
-    TreeSum,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
@@ -57,13 +54,10 @@ SAMPLINGS = {
     "cyclic": CyclicPoissonSampling("draw-0", 5, 0.1),
     "fixed": FixedSizeWithoutReplacement(5, 20),
     "fixed, all": FixedSizeWithoutReplacement(20, 20),
-    "drawn again": FixedSizeWithReplacement(5, 20),
 }
 BOUNDS = CoordinateBounds.from_vectors([[0.5, 0.2]])
 QUERIES = {
     "gaussian": GaussianSum("sum", 1.0, 4.0),
-    "discrete": DiscreteGaussianSum("sum", 1.0, 4.0),
-    "tree": TreeSum("sum", 1.0, 4.0, "tree"),
     "encoded": EncodedSum("sum", BOUNDS, LaplaceNoise(2.0)),
     "thresholded": ThresholdedSum("sum", 1.0, 4.0, 10, 25.0),
     "correlated": CorrelatedSum(
@@ -74,25 +68,17 @@ EVERY, NOT_ADDED = {ADD, REPLACE, ZERO}, {REPLACE, ZERO}
 ONLY_REPLACED, NONE = {REPLACE}, set()
 # Which relations have a bound. Rows as `SAMPLINGS`, columns as `QUERIES`.
 SUPPORTED = {
-    "poisson": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY, EVERY],
-    "poisson of users": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY, EVERY],
-    "truncated": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY, EVERY],
-    "certain poisson": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY, EVERY],
-    "full": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY, EVERY],
-    "unverified": [
-        NOT_ADDED,
-        NOT_ADDED,
-        NOT_ADDED,
-        {ZERO},
-        NOT_ADDED,
-        NOT_ADDED,
-    ],
-    "by contents": [{ZERO}] * 6,
-    "disjoint": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}, NOT_ADDED, NOT_ADDED],
-    "cyclic": [EVERY, NONE, NONE, NONE, NONE, EVERY],
-    "fixed": [ONLY_REPLACED, NONE, NONE, NONE, NONE, NONE],
-    "fixed, all": [ONLY_REPLACED, NONE, NONE, NONE, NONE, NONE],
-    "drawn again": [ONLY_REPLACED, NONE, NONE, NONE, NONE, NONE],
+    "poisson": [EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "poisson of users": [EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "truncated": [EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "certain poisson": [EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "full": [EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "unverified": [NOT_ADDED, {ZERO}, NOT_ADDED, NOT_ADDED],
+    "by contents": [{ZERO}] * 4,
+    "disjoint": [NOT_ADDED, {ZERO}, NOT_ADDED, NOT_ADDED],
+    "cyclic": [EVERY, NONE, NONE, EVERY],
+    "fixed": [ONLY_REPLACED, NONE, NONE, NONE],
+    "fixed, all": [ONLY_REPLACED, NONE, NONE, NONE],
 }
 CELLS = [
     (sampling, query, row[column])
@@ -164,15 +150,14 @@ class TestTheStrongest:
             (["poisson", "full"], ADD),
             (["poisson", "unverified"], REPLACE),
             (["full", "disjoint", "fixed"], REPLACE),
-            (["drawn again", "poisson"], REPLACE),
         ],
     )
     def test_is_supported_by_all_rounds(self, samplings, strongest) -> None:
         assert strongest_neighbours(ledger_of(*samplings)) == strongest
 
     def test_can_be_neither_of_two_rounds_strongest(self) -> None:
-        """A discrete sample is not for replacing, batches not for adding."""
-        rounds = ledger_of("poisson", query="discrete")
+        """An encoded sum is not for replacing, batches not for adding."""
+        rounds = ledger_of("poisson", query="encoded")
         rounds += ledger_of("unverified")
 
         assert strongest_neighbours(rounds) == ZERO

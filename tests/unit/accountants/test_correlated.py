@@ -9,6 +9,7 @@ import pytest
 from keras_dp.accountants import RDP, Fourier, strategy_sensitivity
 from keras_dp.accountants.coverage import spans_of
 from keras_dp.accountants.normalize.mechanisms import (
+    AdditiveNoise,
     Gaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
@@ -28,7 +29,7 @@ from keras_dp.ledger import (
     Round,
     UnverifiedSampling,
 )
-from tests.unit.accountants.sums import DISCRETE, LAPLACE, TREE, over, refused
+from tests.unit.accountants.sums import LAPLACE, over, refused
 
 STRATEGY = BandedToeplitz((1.0, 0.5, 0.25))
 NORM = math.sqrt(1 + 0.25 + 0.0625)
@@ -207,9 +208,8 @@ class TestCyclicSamples:
 
         assert (one.is_pair, other.is_pair) == (False, True)
 
-    @pytest.mark.parametrize("query", [TREE, DISCRETE, LAPLACE])
-    def test_of_other_noise_are_refused(self, query) -> None:
-        refused([cycle(0, 4, query)], "zero_out")
+    def test_of_other_noise_are_refused(self) -> None:
+        refused([cycle(0, 4, LAPLACE)], "zero_out")
 
 
 ALL = {"probability": 1.0}
@@ -265,12 +265,22 @@ class TestOtherSamples:
 
         assert one == pytest.approx(2 * other)
 
-    def test_other_sums_of_such_a_round_are_not_amplified(self) -> None:
+    def test_nothing_over_its_samples_is_amplified(self) -> None:
+        """The mechanism gives the sample away; other rounds are amplified."""
+        sampling = PoissonSampling(0.1)
         other = GaussianSum("other", 1.0, 4.0)
+        rounds = normalize(
+            [
+                over(sampling, EVENT, other),
+                over(sampling, EVENT, LAPLACE),
+                over(sampling, other),
+            ]
+        )
 
-        found = normalize([over(PoissonSampling(0.1), EVENT, other)])
-
-        assert Gaussian(4.0) in [each for each, _ in found]
+        kinds = {type(mechanism): mechanism for mechanism, _ in rounds}
+        assert kinds[SampledGaussian] == SampledGaussian(4.0, 0.1)
+        assert kinds[AdditiveNoise].sampling_probability == 1.0
+        assert (Gaussian(4.0), 1) in rounds
 
     def test_of_fixed_size_are_refused(self) -> None:
         sampling = FixedSizeWithoutReplacement(2, 9)
@@ -290,6 +300,16 @@ class TestAMechanism:
         mechanism, _ = only([over(FullDataset(), EVENT, count=11)])
 
         assert mechanism.noise_multiplier == 0
+
+    def test_of_no_bound_is_free(self) -> None:
+        free = dataclasses.replace(EVENT, l2_norm_bound=0.0, noise_stddev=0.0)
+
+        assert normalize([over(FullDataset(), free, count=9)]) == ()
+
+    def test_without_noise_is_bare(self) -> None:
+        bare = dataclasses.replace(EVENT, noise_stddev=0.0)
+
+        assert only([over(FullDataset(), bare)]) == (Gaussian(0.0), 1)
 
     def test_of_two_strategies_is_refused(self) -> None:
         other = dataclasses.replace(EVENT, strategy=BandedToeplitz((1.0,)))

@@ -16,7 +16,6 @@ from keras_dp.accountants import (
 from keras_dp.ledger import (
     DisjointBatches,
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
@@ -67,11 +66,6 @@ class TestAvailableAccountants:
             (POISSON, "replace_one", [Fourier, RDP, StrongComposition]),
             (FIXED, "replace_one", [Fourier, RDP, StrongComposition]),
             (FIXED, "zero_out", []),
-            (
-                counted(FixedSizeWithReplacement(5, 100)),
-                "replace_one",
-                [Fourier],
-            ),
             (
                 counted(DisjointBatches("epoch")),
                 "zero_out",

@@ -1,5 +1,6 @@
 """Rounds with encoded sums, and all kinds together, to their price."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -21,14 +22,12 @@ from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,
-    DiscreteGaussianSum,
     DisjointBatches,
     EncodedSum,
     FixedSizeWithoutReplacement,
     FullDataset,
     GaussianNoise,
     PoissonSampling,
-    TreeSum,
     UnverifiedSampling,
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
@@ -37,14 +36,13 @@ from tests.replays import replays
 from tests.unit.accountants.sums import (
     BARE,
     BOUNDS,
-    DISCRETE,
     GAUSSIAN,
     LAPLACE,
     MESSAGE,
     OTHERS,
     RELATIONS,
+    ROW,
     STUDENT,
-    TREE,
     over,
     refused,
 )
@@ -192,9 +190,8 @@ class TestEncoded:
 
 
 MIXED = [
-    over(PoissonSampling(0.02), LAPLACE, DISCRETE, GAUSSIAN, count=50),
-    over(PoissonSampling(0.02), DISCRETE, count=20),
-    over(FullDataset(), TREE, count=6),
+    over(PoissonSampling(0.02), LAPLACE, GAUSSIAN, count=50),
+    over(FullDataset(), ROW, count=6),
     over(UnverifiedSampling(), STUDENT),
     over(DisjointBatches("e"), LAPLACE, count=3),
     over(DisjointBatches("e"), STUDENT, count=3),
@@ -212,7 +209,7 @@ class TestAccountants:
         # Both searches stop within 1e-8 of their minimum.
         assert delta == pytest.approx(1e-6, rel=1e-6)
 
-    @pytest.mark.parametrize("query", [LAPLACE, DISCRETE, TREE])
+    @pytest.mark.parametrize("query", [LAPLACE, ROW])
     @pytest.mark.parametrize(
         "sampling", [FullDataset(), PoissonSampling(0.5), DisjointBatches("e")]
     )
@@ -259,13 +256,12 @@ class TestAccountants:
                 lambda scale: EncodedSum("e", BOUNDS, LaplaceNoise(scale)),
                 marks=pytest.mark.standard,
             ),
-            lambda scale: DiscreteGaussianSum("d", 1.0, scale),
-            lambda scale: TreeSum("t", 1.0, scale, tree_id="t"),
+            lambda scale: dataclasses.replace(ROW, noise_stddev=scale),
         ],
     )
     def test_scales_are_calibrated(self, query_for) -> None:
         def ledger_for(scale):
-            return [over(PoissonSampling(0.01), query_for(scale), count=100)]
+            return [over(PoissonSampling(0.01), query_for(scale), count=16)]
 
         scale = calibrate_scale(
             ledger_for, target_epsilon=1.0, delta=1e-5, accountant=RDP()

@@ -8,26 +8,21 @@ from keras_dp.accountants.normalize import few_kinds as module
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
-    DiscreteGaussian,
     Exposure,
     FixedSizeGaussian,
     Gaussian,
     OneOf,
-    SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
-    WithReplacementGaussian,
 )
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 
 KINDS = {
     "sampled": SampledGaussian,
-    "discrete": SampledDiscreteGaussian,
     "replaced": SampledGaussianReplaceOne,
     "fixed size": FixedSizeGaussian,
     "group": lambda z, q: SampledGaussianGroup(z, q, 2),
-    "with replacement": lambda z, q: WithReplacementGaussian(z, 10, 1000),
     "not sampled": lambda z, q: Gaussian(z),
 }
 PROBABILITIES = (1e-3, 2e-3, 3e-3)
@@ -101,17 +96,13 @@ class TestFewKinds:
             lower.noise_multiplier, rel=1e-14
         )
 
-    @pytest.mark.parametrize(
-        ("kind", "most"),
-        [("with replacement", 16), ("fixed size", 100)],
-    )
-    def test_that_take_long_are_fewer(self, kind, most) -> None:
-        upper, lower = few_kinds(rounds_of(kind, 150))
+    def test_that_take_long_are_fewer(self) -> None:
+        upper, lower = few_kinds(rounds_of("fixed size", 150))
 
-        assert len(upper) == len(lower) == most
+        assert len(upper) == len(lower) == 100
 
     def test_keep_what_has_no_noise_of_its_own(self) -> None:
-        either = OneOf((Gaussian(1.0), DiscreteGaussian(2.0)))
+        either = OneOf((Gaussian(1.0), Gaussian(2.0)))
         exposure = Exposure((), 0.1)
         more = (CountedMechanism(either, 3), CountedMechanism(exposure, 2))
 

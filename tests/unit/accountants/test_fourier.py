@@ -12,11 +12,9 @@ from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import TooSlowError, UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,
-    DiscreteGaussianSum,
     DisjointBatches,
     EncodedSum,
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
     NonPrivateSum,
@@ -177,51 +175,6 @@ class TestRounds:
         assert upper < RDP().epsilon(
             ledger, delta=1e-5, neighbours="replace_one"
         )
-
-    def test_one_draw_is_a_sample_of_one(self) -> None:
-        """With or without replacement."""
-        draws = [
-            counted(kind(1, 50), gaussian(3.0), count=40)
-            for kind in (FixedSizeWithoutReplacement, FixedSizeWithReplacement)
-        ]
-
-        without, with_replacement = (
-            Fourier().epsilon_bounds(each, delta=1e-6, neighbours="replace_one")
-            for each in draws
-        )
-
-        assert with_replacement == pytest.approx(without, rel=1e-5)
-
-    @pytest.mark.full
-    def test_drawing_repeatedly_costs_more(self) -> None:
-        without, with_replacement = (
-            Fourier().epsilon_bounds(
-                counted(kind(20, 100), gaussian(6.0), count=30),
-                delta=1e-5,
-                neighbours="replace_one",
-            )
-            for kind in (FixedSizeWithoutReplacement, FixedSizeWithReplacement)
-        )
-
-        assert with_replacement.lower > without.lower
-        assert with_replacement.upper > without.upper
-
-    def test_discrete_noise_raises_naming_the_mechanism(self) -> None:
-        for queries in (
-            [DiscreteGaussianSum("sum", 1.0, 2.0)],
-            [
-                DiscreteGaussianSum("sum", 1.0, 2.0),
-                EncodedSum(
-                    "encoded",
-                    CoordinateBounds.from_arrays([[0.5]], [3]),
-                    LaplaceNoise(1.0),
-                ),
-            ],
-        ):
-            ledger = counted(PoissonSampling(0.1), *queries)
-            assert not replays(Fourier(), ledger)
-            with pytest.raises(UnsupportedEventError, match="iscrete"):
-                Fourier().epsilon(ledger, delta=1e-5)
 
     @pytest.mark.standard
     @pytest.mark.parametrize("vectors", [[[0.5]], [[0.6, 0.1], [0.4, 0.3]]])

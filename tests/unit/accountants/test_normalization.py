@@ -12,14 +12,12 @@ from keras_dp.accountants.normalize.mechanisms import (
     Gaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
-    WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     DisjointBatches,
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
     NonPrivateSum,
@@ -163,23 +161,6 @@ class TestSampling:
 
         assert normalize([(event, 2)], "replace_one") == ((Gaussian(1.5), 2),)
 
-    def test_with_replacement_replaces_a_record(self) -> None:
-        """Twice the bound, and only under that relation."""
-        event = one(FixedSizeWithReplacement(5, 20), (1.0, 3.0))
-
-        assert normalize([(event, 2)], "replace_one") == (
-            (WithReplacementGaussian(1.5, 5, 20), 2),
-        )
-        for neighbours in ("add_or_remove_one", "zero_out"):
-            with pytest.raises(UnsupportedEventError) as error:
-                normalize([(event, 1)], neighbours)
-            assert MESSAGE.fullmatch(str(error.value))
-
-    def test_the_only_record_is_drawn_every_time(self) -> None:
-        event = one(FixedSizeWithReplacement(5, 1), (1.0, 20.0))
-
-        assert normalize([(event, 2)], "replace_one") == ((Gaussian(2.0), 2),)
-
 
 class TestDisjointBatches:
     def test_an_epoch_costs_its_most_expensive_batch(self) -> None:
@@ -269,7 +250,7 @@ class TestFailsClosed:
 
 def test_the_first_bad_round_is_found_after_good_ones() -> None:
     good = one(FullDataset(), (1, 2))
-    bad = one(FixedSizeWithReplacement(1, 2), (1, 2))
+    bad = one(FixedSizeWithoutReplacement(1, 2), (1, 2))
 
     with pytest.raises(UnsupportedEventError):
         normalize([(good, 10), (bad, 1)], "zero_out")

@@ -14,7 +14,6 @@ from keras_dp.accountants import (
 )
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
-    Gaussian,
     SampledGaussian,
     Selected,
 )
@@ -22,6 +21,8 @@ from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.replay import strongest_neighbours
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
+    BandedToeplitz,
+    CorrelatedSum,
     FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
@@ -31,7 +32,6 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
     Selection,
-    TreeSum,
     TruncatedNegativeBinomial,
     TruncatedPoissonSampling,
     UnverifiedSampling,
@@ -54,18 +54,19 @@ def epsilon(ledger: Any, **options: Any) -> float:
 
 
 def test_the_trials_are_normalized_by_themselves() -> None:
-    tree = Round(FullDataset(), (TreeSum("t", 1.0, 2.0, "tree"),))
+    step = BandedToeplitz((1.0,))
+    row = Round(FullDataset(), (CorrelatedSum("t", 1, 2, step, 1, "one"),))
     sampled = Round(PoissonSampling(0.1), (GaussianSum("g", 1.0, 3.0),))
-    ledger = [search([(tree, 1)], [(sampled, 7)]), (tree, 1)]
+    ledger = [search([(row, 1)], [(sampled, 7)]), (row, 1)]
 
     found = normalize(ledger, "zero_out")
 
     plans = (
-        (CountedMechanism(Gaussian(2.0), 1),),
+        normalize([(row, 1)], "zero_out"),
         (CountedMechanism(SampledGaussian(3.0, 0.1), 7),),
     )
-    # The tree of the trials is not that of the other rounds.
-    assert found == ((Gaussian(2.0), 1), (Selected(plans, LAW), 1))
+    # The mechanism of the trials is not that of the other rounds.
+    assert found == (*plans[0], (Selected(plans, LAW), 1))
 
 
 def test_the_relation_is_one_that_all_trials_support() -> None:

@@ -12,7 +12,6 @@ from scipy import stats
 
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
-    DiscreteGaussian,
     Exposure,
     Gaussian,
     SampledGaussian,
@@ -26,7 +25,6 @@ from keras_dp.accountants.normalize.thresholds import (
 )
 from keras_dp.ledger import (
     CoordinateBounds,
-    DiscreteGaussianSum,
     DisjointBatches,
     EncodedSum,
     FullDataset,
@@ -35,9 +33,9 @@ from keras_dp.ledger import (
     PoissonSampling,
     Round,
     ThresholdedSum,
-    TreeSum,
     UnverifiedSampling,
 )
+from tests.unit.accountants.sums import ROW
 
 WORDS = ThresholdedSum("words", 1.0, 4.0, 10, 25.0)
 CHANCE = chance_to_pass(1.0, 4.0, 10, 25.0)
@@ -186,7 +184,6 @@ class TestNormalization:
         sampling = PoissonSampling(0.5)
         bounds = CoordinateBounds.from_vectors([[0.5]])
         laplace = EncodedSum("e", bounds, LaplaceNoise(2.0))
-        discrete = DiscreteGaussianSum("d", 3.0, 4.0)
 
         gaussian = mechanisms(sampling, WORDS, GaussianSum("g", 3.0, 4.0))
         assert SampledGaussian(1.26491106406, 0.5) in gaussian
@@ -194,18 +191,13 @@ class TestNormalization:
             isinstance(each, AdditiveNoise)
             for each in mechanisms(sampling, WORDS, laplace)
         )
-        assert DiscreteGaussian(1.26491106406) in mechanisms(
-            FullDataset(), WORDS, discrete
-        )
-        for queries in ((laplace,), (discrete,), (GaussianSum("g", 1.0, 1.0),)):
+        for queries in ((laplace,), (GaussianSum("g", 1.0, 1.0),)):
             found = mechanisms(sampling, WORDS, *queries)
             (slack,) = [each for each in found if isinstance(each, Exposure)]
             assert slack.delta_p == pytest.approx(CHANCE / 2, rel=1e-14)
 
-    def test_of_a_tree_is_not_amplified(self) -> None:
-        tree = TreeSum("t", 1.0, 4.0, "tree")
-
-        found = mechanisms(PoissonSampling(0.01), WORDS, tree)
+    def test_beside_correlated_noise_is_not_amplified(self) -> None:
+        found = mechanisms(PoissonSampling(0.01), WORDS, ROW)
 
         assert Exposure(((threshold_of(WORDS),),)) in found
 

@@ -13,14 +13,14 @@ from keras_dp.accountants.attacks.trade_off import (
 )
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
-    DiscreteGaussianSum,
-    FixedSizeWithReplacement,
+    FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
     Round,
 )
+from tests.unit.accountants.sums import LAPLACE
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 STEP = Round(PoissonSampling(0.1), (GaussianSum("sum", 1.0, 1.0),))
@@ -149,8 +149,7 @@ class TestArguments:
         [trade_off, lambda *a, **k: bayes_risk(*a, prior=0.5, **k)],
     )
     def test_rounds_without_a_bound(self, ask) -> None:
-        query = DiscreteGaussianSum("sum", 1.0, 1.0)
-        drawn = Round(FixedSizeWithReplacement(1, 10), (query,))
+        drawn = Round(FixedSizeWithoutReplacement(1, 10), (LAPLACE,))
 
         with pytest.raises(UnsupportedEventError):
             ask([(drawn, 1)])

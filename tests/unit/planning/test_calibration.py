@@ -17,12 +17,12 @@ from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.roots import least_safe
 from keras_dp.errors import CalibrationError, UnsupportedEventError
 from keras_dp.ledger import (
-    DiscreteGaussianSum,
-    FixedSizeWithReplacement,
+    FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
     Round,
+    ThresholdedSum,
 )
 from keras_dp.planning.calibration import (
     calibrate_noise,
@@ -113,8 +113,8 @@ def test_uses_the_tightest_accountant_by_default() -> None:
 
 def test_nothing_to_replay_the_ledger_raises() -> None:
     def unsupported(scale):
-        sampling = FixedSizeWithReplacement(10, 100)
-        return [(Round(sampling, (DiscreteGaussianSum("a", 1.0, scale),)), 1)]
+        words = ThresholdedSum("a", 1.0, scale, max_keys=1, threshold=9.0)
+        return [(Round(FixedSizeWithoutReplacement(10, 100), (words,)), 1)]
 
     with pytest.raises(UnsupportedEventError):
         calibrate_scale(unsupported, target_epsilon=1.0, delta=1e-5)

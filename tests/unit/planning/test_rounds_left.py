@@ -5,12 +5,12 @@ import pytest
 from keras_dp.accountants import RDP, Fourier, Moments
 from keras_dp.errors import CalibrationError, UnsupportedEventError
 from keras_dp.ledger import (
-    DiscreteGaussianSum,
     FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
     Round,
+    ThresholdedSum,
     UnverifiedSampling,
 )
 from keras_dp.planning import (
@@ -54,7 +54,7 @@ def test_takes_the_relation_that_all_rounds_support() -> None:
 def test_refuses_rounds_without_a_bound() -> None:
     unknown = Round(
         FixedSizeWithoutReplacement(5, 50),
-        (DiscreteGaussianSum("counts", 5.0, 10.0),),
+        (ThresholdedSum("words", 1.0, 4.0, max_keys=1, threshold=9.0),),
     )
 
     with pytest.raises(UnsupportedEventError):
