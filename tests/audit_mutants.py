@@ -13,12 +13,10 @@ import tensorflow as tf
 from keras_dp import dp_queries, ledger
 from keras_dp.dp_queries import (
     encoded_sum_query,
-    gaussian_sum_query,
-    joint_clip_query,
     nested_query,
-    normalized_query,
 )
 from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.gaussian import gaussian_query
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
@@ -222,9 +220,7 @@ def _(patch):
     ),
 )
 def _(patch):
-    patch.setattr(
-        joint_clip_query.records_lib, "joint_norms", lambda each: each[-1]
-    )
+    patch.setattr(records_lib, "joint_norms", lambda each: each[-1])
 
 
 def encoded():
@@ -451,9 +447,6 @@ def _(patch):
 
 class RealizedAverage(dp_queries.GaussianAverageQuery):
     """A query of a user's own, which divides by how many records came."""
-
-    def bounded_sum(self, params, like, records, mask):
-        """Never called: the query inside sums."""
 
     def accumulate_records(self, params, sample_state, records, mask=None):
         """Returns the sum, over the number of its records."""
@@ -768,7 +761,7 @@ def _(patch):
 def _(patch):
     around(
         patch,
-        gaussian_sum_query.GaussianSumQuery,
+        gaussian_query.GaussianQuery,
         "get_noised_result",
         lambda f: (
             lambda self, sample, state: f(self, sample, state)._replace(
@@ -862,7 +855,7 @@ def _(patch):
 
         return get
 
-    around(patch, normalized_query.NormalizedQuery, "get_noised_result", mixed)
+    around(patch, gaussian_query.GaussianQuery, "get_noised_result", mixed)
 
 
 # What the ledger holds.
@@ -886,7 +879,7 @@ def changed_event(**factors):
 
         around(
             patch,
-            gaussian_sum_query.GaussianSumQuery,
+            gaussian_query.GaussianQuery,
             "ledger_events",
             changed,
         )
@@ -983,7 +976,7 @@ def _(patch):
 def _(patch):
     around(
         patch,
-        gaussian_sum_query.GaussianSumQuery,
+        gaussian_query.GaussianQuery,
         "planned_event",
         lambda f: (
             lambda self, state: f(self, state)._replace(

@@ -10,9 +10,11 @@ from keras_dp.dp_queries.dp_query import Mechanism as Mechanism
 from keras_dp.dp_queries.dp_query import QueryResult as QueryResult
 from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
 from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
-from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery
-from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
-from keras_dp.dp_queries.joint_clip_query import JointClipQuery
+from keras_dp.dp_queries.gaussian.gaussian_sums import (
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    JointClipQuery,
+)
 from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.nested_query import NestedQuery
 from keras_dp.dp_queries.no_privacy_sum_query import NoPrivacySumQuery

@@ -18,11 +18,9 @@ from keras_dp.dp_queries.adaptive_sum_query import (
     check_multiplier,
 )
 from keras_dp.dp_queries.dp_query import Nest, QueryResult
-from keras_dp.dp_queries.gaussian_sum_query import (
-    GaussianGlobalState,
-    GaussianSumQuery,
-)
-from keras_dp.dp_queries.proven_sum import checked_precision
+from keras_dp.dp_queries.gaussian.gaussian_query import GaussianGlobalState
+from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianSumQuery
+from keras_dp.dp_queries.gaussian.proven_sum import checked_precision
 from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.summing_query import on_grid
 

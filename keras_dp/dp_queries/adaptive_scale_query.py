@@ -116,7 +116,7 @@ class AdaptiveScaleQuery(WrappingQuery):
     the noise in the squares. Factors of the axes are those of Shazeer and Stern
     (2018), arXiv:1804.04235v1, section 3.
 
-    >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
+    >>> from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianSumQuery
     >>> inner = GaussianSumQuery(l2_norm_clip=5.0, stddev=0.0)
     >>> query = AdaptiveScaleQuery(inner, tf.TensorSpec([2]), first_rounds=1)
     >>> state, record = query.initial_global_state(), tf.constant([6.0, 8.0])

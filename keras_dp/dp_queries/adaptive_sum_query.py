@@ -15,10 +15,8 @@ from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
 )
-from keras_dp.dp_queries.gaussian_sum_query import (
-    GaussianGlobalState,
-    GaussianSumQuery,
-)
+from keras_dp.dp_queries.gaussian.gaussian_query import GaussianGlobalState
+from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianSumQuery
 from keras_dp.dp_queries.summing_query import (
     SummingQuery,
     SumParams,

@@ -17,8 +17,11 @@ from keras_dp.dp_queries.dp_query import (
     QueryResult,
     zeros_like_record,
 )
-from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
-from keras_dp.dp_queries.joint_clip_query import JointClipQuery
+from keras_dp.dp_queries.gaussian.gaussian_query import divided
+from keras_dp.dp_queries.gaussian.gaussian_sums import (
+    GaussianSumQuery,
+    JointClipQuery,
+)
 from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import (
     SummingQuery,
@@ -317,11 +320,9 @@ class CorrelatedSumQuery(SummingQuery):
             period=self.period,
         )
         value = tf.nest.pack_sequence_as(sample_state, answers)
-        records = self.record_query
-        if isinstance(records, JointClipQuery):
-            value = records.scaled(value, lambda scale: scale)
+        scales = self.record_query.scales_of(value)
         return QueryResult(
-            value=value,
+            value=divided(value, [1 / scale for scale in scales]),
             global_state=CorrelatedState(mechanism._replace(noise=following)),
             event=self.planned_event(global_state),
         )

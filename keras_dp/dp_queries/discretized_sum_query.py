@@ -8,24 +8,13 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.dp_query import (
-    LeafNoise,
-    Nest,
+from keras_dp.dp_queries.dp_query import Nest
+from keras_dp.dp_queries.gaussian.gaussian_query import (
+    GaussianQuery,
+    checked_numbers,
 )
-from keras_dp.dp_queries.gaussian_sum_query import (
-    GaussianGlobalState,
-    GaussianSumQuery,
-    ratio,
-    stddev_from,
-)
-from keras_dp.dp_queries.proven_sum import checked_precision
 from keras_dp.dp_queries.saving import register, set_fields
-from keras_dp.dp_queries.summing_query import (
-    SummingQuery,
-    SumParams,
-    on_grid,
-)
-from keras_dp.dp_queries.wrapping_query import WrappingQuery
+from keras_dp.dp_queries.summing_query import SumParams, on_grid
 
 # Float64 adds up 65,536 such contributions without rounding.
 _MOST_STEPS = 2.0**36
@@ -33,7 +22,7 @@ _MOST_STEPS = 2.0**36
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
-class DiscretizedSumQuery(SummingQuery, WrappingQuery):
+class DiscretizedSumQuery(GaussianQuery):
     """Sums records rounded to -1, 0 and 1 and clipped, with Gaussian noise.
 
     A coordinate of a record becomes 1 if it is above `threshold`, -1 if it is
@@ -97,42 +86,22 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
         noise_multiplier: float | None = None,
         precision: str = "assumed",
     ) -> None:
-        _check.finite_non_negative(
-            threshold=threshold, l2_norm_clip=l2_norm_clip
-        )
+        _check.finite_non_negative(threshold=threshold)
         _check.integer_at_least(1, chunk_bytes=chunk_bytes)
-        stddev = stddev_from(l2_norm_clip, noise_multiplier, stddev=stddev)
+        numbers = checked_numbers(
+            l2_norm_clip, noise_multiplier, stddev=stddev, precision=precision
+        )
         set_fields(
             self,
             threshold=float(threshold),
-            l2_norm_clip=float(l2_norm_clip),
-            stddev=float(stddev),
             chunk_bytes=int(chunk_bytes),
-            precision=checked_precision(precision, stddev),
+            **numbers,
         )
 
     @property
-    def noise_multiplier(self) -> float:
-        """The stddev of the noise, divided by the bound on one record."""
-        return ratio(self.stddev, self.l2_norm_clip)
-
-    @property
     @override
-    def inner(self) -> GaussianSumQuery:
-        """The query that adds the noise, with its states and events."""
-        return GaussianSumQuery(
-            self.l2_norm_clip, self.stddev, precision=self.precision
-        )
-
-    @override
-    def initial_sample_state(self, template: Nest) -> Nest:
-        return self.inner.initial_sample_state(template)
-
-    @override
-    def result_noise(
-        self, global_state: GaussianGlobalState, value: Nest
-    ) -> list[LeafNoise]:
-        return self.inner.result_noise(global_state, value)
+    def noise_stddev(self) -> float:
+        return self.stddev
 
     @override
     def bounded_sum(

@@ -75,7 +75,7 @@ class ErrorCorrectedQuery(WrappingQuery):
     Privacy, section 3.2 and Algorithm 3. The paper does not say how x is
     distributed under each hypothesis; the distributions are ours.
 
-    >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
+    >>> from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianSumQuery
     >>> query = ErrorCorrectedQuery(GaussianSumQuery(9.0, 0.0), threshold=0.5)
     >>> state = query.initial_global_state()
     >>> sample = tf.constant([2.0, 0.5, -0.1, -0.7])

@@ -56,7 +56,7 @@ class KSDenoisedQuery(WrappingQuery):
     The paper has the same noise on all coordinates. We divide each coordinate
     by the scale of its own noise.
 
-    >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
+    >>> from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianSumQuery
     >>> query = KSDenoisedQuery(GaussianSumQuery(1.0, stddev=1.0))
     >>> state = query.initial_global_state()
     >>> sample = query.initial_sample_state(tf.zeros([10_000]))

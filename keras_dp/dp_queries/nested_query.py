@@ -52,7 +52,7 @@ class NestedQuery(DPQuery):
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, section 4.
 
-    >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
+    >>> from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianSumQuery
     >>> query = NestedQuery({"a": GaussianSumQuery(1.0, 2.0),
     ...                      "b": [GaussianSumQuery(3.0, 4.0)]})
     >>> event = query.planned_event(query.initial_global_state())

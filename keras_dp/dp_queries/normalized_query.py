@@ -48,7 +48,7 @@ class NormalizedQuery(WrappingQuery):
         numerator_query: The query whose answer is divided.
         denominator: The public constant, in records, > 0.
 
-    >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
+    >>> from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianSumQuery
     >>> query = NormalizedQuery(GaussianSumQuery(5.0, stddev=0.0), 2.0)
     >>> state = query.initial_global_state()
     >>> sample = query.accumulate_records(

@@ -18,8 +18,8 @@ from keras_dp.dp_queries.adaptive_sum_query import (
     check_multiplier,
 )
 from keras_dp.dp_queries.dp_query import Nest, QueryResult
-from keras_dp.dp_queries.gaussian_sum_query import GaussianGlobalState
-from keras_dp.dp_queries.proven_sum import checked_precision
+from keras_dp.dp_queries.gaussian.gaussian_query import GaussianGlobalState
+from keras_dp.dp_queries.gaussian.proven_sum import checked_precision
 from keras_dp.dp_queries.quantile_estimator_query import (
     QuantileEstimatorQuery,
     QuantileEstimatorState,

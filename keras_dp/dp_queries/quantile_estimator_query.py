@@ -11,8 +11,8 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import Nest, QueryResult
-from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery
-from keras_dp.dp_queries.proven_sum import checked_precision
+from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianAverageQuery
+from keras_dp.dp_queries.gaussian.proven_sum import checked_precision
 from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 

@@ -89,8 +89,12 @@ class LazyRecords(Protocol):
         """
 
 
-def norms(leaves: list[Leaf]) -> tf.Tensor:
+def norms(
+    leaves: list[Leaf], scales: Sequence[float] | None = None
+) -> tf.Tensor:
     """Returns the joint L2 norm over `leaves` of each record, `[batch]`.
+
+    Each leaf counts over its scale, if there are any.
 
     The norm is not finite if the record is not, or if it is too large for the
     dtype. Tensors are scaled before they are squared, so that neither overflow
@@ -101,7 +105,13 @@ def norms(leaves: list[Leaf]) -> tf.Tensor:
         raise ValueError(
             "`records` must have at least one leaf. Received: an empty nest."
         )
-    return joint_norms([in_float(_leaf_norms(leaf)) for leaf in leaves])
+    each = [in_float(_leaf_norms(leaf)) for leaf in leaves]
+    if scales is not None:
+        each = [
+            own if scale == 1 else own / scale
+            for own, scale in zip(each, scales, strict=True)
+        ]
+    return joint_norms(each)
 
 
 def joint_norms(each: list[tf.Tensor]) -> tf.Tensor:

@@ -13,7 +13,7 @@ from keras_dp.dp_queries import (
     GaussianAverageQuery,
     NormalizedQuery,
 )
-from keras_dp.dp_queries.proven_sum import PRECISIONS
+from keras_dp.dp_queries.gaussian.proven_sum import PRECISIONS
 from keras_dp.ledger import Strategy
 from keras_dp.planning import calibrate_correlated_noise, plan_correlated_noise
 from keras_dp.planning.correlated_noise import CorrelatedNoise, sum_error

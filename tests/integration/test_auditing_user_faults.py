@@ -116,9 +116,6 @@ class UnderplanningQuery(dp_queries.GaussianAverageQuery):
 class ClippedSumQuery(dp_queries.GaussianAverageQuery):
     """Clips the sum once more, after records."""
 
-    def bounded_sum(self, params, like, records, mask):
-        """Never called: the query inside sums."""
-
     def accumulate_records(self, params, sample_state, records, mask=None):
         total = super().accumulate_records(params, sample_state, records, mask)
         return tf.nest.map_structure(

@@ -322,7 +322,7 @@ class TestTheBound:
 
         (mechanism,) = asked.mechanisms(sample, state)
 
-        assert isinstance(mechanism.query, GaussianSumQuery)
+        assert isinstance(mechanism.query, GaussianAverageQuery)
         assert asked.ledger_events(asked.planned_event(state)) == (
             mechanism.query.ledger_events(
                 mechanism.query.planned_event(mechanism.global_state)

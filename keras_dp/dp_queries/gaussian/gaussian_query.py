@@ -1,8 +1,8 @@
-"""Gaussian sums of clipped records."""
+"""What all Gaussian sums of bounded records share."""
 
-import dataclasses
+import abc
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -15,12 +15,11 @@ from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
 )
-from keras_dp.dp_queries.proven_sum import (
+from keras_dp.dp_queries.gaussian.proven_sum import (
     check_provable,
     checked_precision,
     proven_sum,
 )
-from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import (
     SummingQuery,
     SumParams,
@@ -56,106 +55,50 @@ class GaussianGlobalState(NamedTuple):
     seed: tf.Tensor
 
 
-@register
-@dataclasses.dataclass(frozen=True, slots=True, init=False)
-class GaussianSumQuery(SummingQuery):
-    """Sums records clipped to an L2 norm, and adds Gaussian noise.
+class GaussianQuery(SummingQuery):
+    """Sums records of bounded norm, adds Gaussian noise, and divides.
 
-    A record may be a nest of tensors. Its *joint* norm is the norm of all its
-    tensors together, as one long vector.
-
-    By default a record is clipped: if its norm is larger than the clip `C`, it
-    is multiplied by `C / norm`. With a `gamma` every record is multiplied by
-    `C / (norm + gamma)` instead (automatic clipping). All records that are long
-    against `gamma` then have nearly the norm `C`. So `C` only sets the scale of
-    the answer, like a learning rate, and need not be tuned.
-
-    Guarantee: adding, removing or zeroing out one record moves the sum before
-    noise by at most `l2_norm_clip` in joint L2 norm, and replacing one by at
-    most twice that, for every record. This holds up to float rounding, a
-    relative 1e-6 for tensors in float32; the clip is not lowered to make up for
-    it. A record that is not finite, or whose norm is not, counts as zero. The
-    answer is float64 if the template is, and float32 otherwise. The sum of each
-    batch is rounded to integers, steps of a grid, and so is the noise. So sums
-    of batches and replicas add up in any order, and the low bits of the answer
-    tell nothing of the sum; see `grid`. Sums are cut off at 2^27 standard
-    deviations of the noise. The bound of the event does not charge
-    for the rounding of a batch.
-
-    With `precision="proven"` the bound holds without "up to": for all records
-    in float32, every order of addition and every device, what one record moves
-    is at most `l2_norm_clip`, rounding included. It is a theorem about the
-    program; `docs/finite_precision.md` has the proof, and what it assumes.
-    Norms are then bounded from above, sums are added in blocks and in float64,
-    and the clip gives up the part that rounding takes: 0.2 % of it in blocks of
-    128 records. The ledger says so in its event.
+    A subclass says how much noise there is (`noise_stddev`). It may divide the
+    leaves of records by scales before they are clipped (`scales_of`), and the
+    answer by a public number (`divisor`).
 
     Attributes:
-        l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        stddev: Standard deviation of the noise on the sum, in the record's
-            unit: 0, or in [1e-30, 1e37] and at least 2^-20 times the clip. At 0
-            the sum is released without noise, and every accountant says
-            epsilon = inf. Less noise would cut sums off, or be rounded away.
-        noise_multiplier: The ratio `stddev / l2_norm_clip`, which decides what
-            a round costs. Give either this or `stddev`.
-        gamma: `None` to clip, or a number for automatic clipping: the norm, in
-            the record's unit, at which a record has half of its influence, in
-            [1e-12, 1e6]. 0.01 in the paper. `l2_norm_clip / gamma` must be at
-            most 1e20.
-        rescale: Whether the answer is divided by `l2_norm_clip`. It is then in
-            units of the clip: each record adds at most 1, and a learning rate
-            that was found at one clip holds at another, as far as that one
-            clips the same records. The clip must be in [1e-20, 1e20].
-        precision: "proven", or "assumed" for the guarantee up to rounding.
-
-    Raises:
-        TypeError: Both or neither of `stddev` and `noise_multiplier` are given.
-        ValueError: A number is negative, not finite, or out of its range.
-
-    Source: Abadi et al. (2016), arXiv:1607.00133v2, Algorithm 1, without its
-    division by the lot size; Bu et al. (2022), arXiv:2206.07136v3, "AUTO-S",
-    for `gamma`; De et al. (2022), arXiv:2204.13650v2, for `rescale`.
-
-    >>> query = GaussianSumQuery(l2_norm_clip=5.0, stddev=0.0)
-    >>> state = query.initial_global_state()
-    >>> params = query.derive_sample_params(state)
-    >>> sample = query.initial_sample_state(tf.zeros([2]))
-    >>> sample = query.accumulate_record(params, sample, tf.constant([6., 8.]))
-    >>> query.get_noised_result(sample, state).value.numpy().tolist()
-    [3.0, 4.0]
+        l2_norm_clip: Bound on one record's norm.
+        gamma: See `GaussianSumQuery`.
+        rescale: See `GaussianSumQuery`.
+        precision: See `GaussianSumQuery`.
     """
 
+    __slots__ = ()
+
     l2_norm_clip: float
-    stddev: float
-    gamma: float | None
-    rescale: bool
+    gamma: float | None = None
+    rescale: bool = False
     precision: str
 
-    def __init__(
-        self,
-        l2_norm_clip: float,
-        stddev: float | None = None,
-        *,
-        noise_multiplier: float | None = None,
-        gamma: float | None = None,
-        rescale: bool = False,
-        precision: str = "assumed",
-    ) -> None:
-        _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
-        stddev = stddev_from(l2_norm_clip, noise_multiplier, stddev=stddev)
-        set_fields(
-            self,
-            l2_norm_clip=float(l2_norm_clip),
-            stddev=float(stddev),
-            gamma=checked_gamma(gamma, l2_norm_clip),
-            rescale=checked_rescale(l2_norm_clip, rescale=rescale),
-            precision=checked_precision(precision, stddev),
-        )
+    @property
+    @abc.abstractmethod
+    def noise_stddev(self) -> float:
+        """Standard deviation of the noise on the sum."""
 
     @property
     def noise_multiplier(self) -> float:
         """The stddev of the noise, divided by the bound on one record."""
-        return ratio(self.stddev, self.l2_norm_clip)
+        clip = self.l2_norm_clip
+        return self.noise_stddev / clip if clip else math.inf
+
+    @property
+    def divisor(self) -> float:
+        """What the noised sum is divided by."""
+        return 1.0
+
+    def scales_of(self, nest: Nest) -> list[float]:
+        """Returns what each leaf of a record is divided by before the clip."""
+        return [1.0 for _ in tf.nest.flatten(nest)]
+
+    def parts_of(self, nest: Nest) -> list[str]:
+        """Returns the name of the part of a record that each leaf is in."""
+        return ["" for _ in tf.nest.flatten(nest)]
 
     @property
     @override
@@ -168,7 +111,7 @@ class GaussianSumQuery(SummingQuery):
     ) -> GaussianGlobalState:
         return GaussianGlobalState(
             l2_norm_clip=tf.constant(self.l2_norm_clip, tf.float64),
-            stddev=tf.constant(self.stddev, tf.float64),
+            stddev=tf.constant(self.noise_stddev, tf.float64),
             seed=seeds.fresh(seed),
         )
 
@@ -182,12 +125,28 @@ class GaussianSumQuery(SummingQuery):
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
-        if not self.stddev:
+        if not self.noise_stddev:
             return empty_sum(template)
         empty = empty_steps(template)
         if self.is_proven:
             check_provable(empty)
         return empty
+
+    @override
+    def bounded_sum(
+        self,
+        params: SumParams,
+        like: Nest,
+        records: Nest,
+        mask: tf.Tensor | None,
+    ) -> Nest:
+        scales = self.scales_of(records)
+        if self.is_proven:
+            return proven_sum(like, records, params, mask, self.gamma, scales)
+        clip, spacing = params
+        norms = records_lib.norms(tf.nest.flatten(records), scales)
+        sums = records_lib.clipped_sum(records, norms, clip, mask, self.gamma)
+        return on_grid(like, divided(sums, scales), spacing)
 
     @override
     def planned_event(self, global_state: GaussianGlobalState) -> GaussianEvent:
@@ -203,8 +162,9 @@ class GaussianSumQuery(SummingQuery):
             global_state.seed,
             unit=global_state.l2_norm_clip if self.rescale else 1.0,
         )
+        value = tf.nest.pack_sequence_as(sample_state, noised)
         return QueryResult(
-            value=tf.nest.pack_sequence_as(sample_state, noised),
+            value=divided(value, self._divisors(value)),
             global_state=global_state._replace(seed=following),
             event=self.planned_event(global_state),
         )
@@ -231,23 +191,53 @@ class GaussianSumQuery(SummingQuery):
         scale = global_state.stddev
         if self.rescale:
             scale = scale / global_state.l2_norm_clip
-        noise = LeafNoise(ledger.GaussianNoise(1.0), scale)
-        return [noise for _ in tf.nest.flatten(value)]
+        return [
+            LeafNoise(ledger.GaussianNoise(1.0), scale / divisor, part)
+            for divisor, part in zip(
+                self._divisors(value), self.parts_of(value), strict=True
+            )
+        ]
 
-    @override
-    def bounded_sum(
-        self,
-        params: SumParams,
-        like: Nest,
-        records: Nest,
-        mask: tf.Tensor | None,
-    ) -> Nest:
-        if self.is_proven:
-            return proven_sum(like, records, params, mask, self.gamma)
-        clip, spacing = params
-        norms = records_lib.norms(tf.nest.flatten(records))
-        sums = records_lib.clipped_sum(records, norms, clip, mask, self.gamma)
-        return on_grid(like, sums, spacing)
+    def _divisors(self, nest: Nest) -> list[float]:
+        """Returns what each leaf of the noised sum is divided by."""
+        return [self.divisor / scale for scale in self.scales_of(nest)]
+
+
+def divided(nest: Nest, divisors: list[float]) -> Nest:
+    """Returns a nest with each leaf divided by its own number."""
+    leaves = [
+        leaf if divisor == 1 else leaf / tf.constant(divisor, leaf.dtype)
+        for leaf, divisor in zip(tf.nest.flatten(nest), divisors, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(nest, leaves)
+
+
+def checked_numbers(
+    l2_norm_clip: float,
+    noise_multiplier: float | None,
+    *,
+    precision: str,
+    denominator: float | None = None,
+    **stddev: float | None,
+) -> dict[str, Any]:
+    """Returns the fields of a Gaussian sum by name, if they go together.
+
+    Args:
+        l2_norm_clip: Bound on one record's norm.
+        noise_multiplier: As in `stddev_from`.
+        precision: See `GaussianSumQuery`.
+        denominator: As in `stddev_from`.
+        **stddev: As in `stddev_from`.
+    """
+    _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
+    found = float(
+        stddev_from(l2_norm_clip, noise_multiplier, denominator, **stddev)
+    )
+    return {
+        "l2_norm_clip": float(l2_norm_clip),
+        **dict.fromkeys(stddev, found),
+        "precision": checked_precision(precision, found),
+    }
 
 
 def stddev_from(
@@ -339,8 +329,3 @@ def checked_rescale(l2_norm_clip: float, *, rescale: bool) -> bool:
             f"Received: l2_norm_clip={l2_norm_clip!r}."
         )
     return rescale
-
-
-def ratio(stddev: float, l2_norm_clip: float) -> float:
-    """Returns the noise multiplier; infinite if the clip is 0."""
-    return stddev / l2_norm_clip if l2_norm_clip else math.inf

@@ -1,0 +1,1 @@
+"""Sums of bounded records with Gaussian noise."""
