@@ -43,12 +43,11 @@ def main() -> None:
         ledger.record(sampler.sampling_event, sums, count=1000)
         budgets.open_account(ledger, "team", budgets.RenyiFilter(2.0, DELTA))
         epsilon = accountants.Fourier().epsilon(ledger, delta=DELTA)
-        assert make_report(ledger, delta=DELTA).as_text()
+        assert str(make_report(ledger, delta=DELTA))
     for arguments in (
-        ["report", path, "--delta", "1e-5", "--html", "report.html"],
+        ["report", path, "--delta", "1e-5", "--format", "html"],
         ["runs", path, "--delta", "1e-5"],
         ["explain", path, "--delta", "1e-5"],
-        ["card", path, "--delta", "1e-5"],
         ["afford", path, "--delta", "1e-5", "--epsilon", "2"],
         ["budget", path],
         ["seal", path, "--delta", "1e-5", "--out", "sealed.json"],

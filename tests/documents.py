@@ -82,7 +82,9 @@ def commands(text: str) -> list[list[str]]:
         for code in INLINE.findall(FENCE.sub("", text))
         if re.match(rf"{COMMAND}(plan --|.*\.ledger)", code)
     ]
-    return [shlex.split(line, comments=True)[1:] for line in lines]
+    # The shell reads where the answer goes.
+    calls = [line.partition(" > ")[0] for line in lines]
+    return [shlex.split(call, comments=True)[1:] for call in calls]
 
 
 def links(text: str) -> list[str]:

@@ -187,7 +187,7 @@ def main() -> None:
         print(f"  {ordinary:.2%}  the same network without privacy")
         print(f"  {majority:.2%}  always the majority class\n")
         report = make_report(ledger, delta=private.delta)
-        print(report.as_text(every_accountant=True))
+        print(report)
     print(f"\nLedger: {path}\nPlot:   {picture}")
     print(f"Replay: keras-dp report {path} --delta {private.delta!r}")
 

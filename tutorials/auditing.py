@@ -124,7 +124,7 @@ def main() -> None:
         print(f"\nAccuracy on the test set: {accuracy:.2%}")
         bound = OneRun().epsilon(canaries.scores, delta=DELTA)
         print(f"The canaries show epsilon >= {bound.epsilon:.4f}\n")
-        print(make_report(ledger, delta=DELTA).as_text())
+        print(make_report(ledger, delta=DELTA))
         picture = folder / "audit.png"
         plot(canaries, bounds, ledger, picture)
     print(f"\nLedger: {path}\nPlot:   {picture}")

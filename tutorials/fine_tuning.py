@@ -247,7 +247,7 @@ def train_privately(
             batch_size=options.settings.batch,
         )
         private.fit(epochs=options.settings.epochs, verbose=0)
-        return make_report(ledger, delta=DELTA).as_text()
+        return str(make_report(ledger, delta=DELTA))
 
 
 def main() -> None:

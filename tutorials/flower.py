@@ -88,7 +88,7 @@ def server_app(users: int, rounds: int, path: Path) -> ServerApp:
             print(
                 f"Loss on held-out records: {losses[0]:.3f}, {losses[-1]:.3f}"
             )
-            print(make_report(ledger, delta=DELTA).as_text())
+            print(make_report(ledger, delta=DELTA))
         print(f"Ledger: {path}", flush=True)
 
     return app

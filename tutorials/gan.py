@@ -146,7 +146,7 @@ def main() -> None:
             f"{gan.share_on_the_ring():.0%} are on the ring, in "
             f"{gan.sectors_reached()} of 12 sectors."
         )
-        print(make_report(ledger, delta=DELTA).as_text())
+        print(make_report(ledger, delta=DELTA))
     print(f"Ledger: {path}")
 
 

@@ -100,7 +100,7 @@ def main() -> None:
         accuracy = private.evaluate(x_test, y_test, verbose=0)[1]
         print(f"Test accuracy {accuracy:.2%} after {seconds:.0f} s.")
         report = make_report(ledger, delta=DELTA)
-        print(report.as_text(every_accountant=True))
+        print(report)
         print(f"Ledger: {ledger.path}")
 
 

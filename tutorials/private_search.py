@@ -112,7 +112,7 @@ def main() -> None:
                 f"Accuracy on the test set: {accuracy(found.model, test):.2%}"
             )
         report = make_report(ledger, delta=search.target.delta)
-        print(f"\n{report.as_text()}")
+        print(f"\n{report}")
     print(f"\nLedger: {path}")
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from keras_dp import accountants, planning
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
-from keras_dp.reporting.pictures.axis import Axis
-from keras_dp.reporting.pictures.svg import Chart, label, picture
+from keras_dp.reporting.chart import Axis, Chart, label, picture
 
 IMAGES = Path(__file__).resolve().parents[1] / "images"
 # What tutorials/README.md states: epsilon, and accuracy in percent.

@@ -1,5 +1,6 @@
 """Says what each account of a ledger promises, and how much is left."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from keras_dp.budgets import Budget, FixedPlan, budget_of
@@ -11,10 +12,13 @@ from keras_dp.ledger import (
     Round,
     RunRecord,
 )
+from keras_dp.reporting.document import Document, Table, Text
 from keras_dp.reporting.wording import at_most, counted, percent
 
 # The largest number of rounds that a ledger can count.
 _MOST = 2**63 - 1
+# The length of a bar that shows the part that is spent.
+_BAR = 20
 
 
 class AccountState(NamedTuple):
@@ -87,6 +91,46 @@ def account_states(ledger: PrivacyLedger) -> tuple[AccountState, ...]:
     accounts = ledger.accounts
     runs = ledger.runs if accounts else ()
     return tuple(_state(each, runs) for each in accounts)
+
+
+def account_table(states: Sequence[AccountState]) -> Table:
+    """Returns the promise of each account, and the part that is spent."""
+    rows = []
+    for state in states:
+        budget, parent = state.budget, state.record.account.parent
+        promise = (
+            f"{state.name}: {budget.kind}, {state.promise}, "
+            f"{budget.neighbours.replace('_', ' ')}"
+        )
+        if parent is not None:
+            promise += f", a share of {parent}"
+        filled = round(_BAR * min(1.0, state.share))
+        bar = "#" * filled + "." * (_BAR - filled)
+        rows.append(
+            (promise, f"[{bar}] {state.spent}", f"Theorem: {budget.theorem}")
+        )
+    return Table(
+        "Accounts, which no run exceeds",
+        ("account", "spent", "why it holds"),
+        tuple(rows),
+    )
+
+
+def accounts_document(ledger: PrivacyLedger) -> Document:
+    """Returns the accounts of a ledger as a document."""
+    states = account_states(ledger)
+    none = Text(
+        "",
+        (
+            "No accounts: runs may spend without a limit. `--open` opens one, "
+            "which no run exceeds from then on.",
+        ),
+    )
+    return Document(
+        f"Accounts of {ledger.header.dataset}",
+        (account_table(states) if states else none,),
+        {"accounts": [each.as_dict() for each in states]},
+    )
 
 
 def _state(record: AccountRecord, runs: tuple[RunRecord, ...]) -> AccountState:

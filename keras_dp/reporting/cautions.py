@@ -1,4 +1,4 @@
-"""Says what a reader must know before believing a report's numbers."""
+"""Says what a reader must know before believing the numbers of a ledger."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -6,53 +6,144 @@ from collections.abc import Iterator, Sequence
 from keras_dp.accountants.normalize.mechanisms import Exposure
 from keras_dp.accountants.normalize.release import released
 from keras_dp.accountants.normalize.truncation import truncation_exposure
+from keras_dp.accountants.replay import Replay
 from keras_dp.budgets import Guarantee
 from keras_dp.ledger import (
     CountedRound,
-    Header,
     RunRecord,
+    Selection,
     ThresholdedSum,
     TruncatedPoissonSampling,
 )
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
-from keras_dp.reporting.wording import (
-    at_most,
-    counted,
+from keras_dp.reporting.rounds_in_words import (
     declared_of_units,
     declared_rounds,
-    of_searches,
-    on_one_line,
-    rounds_elsewhere,
-    with_a_chosen_seed,
+    libraries_of,
+    not_checked,
     with_trials,
 )
+from keras_dp.reporting.wording import at_most, counted
 
 # From here on delta must be pointed out.
 _LARGE_DELTA = 0.01
 
+# Limits of every number of a ledger, whatever the ledger holds.
+INFERENCE = (
+    "What the releases teach about people in general can affect a person whose "
+    "data were never used."
+)
+OTHER_RELEASES = (
+    "Releases of the same data that are not in this ledger come on top: "
+    "metrics of validation records and choices made by them, such as when to "
+    "stop; and layers, weights and settings that were adapted, trained or "
+    "tuned without this ledger."
+)
+UNPROTECTED = (
+    "The releases are protected, and nothing else: not the records, the memory "
+    "of the machine, or the time that a computation takes."
+)
+ROUNDING = (
+    "The theorems are about real numbers, and sums are floating-point numbers. "
+    "That rounding moves no sum beyond its bound is proven for the rounds of "
+    "which the report says so, and assumed for others. Attacks on the low bits "
+    "of noised numbers are ruled out for Gaussian noise that this library "
+    "drew, and not for other noise or other libraries."
+)
+TRUST_IN_THE_RECORD = (
+    "A ledger does not prove that every release was recorded, that a unit is "
+    "what its name says, or that the program did what it recorded. Whoever "
+    "can write the whole ledger can forge it: keep a signed certificate where "
+    "they cannot change it."
+)
+JUDGEMENT = (
+    "Whether a risk is acceptable, and whether a law is kept, is for people to "
+    "decide. No number here decides it."
+)
+NUMBER_OF_RECORDS = (
+    "The number of records and of units is public: noise, sampling and delta "
+    "are chosen by it, and with few units delta is large."
+)
+# A person who signs must know all of them.
+LIMITS = (
+    INFERENCE,
+    OTHER_RELEASES,
+    UNPROTECTED,
+    ROUNDING,
+    NUMBER_OF_RECORDS,
+    TRUST_IN_THE_RECORD,
+    JUDGEMENT,
+)
 
-def cautions(
-    header: Header,
-    runs: Sequence[RunRecord],
-    rounds: Sequence[CountedRound],
-    guarantee: Guarantee,
-) -> tuple[str, ...]:
+
+def cautions(replay: Replay, guarantee: Guarantee) -> tuple[str, ...]:
     """Returns sentences that say what the numbers assume or leave open.
 
     >>> from keras_dp.budgets import guarantee
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
     >>> ledger.record(FullDataset(True), [GaussianSum("ages", 1.0, 4.0)])
-    >>> cautions(ledger.header, ledger.runs, ledger.rounds,
-    ...          guarantee(ledger, delta=1e-5))
+    >>> cautions(Replay(ledger), guarantee(ledger, delta=1e-5))
     ('Nothing in the ledger shows what the theorem takes for granted: ask ...
     """
     return (
         *_of_the_theorem(guarantee),
-        *_of_rounds(rounds, header.rows_per_unit),
-        *_of_runs(runs),
-        *_of_the_unit(header, rounds),
+        *_of_rounds(replay.rounds, replay.rows_per_unit),
+        *_of_runs(replay.runs),
+        *taken_on_trust(replay, replay.rounds),
     )
+
+
+def taken_on_trust(
+    replay: Replay, rounds: Sequence[CountedRound]
+) -> Iterator[str]:
+    """Yields what no row of a ledger can show.
+
+    Args:
+        replay: The ledger, with its unit and runs.
+        rounds: The rounds that count.
+    """
+    searches = sum(
+        count
+        for each, count in rounds
+        if isinstance(each.queries[0], Selection)
+    )
+    if searches:
+        which = (
+            "a search" if searches == 1 else f"each of {searches:,} searches"
+        )
+        yield (
+            f"Nobody may learn how many trials {which} had, or what a trial "
+            "gave that did not win: not from logs, files or times either. "
+            "Epsilon counts on that."
+        )
+    declared = declared_rounds(rounds)
+    if declared:
+        yield (
+            f"The sampling of {counted(declared, 'round')} is as somebody "
+            "declared it: no sampler of this library drew the records."
+        )
+    seeded = sum(count for each, count in rounds if each.seeded)
+    if seeded:
+        yield (
+            f"{counted(seeded, 'round')} had a seed that the caller chose. If "
+            "that was inside of reproducible(), or in another library, the "
+            "guarantee holds only against those who cannot know the seed; and "
+            "two runs of one seed have the same noise, so that the difference "
+            "of their answers reveals the clipped sum. No epsilon covers that."
+        )
+    elsewhere = [run for run in replay.runs if libraries_of([run])]
+    if elsewhere:
+        ran = counted(sum(map(len, elsewhere)), "round")
+        yield not_checked(ran, libraries_of(elsewhere))
+    unit = replay.header.unit
+    if unit == "microbatch":
+        yield (
+            "The unit is a microbatch, a group of records that are drawn "
+            "together: one person may be in several of them."
+        )
+    elif unit not in UNITS_OF_ROWS:
+        yield declared_of_units(unit, replay.rows_per_unit, rounds)
 
 
 def _of_the_theorem(guarantee: Guarantee) -> Iterator[str]:
@@ -123,9 +214,6 @@ def _of_rounds(
             f"Samples were truncated: up to {at_most(overflow, 2)} of delta "
             f"pays for that, or less noise where it costs less{together}."
         )
-    searched = of_searches(rounds)
-    if searched:
-        yield searched
     unverified = sum(
         count
         for each, count in with_trials(rounds)
@@ -137,21 +225,11 @@ def _of_rounds(
             "no amplification is counted, and the guarantee is for replacing "
             "or zeroing a record, not for adding or removing one."
         )
-    declared = declared_rounds(rounds)
-    if declared:
-        yield (
-            f"The sampling of {counted(declared, 'round')} is as somebody "
-            "declared it: no sampler of this library drew the records."
-        )
-    seeded = sum(count for each, count in rounds if each.seeded)
-    if seeded:
-        yield with_a_chosen_seed(seeded)
 
 
 def _of_runs(runs: Sequence[RunRecord]) -> Iterator[str]:
-    yield from rounds_elsewhere(runs)
     for run in runs:
-        name = f"run {run.number} ({on_one_line(run.name)})"
+        name = f"run {run.number} ({run.name})"
         if run.unsettled:
             yield _unsettled(run, name)
         elif run.state == "running":
@@ -183,16 +261,3 @@ def _unsettled(run: RunRecord, name: str) -> str:
         f"{reserved} and did not settle before it {ended}. Some of them may "
         "never have run."
     )
-
-
-def _of_the_unit(
-    header: Header, rounds: Sequence[CountedRound]
-) -> Iterator[str]:
-    unit = on_one_line(header.unit)
-    if header.unit == "microbatch":
-        yield (
-            "The unit is a microbatch, a group of records that are drawn "
-            "together: one person may be in several of them."
-        )
-    elif header.unit not in UNITS_OF_ROWS:
-        yield declared_of_units(unit, header.rows_per_unit, rounds)

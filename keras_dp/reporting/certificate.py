@@ -33,18 +33,18 @@ from keras_dp.ledger import Header, PrivacyLedger
 from keras_dp.ledger.rows.canonical import canonical, decoded
 from keras_dp.ledger.rows.row import LARGEST_COUNT
 from keras_dp.planning.calibration import check_target_delta
-from keras_dp.reporting.wording import (
-    counted,
+from keras_dp.reporting.cautions import LIMITS
+from keras_dp.reporting.document import Document, Table, Text
+from keras_dp.reporting.rounds_in_words import (
     finite_precision,
     libraries_of,
-    moment,
     not_checked,
-    on_one_line,
     proven_rounds,
 )
+from keras_dp.reporting.wording import counted, moment
 
 _KIND = "keras_dp certificate"
-HOW_TO_CHECK = (
+_HOW_TO_CHECK = (
     "Whoever has the ledger, a copy, or the ledger after it has grown runs "
     "`keras-dp verify LEDGER --against CERTIFICATE` with the file of this "
     "certificate. It computes the hash and epsilon anew."
@@ -247,8 +247,7 @@ class Certificate:
         header = Header.from_text(self.header)
         relation = "no adjacency relation is supported by all rounds"
         if self.neighbours is not None:
-            unit = on_one_line(header.unit)
-            relation = f"{self.neighbours.replace('_', ' ')} {unit}"
+            relation = f"{self.neighbours.replace('_', ' ')} {header.unit}"
         if header.rows_per_unit > 1:
             relation += f" of at most {header.rows_per_unit:,} records"
         rounds, runs = counted(self.rounds, "round"), counted(self.runs, "run")
@@ -257,26 +256,40 @@ class Certificate:
             bound = f"epsilon <= {rounded_up(self.epsilon)}"
         return (
             f"{bound} at delta = {self.delta!r}, {relation}",
-            f"Theorem: {on_one_line(self.theorem)}",
-            f"It covers {rounds} in {runs} of the data set "
-            f"{on_one_line(header.dataset)}, up to row {self.seal_row}, "
-            f"{moment(self.issued)} UTC.",
+            f"Theorem: {self.theorem}",
+            f"It covers {rounds} in {runs} of the data set {header.dataset}, "
+            f"up to row {self.seal_row}, {moment(self.issued)} UTC.",
             finite_precision(self.rounds, self.proven_rounds),
-            *self._elsewhere,
+            *(
+                (not_checked("Rounds", self.libraries),)
+                if self.libraries
+                else ()
+            ),
         )
 
-    @property
-    def _elsewhere(self) -> tuple[str, ...]:
-        if not self.libraries:
-            return ()
-        return (not_checked("Rounds", self.libraries),)
+    def document(self) -> Document:
+        """Returns the certificate as a document to print and to sign."""
+        facts = (
+            ("Row of the seal", f"{self.seal_row:,}"),
+            ("Hash of the seal", self.seal_hash),
+            ("Signed by the Ed25519 key", self.public_key or "none"),
+            ("Signature", self.signature or "none"),
+            ("Made by", f"keras_dp {self.version}"),
+        )
+        return Document(
+            f"Privacy certificate of {Header.from_text(self.header).dataset}",
+            (
+                Text("", self.sentences, "claim"),
+                Table("Seal and signature", (), facts),
+                Text("How to check it", (_HOW_TO_CHECK,)),
+                Text("What it does not cover", LIMITS),
+                Text("", ("Date, name, signature:",)),
+            ),
+            self._content(),
+        )
 
     def _content(self) -> dict[str, Any]:
         content = dataclasses.asdict(self)
-        # Certificates had no such fields at first.
-        for field in ("libraries", "proven_rounds"):
-            if not content[field]:
-                del content[field]
         if not math.isfinite(self.epsilon):
             content["epsilon"] = "inf"
         return content

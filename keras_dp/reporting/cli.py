@@ -1,4 +1,4 @@
-"""The command line `keras-dp`; `commands` has a file for each command.
+"""The command line `keras-dp`: each command makes a document, which it prints.
 
 Exit codes:
 
@@ -28,17 +28,9 @@ from keras_dp.errors import (
     OutputError,
     UnsupportedEventError,
 )
-from keras_dp.reporting.commands import (
-    afford,
-    budget,
-    card,
-    explain,
-    plan,
-    report,
-    runs,
-    seal,
-    verify,
-)
+from keras_dp.reporting.commands import budget, certificates, questions
+from keras_dp.reporting.commands.arguments import add
+from keras_dp.reporting.render import render
 from keras_dp.reporting.wording import on_one_line
 
 OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = range(5)
@@ -46,15 +38,14 @@ OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = range(5)
 _LONGEST_MESSAGE = 2000
 
 _COMMANDS = {
-    "report": report,
-    "runs": runs,
-    "explain": explain,
-    "card": card,
-    "afford": afford,
-    "budget": budget,
-    "plan": plan,
-    "seal": seal,
-    "verify": verify,
+    "report": questions.REPORT,
+    "runs": questions.RUNS,
+    "explain": questions.EXPLAIN,
+    "afford": questions.AFFORD,
+    "budget": budget.BUDGET,
+    "plan": questions.PLAN,
+    "seal": certificates.SEAL,
+    "verify": certificates.VERIFY,
 }
 
 
@@ -87,7 +78,7 @@ def _without_collection() -> Iterator[None]:
 
 def _answered(options: argparse.Namespace) -> int:
     try:
-        text = _COMMANDS[options.command].answer(options)
+        document = _COMMANDS[options.command].answer(options)
     except LedgerIntegrityError as error:
         return _fail(INCONSISTENT, error)
     except FileNotFoundError as error:
@@ -105,10 +96,10 @@ def _answered(options: argparse.Namespace) -> int:
         return _fail(USAGE, error)
     except OutputError as error:
         return _fail(UNWRITTEN, error)
-    return _answer(text)
+    return _print(render(document, options.format))
 
 
-def _answer(text: str) -> int:
+def _print(text: str) -> int:
     if sys.stdout is None:  # As after `>&-` in a shell.
         return _fail(UNWRITTEN, "standard output is closed")
     encoding = sys.stdout.encoding or "utf-8"
@@ -148,13 +139,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in _COMMANDS.items():
-        command.add_arguments(
-            commands.add_parser(
-                name,
-                help=command.HELP,
-                description=f"{command.HELP[0].upper()}{command.HELP[1:]}.",
-            )
+        words = command.words
+        its = commands.add_parser(
+            name,
+            help=words,
+            description=f"{words[0].upper()}{words[1:]}.",
         )
+        command.add_arguments(its)
+        add(its, "format")
     return parser
 
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from keras_dp import _check
+from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.accountants.attacks.trade_off import (
     TradeOff,
     bayes_risk,
@@ -20,26 +21,18 @@ from keras_dp.accountants.replay import (
     bounded_epsilon,
     replay_of,
 )
-from keras_dp.budgets import budget_of, guarantee
-from keras_dp.ledger import CountedRound, PrivacyLedger
-from keras_dp.ledger.rows.header import UNITS_OF_ROWS
-from keras_dp.reporting.attack_words import (
-    attribute_sentence,
-    membership_sentences,
-    reconstruction_sentence,
+from keras_dp.budgets import Guarantee, budget_of, guarantee
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.cautions import (
+    INFERENCE,
+    OTHER_RELEASES,
+    taken_on_trust,
 )
-from keras_dp.reporting.limits import INFERENCE, OTHER_RELEASES
-from keras_dp.reporting.wording import (
-    counted,
-    declared_of_units,
-    declared_rounds,
-    of_searches,
-    on_one_line,
-    percent,
-    rounds_elsewhere,
-    with_a_chosen_seed,
-    wrapped,
-)
+from keras_dp.reporting.document import Document, Picture, Text
+from keras_dp.reporting.render import render
+from keras_dp.reporting.run_costs import json_number
+from keras_dp.reporting.trade_off_picture import trade_off_picture
+from keras_dp.reporting.wording import counted, percent
 
 _GROUPS = (2, 5, 10)
 # Lines of the trade-off curve. A line of a large group takes up to a second.
@@ -48,6 +41,13 @@ _LINES, _LINES_OF_GROUPS = 100, 30
 _FEW_LINES = 10
 # The deltas at which accounts say their promise; a plan is replayed at each.
 _PROMISED_AT = tuple(10.0**power for power in range(-12, 0))
+# Suspicions before the attack, and the share of cases in which a true one may
+# grow further than is said.
+_PRIORS, _EXCEPT = (0.5, 0.01), 0.01
+# The false positive rate of an attack that accuses many.
+_FALSE_ALARMS = 0.001
+# The chance of a hit without the releases: of all data, and of one attribute.
+_HITS, _GUESSES = (1e-6, 1e-3), (0.5, 0.9)
 # The question of an attacker, by the relation in which two data sets differ.
 _QUESTIONS = {
     "add_or_remove_one": (
@@ -62,18 +62,6 @@ _QUESTIONS = {
         "sum"
     ),
 }
-
-
-class Paragraph(NamedTuple):
-    """Sentences under a title.
-
-    Attributes:
-        title: A question or a topic.
-        sentences: Sentences, each of which can be read alone.
-    """
-
-    title: str
-    sentences: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,16 +79,40 @@ class Explanation:
     sentence: str
     claim: Claim
     curve: TradeOff | None
-    paragraphs: tuple[Paragraph, ...]
+    paragraphs: tuple[Text, ...]
 
-    def as_text(self) -> str:
-        """Returns the sentences as lines that fit a terminal."""
-        lines = wrapped(self.sentence)
-        for title, sentences in self.paragraphs:
-            lines += ["", title]
-            for sentence in sentences:
-                lines += wrapped(sentence, "  - ")
-        return "\n".join(lines)
+    @property
+    def parts(self) -> tuple[Picture | Text, ...]:
+        """The bound on attacks in pictures, and the paragraphs."""
+        if self.curve is None:
+            return self.paragraphs
+        svgs = (
+            trade_off_picture(self.curve, logarithmic=each)
+            for each in (False, True)
+        )
+        picture = Picture("What an attacker can know", tuple(svgs))
+        return (picture, *self.paragraphs)
+
+    def document(self) -> Document:
+        """Returns the explanation as a document."""
+        return Document(
+            "What epsilon means",
+            (Text("", (self.sentence,), "claim"), *self.parts),
+            {
+                **dataclasses.asdict(self.claim),
+                "epsilon": json_number(self.claim.epsilon),
+                "sentence": self.sentence,
+                "explanation": self.facts(),
+            },
+        )
+
+    def facts(self) -> dict[str, list[str]]:
+        """Returns the sentences by their titles."""
+        return {each.title: [*each.sentences] for each in self.paragraphs}
+
+    def __str__(self) -> str:
+        """Returns the explanation as text."""
+        return render(self.document())
 
 
 def explain(
@@ -140,101 +152,136 @@ def explain(
     _check.integer_at_least(1, units=units)
     replay = replay_of(ledger)
     found = guarantee(replay, delta=delta, neighbours=neighbours, units=units)
-    claim, is_account = found.claim, found.basis == "account"
-    subject = _Subject(replay, together(on_one_line(replay.header.unit), units))
+    return explanation_of(replay, found, neighbours)
+
+
+def explanation_of(
+    replay: Replay, found: Guarantee, neighbours: Neighbours | None
+) -> Explanation:
+    """Returns what a guarantee of a ledger means.
+
+    Args:
+        replay: The ledger.
+        found: The guarantee.
+        neighbours: The adjacency relation that was asked for.
+    """
+    claim = found.claim
+    covered = _Covered(replay, found, neighbours)
     curve = None
-    paragraphs = [_nothing(claim, is_account)]
+    paragraphs = [_nothing(found)]
     if claim.is_bound and math.isfinite(claim.epsilon):
-        paragraphs = [subject.attacker(claim)]
-        if is_account:
-            curve = _promised(replay, delta)
-        else:
-            whole = _that_count(replay, neighbours)
-            rounds = whole.for_many_questions()
-            lines = _LINES if claim.records == 1 else _LINES_OF_GROUPS
-            curve = trade_off(
-                rounds,
-                lines=lines if rounds is whole else _FEW_LINES,
-                units=units,
-            )
-        paragraphs += [
-            Paragraph(
+        curve = covered.curve()
+        paragraphs = [
+            _attacker(replay, claim),
+            Text(
                 "What the attacker can find out at most",
-                membership_sentences(curve),
+                tuple(_membership(curve)),
             ),
-            Paragraph(
+            Text(
                 "What the attacker can reconstruct at most",
-                (
-                    reconstruction_sentence(curve, subject.asked),
-                    attribute_sentence(curve, subject.asked),
-                ),
+                tuple(_reconstruction(curve, _asked(replay, claim))),
             ),
         ]
-        if not is_account:
-            paragraphs.append(_groups(rounds, claim))
+        if found.basis != "account":
+            paragraphs.append(covered.groups())
     # The cost of a plan is the guarantee, and an attacker knows the plan.
-    limits = subject.limits(replay.that_count(neighbours).together.rounds)
+    rounds = replay.that_count(neighbours).together.rounds
+    limits = (INFERENCE, OTHER_RELEASES, *taken_on_trust(replay, rounds))
     return Explanation(
-        claim.sentence(on_one_line(replay.header.unit)),
+        claim.sentence(replay.header.unit),
         claim,
         curve,
-        (*paragraphs, Paragraph("What this does not say", limits)),
+        (*paragraphs, Text("What this does not say", limits)),
     )
 
 
-def _that_count(
-    replay: Replay, neighbours: Neighbours | None
-) -> NormalizedRounds:
-    """Returns the rounds whose cost is a guarantee."""
-    found = replay.that_count(neighbours)
-    return found.together.normalized(found.neighbours)
-
-
 def plain_words(
-    ledger: PrivacyLedger | Replay,
-    *,
-    delta: float,
-    neighbours: Neighbours | None = None,
-    units: int = 1,
+    replay: Replay, found: Guarantee, neighbours: Neighbours | None
 ) -> str:
-    """Returns the guarantee in a sentence for people who know no epsilon.
+    """Returns a guarantee in a sentence for people who know no epsilon.
 
     Guarantee: no bet on which of two neighbouring data sets was used wins more
     often, if both are as likely. For mechanisms the bound follows from their
     trade-off curve, for accounts from their promises at all deltas.
 
     Args:
-        ledger: The ledger, with its runs, plans and accounts, or its replay.
-        delta: The delta of the guarantee, in (0, 1).
-        neighbours: The adjacency relation; by default the strongest that all
-            rounds support. Promises of accounts have their own relation.
-        units: The number of units that are protected together, >= 1.
+        replay: The ledger.
+        found: The guarantee.
+        neighbours: The adjacency relation that was asked for.
     """
-    replay = replay_of(ledger)
-    found = guarantee(replay, delta=delta, neighbours=neighbours, units=units)
     claim = found.claim
-    unit = together(on_one_line(replay.header.unit), units)
+    unit = _asked(replay, claim)
     if not claim.is_bound or not math.isfinite(claim.epsilon):
         return (
             f"Nothing limits what may be learned about one {unit} from what "
             "was released."
         )
-    if found.basis == "account":
-        wins = 0.5 + 0.5 * _promised(replay, delta).advantage
-    else:
-        # This bound on a bet at even odds needs epsilon and delta alone.
-        wins = 1 - (1 - delta) / (1 + math.exp(min(claim.epsilon, 700.0)))
-        risk = bayes_risk(
-            _that_count(replay, neighbours).for_many_questions(),
-            prior=0.5,
-            units=units,
-        )
-        wins = min(wins, 1 - risk)
+    wins = _Covered(replay, found, neighbours).wins()
     asked = _QUESTIONS[str(claim.neighbours)].format(unit=unit)
     return (
         f"With all that was released, a bet on {asked} is won at most "
         f"{percent(wins)} of the time. By chance it is won 50 % of the time."
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Covered:
+    """The rounds or the accounts whose cost a guarantee is."""
+
+    replay: Replay
+    found: Guarantee
+    neighbours: Neighbours | None
+
+    def rounds(self) -> NormalizedRounds:
+        """Returns the rounds; of very many kinds, few that dominate them."""
+        that_count = self.replay.that_count(self.neighbours)
+        whole = that_count.together.normalized(that_count.neighbours)
+        return whole.for_many_questions()
+
+    def curve(self) -> TradeOff:
+        """Returns the bound on attacks."""
+        claim = self.found.claim
+        if self.found.basis == "account":
+            return _promised(self.replay, claim.delta)
+        that_count = self.replay.that_count(self.neighbours)
+        whole = that_count.together.normalized(that_count.neighbours)
+        rounds = whole.for_many_questions()
+        lines = _LINES if claim.records == 1 else _LINES_OF_GROUPS
+        return trade_off(
+            rounds,
+            lines=lines if rounds is whole else _FEW_LINES,
+            units=claim.units,
+        )
+
+    def wins(self) -> float:
+        """Returns how often a bet at even odds is won at most."""
+        claim = self.found.claim
+        if self.found.basis == "account":
+            return 0.5 + 0.5 * _promised(self.replay, claim.delta).advantage
+        # This bound on a bet at even odds needs epsilon and delta alone.
+        by_claim = 1 - (1 - claim.delta) / (
+            1 + math.exp(min(claim.epsilon, 700.0))
+        )
+        risk = bayes_risk(self.rounds(), prior=0.5, units=claim.units)
+        return min(by_claim, 1 - risk)
+
+    def groups(self) -> Text:
+        """Returns how the guarantee weakens for several units together."""
+        claim, rounds = self.found.claim, self.rounds()
+        sentences = []
+        for size in _GROUPS:
+            units = size * claim.units
+            epsilon = bounded_epsilon(rounds, delta=claim.delta, units=units)
+            what = f"{units:,} units together"
+            sentences.append(
+                f"{what}: epsilon <= {rounded_up(epsilon)} at the same delta."
+                if math.isfinite(epsilon)
+                else f"{what}: no protection at this delta."
+            )
+        return Text(
+            "What holds for several together, such as a family",
+            tuple(sentences),
+        )
 
 
 def _promised(replay: Replay, delta: float) -> TradeOff:
@@ -254,87 +301,93 @@ def _promised(replay: Replay, delta: float) -> TradeOff:
     return TradeOff(*zip(*pairs, strict=True))
 
 
-class _Subject(NamedTuple):
-    """The ledger, and the units that are protected, in words."""
-
-    replay: Replay
-    asked: str
-
-    def attacker(self, found: Claim) -> Paragraph:
-        """Returns what the attacker knows and wants to know."""
-        asked = _QUESTIONS[str(found.neighbours)].format(unit=self.asked)
-        if found.records > 1:
-            asked += f" (at most {found.records:,} records together)"
-        dataset = on_one_line(self.replay.header.dataset)
-        total = sum(count for _, count in self.replay.rounds)
-        return Paragraph(
-            "Against whom",
-            (
-                "The attacker knows every other record of the data set "
-                f"{dataset}, the program and all its settings, sees everything "
-                "that the "
-                f"{counted(total, 'round')} of this ledger released, and "
-                "has any computer, any amount of time and any other data.",
-                f"The attacker wants to know {asked}.",
-            ),
-        )
-
-    def limits(self, rounds: tuple[CountedRound, ...]) -> tuple[str, ...]:
-        """Returns sentences on what the numbers do not cover."""
-        header, declared = self.replay.header, declared_rounds(rounds)
-        seeded = sum(count for each, count in rounds if each.seeded)
-        sentences = [INFERENCE, OTHER_RELEASES]
-        if header.unit not in UNITS_OF_ROWS:
-            sentences.append(
-                declared_of_units(
-                    on_one_line(header.unit), header.rows_per_unit, rounds
-                )
-            )
-        searched = of_searches(rounds)
-        if searched:
-            sentences.append(searched)
-        if declared:
-            sentences.append(
-                f"It is taken on trust how the samples of "
-                f"{counted(declared, 'round')} were drawn: no sampler of this "
-                "library drew them."
-            )
-        sentences += rounds_elsewhere(self.replay.runs)
-        if seeded:
-            sentences.append(with_a_chosen_seed(seeded))
-        return tuple(sentences)
+def _asked(replay: Replay, claim: Claim) -> str:
+    """Returns the unit, or the group of units, that is protected."""
+    return together(replay.header.unit, claim.units)
 
 
-def _groups(rounds: NormalizedRounds, found: Claim) -> Paragraph:
-    """Returns how the guarantee weakens for several units together."""
-    sentences = []
-    for size in _GROUPS:
-        units = size * found.units
-        epsilon = bounded_epsilon(rounds, delta=found.delta, units=units)
-        what = f"{units:,} units together"
-        sentences.append(
-            f"{what}: epsilon <= {rounded_up(epsilon)} at the same delta."
-            if math.isfinite(epsilon)
-            else f"{what}: no protection at this delta."
-        )
-    return Paragraph(
-        "What holds for several together, such as a family",
-        tuple(sentences),
+def _attacker(replay: Replay, claim: Claim) -> Text:
+    """Returns what the attacker knows and wants to know."""
+    unit = _asked(replay, claim)
+    asked = _QUESTIONS[str(claim.neighbours)].format(unit=unit)
+    if claim.records > 1:
+        asked += f" (at most {claim.records:,} records together)"
+    total = sum(count for _, count in replay.rounds)
+    return Text(
+        "Against whom",
+        (
+            "The attacker knows every other record of the data set "
+            f"{replay.header.dataset}, the program and all its settings, sees "
+            f"everything that the {counted(total, 'round')} of this ledger "
+            "released, and has any computer, any amount of time and any other "
+            "data.",
+            f"The attacker wants to know {asked}.",
+        ),
     )
 
 
-def _nothing(found: Claim, is_account: bool) -> Paragraph:
+def _nothing(found: Guarantee) -> Text:
     """Returns why there is no bound on attacks."""
     reason = (
         "epsilon is infinite at this delta, because something was released "
         "without enough noise, or because thresholds or truncated samples need "
         "a larger delta"
     )
-    if is_account:
+    if found.basis == "account":
         reason = "the accounts promise no finite epsilon at this delta"
-    elif found.accountant is None:
+    elif found.claim.accountant is None:
         reason = "no accountant has a bound for all rounds"
-    return Paragraph(
+    return Text(
         "What an attacker can find out",
         (f"Everything, as far as this ledger can tell: {reason}.",),
+    )
+
+
+def _membership(curve: TradeOff) -> Iterator[str]:
+    """Yields how well an attack can know which data set was used."""
+    yield (
+        "An attacker who guesses without the releases is right 50 % of the "
+        f"time; with them, at most {percent(0.5 + 0.5 * curve.advantage)}."
+    )
+    cases = round(1 / _EXCEPT)
+    ends = ", and one of ".join(
+        f"{percent(prior)} to "
+        f"{percent(precision_at_recall(curve, prior=prior, recall=_EXCEPT))}"
+        for prior in _PRIORS
+    )
+    yield (
+        f"In {cases - 1} of {cases} cases, a true suspicion grows at most "
+        f"like this: one of {ends}."
+    )
+    hits = float(curve.largest_true_positive_rate(_FALSE_ALARMS))
+    yield (
+        "An attacker who asks about many, and wrongly accuses 1 in "
+        f"{round(1 / _FALSE_ALARMS):,} of those for whom the answer is no, "
+        f"finds at most {percent(hits)} of those for whom it is yes; by "
+        f"guessing, {percent(_FALSE_ALARMS)}."
+    )
+
+
+def _reconstruction(curve: TradeOff, unit: str) -> Iterator[str]:
+    """Yields how often an attack can reproduce data, or one attribute."""
+
+    def reached(prior: float) -> str:
+        return percent(float(curve.largest_reconstruction_rate(prior)))
+
+    (seldom, often), (even, likely) = _HITS, _GUESSES
+    yield (
+        f"An attacker may try to reproduce the data of one {unit}, whatever "
+        f"counts as close enough. If that succeeds 1 time in "
+        f"{round(1 / seldom):,} without the releases, it succeeds at most "
+        f"{reached(seldom)} of the time with them; if 1 time in "
+        f"{round(1 / often):,}, at most {reached(often)}."
+    )
+    # Up to a tenth; an excess by rounding alone is not rounded up.
+    more = math.ceil(1000 * curve.advantage - 1e-9) / 10
+    yield (
+        f"An attacker may know all but one attribute of one {unit}. If its "
+        f"likeliest value is right {percent(even)} of the time, a guess with "
+        f"the releases is right at most {reached(even)}; if {percent(likely)}, "
+        f"at most {reached(likely)}. For any attribute, the releases add at "
+        f"most {more:g} percentage points."
     )

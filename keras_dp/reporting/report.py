@@ -1,12 +1,12 @@
 """Reports of a ledger: who spent what privacy, and which theorem covers it."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_dp import _check
+from keras_dp._version import __version__
 from keras_dp.accountants import Accountant, available_accountants
 from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
@@ -19,30 +19,41 @@ from keras_dp.ledger import (
     RunRecord,
     Stated,
 )
-from keras_dp.ledger.rows.codec import text_from_round
+from keras_dp.ledger.rows.codec import content_from_round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.ledger.rows.statements import Seal
-from keras_dp.reporting import tables
-from keras_dp.reporting.account_state import AccountState, account_states
-from keras_dp.reporting.cautions import cautions
-from keras_dp.reporting.explanation import Explanation, explain, plain_words
-from keras_dp.reporting.run_costs import RunCost, json_number, run_costs
-from keras_dp.reporting.tables import Table
-from keras_dp.reporting.wording import (
-    counted,
-    finite_precision,
-    on_one_line,
-    proven_rounds,
-    rounds_of_whole_units,
-    wrapped,
+from keras_dp.reporting.account_state import (
+    AccountState,
+    account_states,
+    account_table,
 )
+from keras_dp.reporting.cautions import cautions
+from keras_dp.reporting.document import Document, Part, Table, Text
+from keras_dp.reporting.explanation import (
+    Explanation,
+    explanation_of,
+    plain_words,
+)
+from keras_dp.reporting.render import render
+from keras_dp.reporting.rounds_in_words import (
+    finite_precision,
+    proven_rounds,
+    round_table,
+    rounds_of_whole_units,
+)
+from keras_dp.reporting.run_costs import (
+    RunCost,
+    json_number,
+    run_costs,
+    run_table,
+)
+from keras_dp.reporting.wording import counted, moment
 
 # The runs of a ledger with accounts cost less than the accounts promise.
 SO_FAR = (
     "These are composed as if fixed in advance. The promise of the accounts "
     "holds in any case."
 )
-BEFORE = "Before you believe it"
 # Runs that are listed; `keras-dp runs` lists all.
 _MOST_RUNS = 20
 
@@ -61,6 +72,15 @@ class Cost:
     accountant: str
     epsilon: float
     is_bound: bool = True
+
+    @property
+    def bound(self) -> str:
+        """The bound in words, rounded up."""
+        if math.isinf(self.epsilon):
+            return "no bound"
+        if not self.is_bound:
+            return f"about {rounded_up(self.epsilon)}, which is no bound"
+        return f"<= {rounded_up(self.epsilon)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,11 +161,6 @@ class Report:
         return sum(count for _, count in self.rounds)
 
     @property
-    def records_together(self) -> int:
-        """The number of records that are protected together."""
-        return self.rows_per_unit * self.units
-
-    @property
     def seeded_rounds(self) -> int:
         """The number of reported rounds whose seed the caller chose."""
         return sum(each.count for each in self.rounds if each.round.seeded)
@@ -156,15 +171,12 @@ class Report:
 
         A line follows the theorem if the rounds that ran cost less.
         """
-        return self.guarantee.sentences(on_one_line(self.unit))
+        return self.guarantee.sentences(self.unit)
 
     @property
     def summary(self) -> tuple[str, ...]:
         """The data set with its unit, and the number of rounds and runs."""
-        lines = [
-            f"Data set {on_one_line(self.dataset)}, privacy unit: "
-            f"{self._unit()}"
-        ]
+        lines = [f"Data set {self.dataset}, privacy unit: {self._unit()}"]
         runs = sum(1 for each in self.runs if each.run.number)
         size = counted(self.total_rounds, "round")
         if runs:
@@ -175,38 +187,92 @@ class Report:
             lines.append(finite_precision(self.total_rounds, proven))
         return tuple(lines)
 
-    def required_details(self) -> Details:
-        """Returns the details.
+    def document(self) -> Document:
+        """Returns the report as a document."""
+        return Document(
+            f"Privacy of {self.dataset}", tuple(self._parts()), self._facts()
+        )
 
-        Raises:
-            ValueError: The report was made without them.
-        """
-        if self.details is None:
-            raise ValueError(
-                "`report` must have its details. Received: a report without "
-                "details. Make it with `make_report(..., details=True)`."
-            )
-        return self.details
+    def __str__(self) -> str:
+        """Returns the report as text, with epsilon rounded up."""
+        return render(self.document())
 
-    def as_json(self) -> str:
-        """Returns a JSON object; an infinite epsilon is the text `inf`.
+    def _parts(self) -> Iterator[Part]:
+        yield Text("", (self.plain_words, *self.sentences), "claim")
+        yield Text("", self.summary)
+        if any(each.run.number for each in self.runs):
+            yield self._last_runs()
+        if self.accounts:
+            yield account_table(self.accounts)
+        if self.seals:
+            yield _seal_table(self.seals)
+        if self.cautions:
+            yield Text("Before you believe it", self.cautions, "warning")
+        yield round_table(self.rounds)
+        if self.details is not None:
+            yield from self.details.explanation.parts
+        if self.costs:
+            yield self._cost_table()
+        if self.details is not None:
+            yield from _about(self.details, self.versions)
+
+    def _last_runs(self) -> Table:
+        """Returns the last runs; `keras-dp runs` has all."""
+        notes: tuple[str, ...] = ()
+        left_out = len(self.runs) - _MOST_RUNS
+        if left_out > 0:
+            earlier = counted(left_out, "earlier run")
+            notes = (f"{earlier}, which `keras-dp runs` lists",)
+        if self.guarantee.basis == "account":
+            notes = (*notes, SO_FAR)
+        return run_table(self.runs[-_MOST_RUNS:], notes)
+
+    def _cost_table(self) -> Table:
+        relation = str(self.neighbours).replace("_", " ")
+        together = self.rows_per_unit * self.units
+        if together > 1:
+            relation += f", {together:,} records together"
+        return Table(
+            f"Epsilon of these rounds at delta = {self.delta!r}, {relation}",
+            ("accountant", "epsilon"),
+            tuple((each.accountant, each.bound) for each in self.costs),
+            short=2,
+        )
+
+    def _unit(self) -> str:
+        """Returns the unit, with the number of its rows as declared."""
+        if self.unit in UNITS_OF_ROWS:
+            return self.unit
+        whole = rounds_of_whole_units(self.rounds)
+        if whole and whole == self.total_rounds:
+            return f"{self.unit} (with all its rows)"
+        rows = (
+            "one row"
+            if self.rows_per_unit == 1
+            else (f"at most {self.rows_per_unit:,} rows")
+        )
+        some = f"with all its rows in {whole:,} rounds, else " if whole else ""
+        return f"{self.unit} ({some}{rows} each, as declared)"
+
+    def _facts(self) -> dict[str, Any]:
+        """Returns what programs read; an infinite epsilon is the text `inf`.
 
         Rounds are as in the ledger.
         """
         found, ex_post = self.guarantee, self.guarantee.ex_post
-        content = {
+        facts: dict[str, Any] = {
             "dataset": self.dataset,
             "unit": self.unit,
             "rows_per_unit": self.rows_per_unit,
             "units": self.units,
             "ledger": self.place,
             "guarantee": {
-                **_json_claim(found.claim),
+                **json_claim(found.claim),
                 "plain_words": self.plain_words,
-                "sentence": found.claim.sentence(on_one_line(self.unit)),
+                "sentence": found.claim.sentence(self.unit),
                 "basis": found.basis,
                 "theorem": found.theorem,
-                "ex_post": None if ex_post is None else _json_claim(ex_post),
+                "ex_post": None if ex_post is None else json_claim(ex_post),
             },
             "total_rounds": self.total_rounds,
             "unsettled_rounds": self.unsettled,
@@ -239,105 +305,14 @@ class Report:
             "versions": {name: [*each] for name, each in self.versions.items()},
         }
         if self.details is not None:
-            content |= _json_details(self.details)
-        # One round on each line: 10^5 kinds as objects would take seconds.
-        rounds = ",\n    ".join(
-            f'{{"count":{count},{text_from_round(each)[1:]}'
+            facts["explanation"] = self.details.explanation.facts()
+            facts["rows"] = self.details.rows
+            facts["head"] = self.details.head
+        facts["rounds"] = [
+            {"count": count, **content_from_round(each)}
             for each, count in self.rounds
-        )
-        head = json.dumps(content, indent=2).removesuffix("\n}")
-        return f'{head},\n  "rounds": [\n    {rounds}\n  ]\n}}'
-
-    def as_text(self, *, every_accountant: bool = False) -> str:
-        """Returns the report as lines of text, with epsilon rounded up.
-
-        Args:
-            every_accountant: Whether to print the epsilon of each accountant in
-                `costs`, too.
-        """
-        lines = [*wrapped(self.plain_words), ""]
-        lines += [line for each in self.sentences for line in wrapped(each)]
-        lines += ["", *(x for each in self.summary for x in wrapped(each))]
-        titled = self.tables()
-        last, rounds = titled.popitem()
-        cautions = [x for each in self.cautions for x in wrapped(each, "  - ")]
-        for title, table in titled.items():
-            lines += ["", f"{title}:", *table.lines()]
-        if cautions:
-            lines += ["", f"{BEFORE}:", *cautions]
-        lines += ["", f"{last}:", *rounds.lines()]
-        if every_accountant:
-            lines += ["", *self._epsilons()]
-        return "\n".join(lines)
-
-    def tables(self) -> dict[str, Table]:
-        """Returns the tables that have rows by their titles, rounds last."""
-        runs = tables.run_table(self.runs[-_MOST_RUNS:])
-        left_out = len(self.runs) - len(runs.rows)
-        notes = runs.notes
-        if left_out:
-            earlier = counted(left_out, "earlier run")
-            notes = (f"{earlier}, which `keras-dp runs` lists", *notes)
-        if self.guarantee.basis == "account":
-            notes = (*notes, SO_FAR)
-        found = {
-            "Accounts, which no run exceeds": tables.account_table(
-                self.accounts
-            ),
-            "Seals, before which no row changes": tables.seal_table(self.seals),
-        }
-        if any(each.run.number for each in self.runs):
-            title = "Runs, epsilon alone and of all so far"
-            found = {title: runs._replace(notes=notes), **found}
-        found = {title: each for title, each in found.items() if each.rows}
-        return {**found, "Rounds": tables.round_table(self.rounds)}
-
-    def _unit(self) -> str:
-        """Returns the unit, with the number of its rows as declared."""
-        unit = on_one_line(self.unit)
-        if self.unit in UNITS_OF_ROWS:
-            return unit
-        whole = rounds_of_whole_units(self.rounds)
-        if whole and whole == self.total_rounds:
-            return f"{unit} (with all its rows)"
-        rows = (
-            "one row"
-            if self.rows_per_unit == 1
-            else (f"at most {self.rows_per_unit:,} rows")
-        )
-        some = f"with all its rows in {whole:,} rounds, else " if whole else ""
-        return f"{unit} ({some}{rows} each, as declared)"
-
-    def _epsilons(self) -> Iterator[str]:
-        yield f"Epsilon of these rounds at delta = {self.delta!r}:"
-        if self.neighbours is None:
-            yield "  none: no adjacency relation is supported by all rounds"
-            return
-        relation = relation_of(self)
-        if not self.costs:
-            yield (
-                "  none: no accountant has a sound bound for these rounds "
-                f"({relation})"
-            )
-        width = max((len(cost.accountant) for cost in self.costs), default=0)
-        for cost in self.costs:
-            epsilon = f"epsilon <= {rounded_up(cost.epsilon)}"
-            if math.isinf(cost.epsilon):
-                epsilon = "no bound"
-            elif not cost.is_bound:
-                epsilon = (
-                    f"epsilon is about {rounded_up(cost.epsilon)}, which is "
-                    "no bound"
-                )
-            yield f"  {cost.accountant:<{width}}  {epsilon} ({relation})"
-
-
-def relation_of(report: Report) -> str:
-    """Returns the relation of the costs and the records together, in words."""
-    relation = str(report.neighbours).replace("_", " ")
-    if report.records_together > 1:
-        relation += f", {report.records_together:,} records together"
-    return relation
+        ]
+        return facts
 
 
 def make_report(
@@ -375,8 +350,8 @@ def make_report(
     >>> report = make_report(ledger, delta=1e-5)
     >>> report.sentences[0]
     'epsilon <= 0.9469 at delta = 1e-05, add or remove one example, certified...
-    >>> report.as_text().splitlines()[-1]
-    '      gradients: Gaussian sum, bound 1, noise stddev 4 (multiplier 4)'
+    >>> print(report)
+    With all that was released, a bet on whether the data of one example are ...
     """
     _check.integer_at_least(1, units=units)
     replay = Replay(ledger)
@@ -404,7 +379,7 @@ def make_report(
         unit=ledger.header.unit,
         rows_per_unit=ledger.header.rows_per_unit,
         place=ledger.name,
-        plain_words=plain_words(replay, **question),
+        plain_words=plain_words(replay, found, neighbours),
         guarantee=found,
         rounds=replay.rounds,
         unsettled=ledger.unsettled,
@@ -414,10 +389,10 @@ def make_report(
         runs=run_costs(replay, **question),
         accounts=account_states(ledger),
         seals=ledger.seals,
-        cautions=cautions(ledger.header, replay.runs, replay.rounds, found),
+        cautions=cautions(replay, found),
         versions=_versions(replay.runs),
         units=int(units),
-        details=_details(ledger, explain(replay, **question))
+        details=_details(ledger, explanation_of(replay, found, neighbours))
         if details
         else None,
     )
@@ -456,19 +431,51 @@ def _versions(runs: tuple[RunRecord, ...]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(each) for name, each in sorted(found.items())}
 
 
-def _json_claim(found: Claim) -> dict[str, Any]:
+def json_claim(found: Claim) -> dict[str, Any]:
+    """Returns a claim as values that JSON can hold."""
     return {
         **dataclasses.asdict(found),
         "epsilon": json_number(found.epsilon),
     }
 
 
-def _json_details(details: Details) -> dict[str, Any]:
-    return {
-        "explanation": {
-            title: list(sentences)
-            for title, sentences in details.explanation.paragraphs
-        },
-        "rows": details.rows,
-        "head": details.head,
-    }
+def _seal_table(seals: tuple[Stated[Seal], ...]) -> Table:
+    return Table(
+        "Seals, before which no row changes",
+        ("row", "when (UTC)", "hash", "note"),
+        tuple(
+            (
+                f"{seal.number:,}",
+                moment(seal.time),
+                seal.hash,
+                seal.statement.note,
+            )
+            for seal in seals
+        ),
+        short=2,
+        numbers=(0,),
+    )
+
+
+def _about(
+    details: Details, versions: Mapping[str, tuple[str, ...]]
+) -> Iterator[Part]:
+    """Yields who made the report, and of what."""
+    yield Text(
+        "About this report",
+        (
+            f"It was made by keras_dp {__version__}, which verified "
+            f"{counted(details.rows, 'row')}: the ledger is as it was written, "
+            "unless somebody computed all hashes anew.",
+            f"The head of the ledger is {details.head}. A head or a "
+            "certificate that was kept elsewhere shows whether the ledger is "
+            "the same.",
+        ),
+    )
+    if versions:
+        yield Table(
+            "Versions in the runs",
+            ("library", "version"),
+            tuple((name, ", ".join(each)) for name, each in versions.items()),
+            short=2,
+        )

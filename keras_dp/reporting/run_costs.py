@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -27,10 +28,14 @@ from keras_dp.ledger import (
     Round,
     RunRecord,
 )
+from keras_dp.reporting.document import Document, Table, Text
+from keras_dp.reporting.wording import moment, shortened
 
-# So many totals of early and of late runs, and so many in all if there are more
-# kinds of rounds than the last number. Then each takes some 300 ms.
+# The number of early and of late runs whose total is computed; and of early
+# ones beyond `_FEW_KINDS` kinds of rounds, where a total takes some 300 ms.
 _EARLY, _LATE, _FEWEST_TOTALS, _FEW_KINDS = 20, 20, 8, 64
+# The width of a name in the table.
+_NAME = 30
 # Explanations of those states of runs that one word does not explain.
 STATES = {
     "stopped": "ended before its plan did, perhaps because of what was seen",
@@ -260,13 +265,77 @@ def _alone(
         yield RunCost(run, epsilon if rounds else 0.0, so_far)
 
 
-def states_in_words(costs: Sequence[RunCost]) -> tuple[str, ...]:
-    """Returns a phrase for each state that needs an explanation."""
+def run_table(costs: Sequence[RunCost], notes: tuple[str, ...] = ()) -> Table:
+    """Returns the runs with their epsilons, and explanations of states."""
+    rows = []
+    for cost in costs:
+        rounds = f"{len(cost.run):,}"
+        if cost.planned is not None and cost.planned != len(cost.run):
+            rounds += f" of {cost.planned:,}"
+        rows.append(
+            (
+                str(cost.run.number),
+                shortened(cost.name, _NAME),
+                cost.state,
+                rounds,
+                shown_epsilon(cost.epsilon),
+                shown_epsilon(cost.total_epsilon),
+                _author(cost.run),
+            )
+        )
     states = {cost.state for cost in costs if cost.run.start is not None}
-    return tuple(
-        f"{state}: {phrase}"
-        for state, phrase in STATES.items()
-        if state in states
+    return Table(
+        "Runs, epsilon alone and of all so far",
+        ("#", "run", "state", "rounds", "alone", "so far", "by"),
+        tuple(rows),
+        short=6,
+        numbers=(0, 3, 4, 5),
+        personal=(6,),
+        notes=(
+            *notes,
+            *(
+                f"({state}: {phrase})"
+                for state, phrase in STATES.items()
+                if state in states
+            ),
+        ),
+    )
+
+
+def _author(run: RunRecord) -> str:
+    """Returns the purpose, author, time and description of a run."""
+    if run.start is None:
+        return ""
+    start, author = run.start, run.start.author
+    text = (
+        f"{start.purpose} by {author.user or 'somebody'}@{author.host}, "
+        f"{moment(run.started)} UTC, {author.program}"
+    )
+    if start.account is not None:
+        text += f", account {start.account}"
+    if start.description:
+        text += f": {start.description}"
+    return text
+
+
+def runs_document(
+    ledger: PrivacyLedger | Replay,
+    *,
+    delta: float,
+    neighbours: Neighbours | None = None,
+    units: int = 1,
+) -> Document:
+    """Returns all runs with their epsilons as a document, see `run_costs`."""
+    replay = replay_of(ledger)
+    costs = run_costs(replay, delta=delta, neighbours=neighbours, units=units)
+    what = (
+        f"Epsilon at delta = {delta!r} of each run alone, and of all so far; "
+        "of a run that kept to its plan, the epsilon of the plan."
+    )
+    return Document(
+        f"Runs of {replay.header.dataset}",
+        (Text("", (what,)), run_table(costs)),
+        {"delta": delta, "runs": [each.as_dict() for each in costs]},
     )
 
 

@@ -86,10 +86,10 @@ class TestTheLedger:
 
     def test_is_reported(self, ledgers) -> None:
         pages = {
-            name: make_report(ledger, delta=1e-5).as_text()
+            name: str(make_report(ledger, delta=1e-5))
             for name, ledger in ledgers.items()
         }
-        assert "Finite precision: proven, with" in pages["proven"]
+        assert "rounding is included by proof" in pages["proven"]
         assert "Finite precision: assumed for 3 rounds" in pages["assumed"]
 
 

@@ -231,7 +231,7 @@ def test_the_tests_above_see_other_errors(
             raise error
 
         monkeypatch.setattr(
-            "keras_dp.reporting.commands.report.make_report", fail
+            "keras_dp.reporting.commands.questions.make_report", fail
         )
         answered(capsys, "report", path, *DELTA)
 

@@ -1,1 +1,1 @@
-"""One file for each command: its arguments, and its answer as text."""
+"""The commands: what each is told, and the document that it makes."""

@@ -2,17 +2,29 @@
 
 import argparse
 import math
-from pathlib import Path
-from typing import Any, get_args
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_args
 
 from keras_dp import _check
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.budgets import budget_of
-from keras_dp.errors import OutputError
 from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.document import Document
+from keras_dp.reporting.render import FORMS
 
-# Every database of SQLite begins with these bytes.
-_SQLITE = b"SQLite format 3\0"
+
+class Command(NamedTuple):
+    """A command of `keras-dp`.
+
+    Attributes:
+        words: A phrase that says what it does.
+        add_arguments: Adds what the command is told.
+        answer: Makes its document.
+    """
+
+    words: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    answer: Callable[[argparse.Namespace], Document]
 
 
 def file_name(text: str) -> str:
@@ -97,10 +109,16 @@ _ARGUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
             "help": "how many units are protected together (default: 1)",
         },
     ),
-    "json": ("--json", {"action": "store_true", "help": "print a JSON object"}),
+    "format": (
+        "--format",
+        {
+            "choices": FORMS,
+            "default": "text",
+            "help": "text for a terminal, json for programs, html for a page "
+            "with pictures, markdown to publish (default: text)",
+        },
+    ),
 }
-# A ledger, and the guarantee that is asked of it.
-GUARANTEE = ("file", "planned delta", "neighbours", "units")
 
 
 def add(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -108,6 +126,21 @@ def add(parser: argparse.ArgumentParser, *names: str) -> None:
     for name in names:
         flag, options = _ARGUMENTS[name]
         parser.add_argument(flag, **options)
+
+
+def question(
+    options: argparse.Namespace, ledger: PrivacyLedger
+) -> dict[str, Any]:
+    """Returns the delta, the relation and the units that are asked about.
+
+    Raises:
+        ValueError: No delta is given, and the ledger names none.
+    """
+    return {
+        "delta": delta_for(options.delta, ledger),
+        "neighbours": options.neighbours,
+        "units": options.units,
+    }
 
 
 def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
@@ -138,34 +171,3 @@ def existing(path: str) -> PrivacyLedger:
     """
     PrivacyLedger.open(path, mode="r").close()
     return PrivacyLedger.open(path)
-
-
-def write(path: str, text: str) -> None:
-    """Writes a file.
-
-    Raises:
-        OutputError: It cannot be written, or a ledger has this name.
-    """
-    check_replaceable(path)
-    try:
-        Path(path).write_text(text, "utf-8", newline="")
-    except OSError as error:
-        raise OutputError(
-            f"The file {path!r} could not be written: {error.strerror}."
-        ) from error
-
-
-def check_replaceable(path: str) -> None:
-    """Raises if a ledger, or another database of SQLite, has this name.
-
-    Raises:
-        OutputError: One has.
-    """
-    if not Path(path).is_file():
-        return
-    with Path(path).open("rb") as file:
-        if file.read(len(_SQLITE)) == _SQLITE:
-            raise OutputError(
-                f"The file {path!r} is a ledger, or another database. It was "
-                "not replaced. Choose another name."
-            )

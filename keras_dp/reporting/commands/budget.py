@@ -1,20 +1,17 @@
 """`keras-dp budget`: the accounts of a ledger, and how to open one."""
 
 import argparse
-import json
 
 from keras_dp.budgets import RenyiFilter, open_account
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import PrivacyLedger
-from keras_dp.reporting.account_state import account_states
+from keras_dp.reporting.account_state import accounts_document
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.tables import account_table
+from keras_dp.reporting.commands.arguments import Command
+from keras_dp.reporting.document import Document
 
-HELP = "list the accounts of a ledger and what is left, or open one"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command is told."""
+def _arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "file")
     parser.add_argument("--open", metavar="NAME", help="open this account")
     parser.add_argument("--epsilon", type=arguments.positive)
@@ -24,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive,
         help="of the Rényi filter, > 1 (default: the one with the most room)",
     )
-    arguments.add(parser, "neighbours", "json")
+    arguments.add(parser, "neighbours")
 
 
-def answer(options: argparse.Namespace) -> str:
+def _answer(options: argparse.Namespace) -> Document:
     """Returns the accounts; with `--open`, opens one before.
 
     Raises:
@@ -36,14 +33,14 @@ def answer(options: argparse.Namespace) -> str:
     if options.open is None:
         _check_nothing_to_open(options)
         with PrivacyLedger.open(options.file, mode="r") as ledger:
-            return _listed(ledger, options.json)
+            return accounts_document(ledger)
     budget = _budget(options)
     with arguments.existing(options.file) as ledger:
         try:
             open_account(ledger, options.open, budget)
         except BudgetExceededError as error:
             raise ValueError(str(error)) from error
-        return _listed(ledger, options.json)
+        return accounts_document(ledger)
 
 
 def _check_nothing_to_open(options: argparse.Namespace) -> None:
@@ -69,15 +66,8 @@ def _budget(options: argparse.Namespace) -> RenyiFilter:
     )
 
 
-def _listed(ledger: PrivacyLedger, as_json: bool) -> str:
-    states = account_states(ledger)
-    if as_json:
-        return json.dumps([each.as_dict() for each in states], indent=2)
-    if not states:
-        return (
-            "No accounts: runs may spend without a limit. `--open` opens one, "
-            "which no run exceeds from then on."
-        )
-    return "\n".join(
-        ["Accounts, which no run exceeds:", *account_table(states).lines()]
-    )
+BUDGET = Command(
+    "list the accounts of a ledger and what is left, or open one",
+    _arguments,
+    _answer,
+)

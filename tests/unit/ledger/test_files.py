@@ -328,7 +328,6 @@ def test_the_tests_above_see_what_is_shown(tmp_path) -> None:
         ("seal", "l.db", "--delta", "1e-5", "--out", "{}"),
         ("seal", "l.db", "--delta", "1e-5", "--out", "o", "--key", "{}"),
         ("verify", "l.db", "--against", "{}"),
-        ("card", "l.db", "--delta", "1e-5", "--out", "{}"),
     ],
     ids=" ".join,
 )

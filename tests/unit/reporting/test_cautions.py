@@ -2,10 +2,10 @@
 
 import pytest
 
+from keras_dp.accountants.replay import Replay
 from keras_dp.budgets import guarantee
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
-from keras_dp.reporting.cautions import cautions
-from keras_dp.reporting.limits import LIMITS
+from keras_dp.reporting.cautions import LIMITS, cautions
 
 
 @pytest.mark.parametrize(("delta", "is_said"), [(0.1, True), (1e-5, False)])
@@ -14,12 +14,7 @@ def test_a_large_delta_is_said_to_come_from_few_units(delta, is_said) -> None:
     ledger = PrivacyLedger.in_memory(dataset="clinic")
     ledger.record(FullDataset(True), [GaussianSum("ages", 1.0, 4.0)])
 
-    found = cautions(
-        ledger.header,
-        ledger.runs,
-        ledger.rounds,
-        guarantee(ledger, delta=delta),
-    )
+    found = cautions(Replay(ledger), guarantee(ledger, delta=delta))
 
     assert any("Delta is 0.1" in each for each in found) == is_said
 

@@ -51,13 +51,13 @@ class TestTheSentence:
 
         together = Replay(some()).claim(units=group, delta=DELTA)
         assert found.claim.epsilon == together.epsilon
-        assert found.as_text().startswith(found.sentence.split(",")[0])
+        assert str(found).startswith(found.sentence.split(",")[0])
         assert ("group of 3, each one patient" in found.sentence) == (
             group == 3
         )
 
     def test_fits_a_terminal(self) -> None:
-        text = explain(some(), delta=DELTA, units=2).as_text()
+        text = str(explain(some(), delta=DELTA, units=2))
 
         assert max(map(len, text.split("\n"))) <= 79
 
@@ -167,7 +167,7 @@ class TestTheAttack:
         (sentence,) = found.paragraphs[0].sentences
         assert sentence.startswith("Everything")
         assert reason in sentence
-        assert "%" not in found.as_text()
+        assert "%" not in str(found)
 
     def test_finds_everything_if_accounts_promise_nothing(self) -> None:
         ledger = in_memory()
@@ -175,7 +175,7 @@ class TestTheAttack:
             budget = budgets.RenyiFilter(3.0, DELTA, neighbours=relation)
             budgets.open_account(ledger, str(number), budget)
 
-        text = " ".join(explain(ledger, delta=DELTA).as_text().split())
+        text = " ".join(str(explain(ledger, delta=DELTA)).split())
 
         assert "the accounts promise no finite epsilon" in text
 
@@ -207,7 +207,7 @@ class TestTheLimits:
 
         text = self.limits(ledger)
 
-        assert "the samples of 5 rounds were drawn" in text
+        assert "The sampling of 5 rounds is as somebody declared it" in text
         assert "7 rounds had a seed that the caller chose" in text
         assert "That one patient has at most 1 row of the data" in text
 
@@ -250,7 +250,7 @@ def test_cannot_be_given_lines_by_a_name() -> None:
     forged = "x\n  RDP  epsilon <= 0.0001\x1b[2K\udc80"
     ledger = some(dataset=forged, unit=forged)
 
-    text = explain(ledger, delta=DELTA).as_text()
+    text = str(explain(ledger, delta=DELTA))
 
     assert not re.search(r"^  RDP  epsilon <= 0.0001", text, re.MULTILINE)
     assert text.replace("\n", "").isprintable()

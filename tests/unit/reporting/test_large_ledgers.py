@@ -13,7 +13,7 @@ from keras_dp.accountants.normalize.normalize import normalize, normalized
 from keras_dp.budgets import guarantee
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger, Round
 from keras_dp.planning.rounds_left import rounds_left
-from keras_dp.reporting import make_report
+from keras_dp.reporting import make_report, render
 from keras_dp.reporting.explanation import explain
 
 DELTA = 1e-6
@@ -87,7 +87,7 @@ class TestReport:
     def test_json_has_every_kind(self, ledger, rounds) -> None:
         report = make_report(ledger, delta=DELTA, accountants=())
 
-        found = json.loads(report.as_json())["rounds"]
+        found = json.loads(render(report.document(), "json"))["rounds"]
         assert [each["count"] for each in found] == [n for _, n in rounds]
         assert found[-1]["queries"][0]["noise_stddev"] == 5.0
 

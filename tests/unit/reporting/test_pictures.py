@@ -16,9 +16,15 @@ from keras_dp.ledger import (
     GaussianSum,
     Round,
 )
-from keras_dp.reporting.pictures.axis import Axis
-from keras_dp.reporting.pictures.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
-from keras_dp.reporting.pictures.trade_off_picture import trade_off_picture
+from keras_dp.reporting.chart import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Axis,
+)
+from keras_dp.reporting.trade_off_picture import trade_off_picture
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 SUM = GaussianSum("gradients", 1.0, 4.0)

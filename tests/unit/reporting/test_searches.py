@@ -19,7 +19,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.reporting.report import make_report
-from keras_dp.reporting.wording import rounds_of_whole_units
+from keras_dp.reporting.rounds_in_words import rounds_of_whole_units
 
 RELEASE = Round(FullDataset(True), (GaussianSum("all", 1.0, 9.0),))
 LAW = TruncatedNegativeBinomial(1, 5)
@@ -30,7 +30,7 @@ def report_of(*plans) -> str:
     with ledger.start_run("search", purpose="training") as run:
         made = Selection(plans, LAW).round
         run.record(made.sampling, made.queries)
-    return " ".join(make_report(ledger, delta=1e-5).as_text().split())
+    return " ".join(str(make_report(ledger, delta=1e-5)).split())
 
 
 def test_a_report_says_what_was_searched_and_what_stays_secret() -> None:

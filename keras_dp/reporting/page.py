@@ -1,9 +1,11 @@
-"""Pages of HTML that need no other file: their frame, lists and tables."""
+"""Prints a document as a page of HTML that needs no other file.
+
+A page holds no script, loads nothing, and can be read in light and dark.
+"""
 
 import html
-from collections.abc import Iterable
 
-from keras_dp.reporting.tables import Table
+from keras_dp.reporting.document import Code, Document, Picture, Table, Text
 from keras_dp.reporting.wording import on_one_line
 
 _NO_BREAK = "\N{NO-BREAK SPACE}%"
@@ -23,7 +25,7 @@ h3{font-size:1rem;margin:1.2em 0 .3em}p{margin:.5em 0}ul{padding-left:1.3em}
 .soft{color:var(--soft)}.claim{background:var(--card);padding:12px 16px;
 border-left:4px solid var(--a);margin:1em 0}.claim p:first-child{
 font-size:1.15rem;font-weight:600}
-.cautions{border-left:4px solid var(--warn);background:var(--card);
+.warning{border-left:4px solid var(--warn);background:var(--card);
 padding:4px 16px;margin:1em 0}
 table{border-collapse:collapse;width:100%;font-size:.92rem}
 th{text-align:left;color:var(--soft);font-weight:600}
@@ -31,7 +33,7 @@ td,th{padding:6px 10px 6px 0;border-bottom:1px solid var(--line);
 vertical-align:top}
 .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .pair{display:flex;flex-wrap:wrap;gap:16px}.pair>figure{flex:1 1 420px;margin:0}
-code{font-size:.85em;overflow-wrap:anywhere}
+pre{overflow-x:auto}
 @media (max-width:640px){thead{display:none}tr{display:block;
 border-bottom:1px solid var(--line);padding:8px 0}td{display:flex;
 justify-content:space-between;gap:16px;border:0;padding:2px 0;text-align:right}
@@ -43,34 +45,46 @@ td.wide{display:block;text-align:left}td.wide::before{content:none}
 """
 
 
-def whole_page(title: str, body: str) -> str:
-    """Returns a page of our style, from a plain title and HTML."""
-    title = escaped(title)
-    return (
+def page_of(document: Document) -> str:
+    """Returns the page, in ASCII: no terminal's encoding can change it."""
+    title = _escaped(document.title)
+    body = "".join(map(_element, document.parts))
+    page = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body><main>"
-        f"<h1>{title}</h1>{body}</main></body></html>\n"
+        f"<h1>{title}</h1>{body}</main></body></html>"
     )
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
-def paragraphs_of(texts: Iterable[str]) -> str:
-    """Returns a paragraph for each text."""
-    return "".join(f"<p>{escaped(each)}</p>" for each in texts)
-
-
-def list_of(texts: Iterable[str]) -> str:
-    """Returns a list with an item for each text."""
+def _element(part: Text | Code | Table | Picture) -> str:
+    """Returns a part; tables are one level above titled texts."""
+    if isinstance(part, Code):
+        return f"<pre>{html.escape(chr(10).join(part.lines))}</pre>"
+    if isinstance(part, Table):
+        return f"<h2>{_escaped(part.title)}</h2>{_table(part)}"
+    if isinstance(part, Picture):
+        figures = "".join(f"<figure>{svg}</figure>" for svg in part.svgs)
+        title = _escaped(part.title)
+        return f'<h2>{title}</h2><div class="pair">{figures}</div>'
     # No line begins with a percent sign.
-    items = (escaped(each).replace(" %", _NO_BREAK) for each in texts)
-    return "<ul>" + "".join(f"<li>{each}</li>" for each in items) + "</ul>"
+    texts = [_escaped(each).replace(" %", _NO_BREAK) for each in part.sentences]
+    if part.title:
+        items = "".join(f"<li>{each}</li>" for each in texts)
+        found = f"<h3>{_escaped(part.title)}</h3><ul>{items}</ul>"
+    else:
+        found = "".join(f"<p>{each}</p>" for each in texts)
+    return f'<div class="{part.stress}">{found}</div>' if part.stress else found
 
 
-def table_of(table: Table) -> str:
+def _table(table: Table) -> str:
     """Returns a table whose rows are blocks on a narrow page."""
+    columns = table.columns or ("",) * len(table.rows[0])
 
-    def lines(cell: str) -> str:
-        return "<br>".join(map(escaped, cell.split("\n")))
+    def lines(cell: str | tuple[str, ...]) -> str:
+        cells = (cell,) if isinstance(cell, str) else cell
+        return "<br>".join(map(_escaped, cells))
 
     def kind(index: int) -> str:
         if index in table.numbers:
@@ -78,13 +92,13 @@ def table_of(table: Table) -> str:
         return ' class="wide"' if index >= table.short else ""
 
     head = "".join(
-        f"<th{kind(index)}>{escaped(title)}</th>"
-        for index, title in enumerate(table.titles)
+        f"<th{kind(index)}>{_escaped(name)}</th>"
+        for index, name in enumerate(columns)
     )
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td{kind(index)} data-title="{escaped(table.titles[index])}">'
+            f'<td{kind(index)} data-title="{_escaped(columns[index])}">'
             f"<span>{lines(cell)}</span></td>"
             for index, cell in enumerate(row)
         )
@@ -92,7 +106,7 @@ def table_of(table: Table) -> str:
         for row in table.rows
     )
     notes = "".join(
-        f'<p class="soft">{escaped(each)}</p>' for each in table.notes
+        f'<p class="soft">{_escaped(each)}</p>' for each in table.notes
     )
     return (
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -100,6 +114,6 @@ def table_of(table: Table) -> str:
     )
 
 
-def escaped(text: str) -> str:
+def _escaped(text: str) -> str:
     """Returns a text on one line, as HTML shows it."""
     return html.escape(on_one_line(text))

@@ -3,8 +3,7 @@
 import numpy as np
 
 from keras_dp.accountants.attacks.trade_off import TradeOff
-from keras_dp.reporting.pictures.axis import Axis
-from keras_dp.reporting.pictures.svg import Chart, Points
+from keras_dp.reporting.chart import Axis, Chart, Points
 from keras_dp.reporting.wording import percent
 
 # The least rate on logarithmic axes, and how many points a line has.

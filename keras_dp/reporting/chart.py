@@ -4,21 +4,24 @@ Each picture is complete by itself: it holds its style, runs no script, loads
 nothing, and scales with the width that it is given.
 """
 
+import dataclasses
 import html
 import math
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from keras_dp.reporting.pictures.axis import Axis
 from keras_dp.reporting.wording import on_one_line
 
 Points: TypeAlias = Sequence[tuple[float, float]]
 
+# The number of ticks that are named, about.
+_TICKS = 5
+# Binary fractions of round steps.
+_CLOSE = 1e-9
+
 WIDTH, HEIGHT = 440, 320
 # The room for ticks and labels around the chart.
 LEFT, RIGHT, TOP, BOTTOM = 76, 26, 16, 52
-# Lines of this many kinds can be told apart, by dashes too.
-KINDS = 4
 
 # A page may hold several pictures: the rules are the same in all of them.
 STYLE = """
@@ -37,6 +40,60 @@ font:12px system-ui,sans-serif}
 .kdp .guess{stroke:var(--soft);stroke-dasharray:4 4}
 .kdp .area{fill:var(--a);opacity:.16}.kdp .bar{fill:var(--a);opacity:.75}
 """
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Axis:
+    """A range of values, linear or logarithmic.
+
+    Attributes:
+        label: Says what the values are, with their unit.
+        low: Where the axis begins; > 0 on a logarithmic one.
+        high: Where it ends, > `low`.
+        is_log: Whether equal ratios are equally long.
+        is_share: Whether values are shares, which are named in percent.
+    """
+
+    label: str
+    low: float
+    high: float
+    is_log: bool = False
+    is_share: bool = False
+
+    def position(self, value: float) -> float:
+        """Returns where a value is, from 0 at `low` to 1 at `high`."""
+        value = min(max(value, self.low), self.high)
+        if self.is_log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Returns round values of the axis, each with its name."""
+        values = self._decades() if self.is_log else self._steps()
+        return [(value, self._named(value)) for value in values]
+
+    def _steps(self) -> list[float]:
+        raw = (self.high - self.low) / _TICKS
+        power = 10.0 ** math.floor(math.log10(raw))
+        step = next(
+            power * each
+            for each in (1, 2, 5, 10)
+            if power * each >= raw * (1 - _CLOSE)
+        )
+        first = math.ceil(self.low / step - _CLOSE)
+        last = math.floor(self.high / step + _CLOSE)
+        return [index * step for index in range(first, last + 1)]
+
+    def _decades(self) -> list[float]:
+        first = math.ceil(math.log10(self.low) - _CLOSE)
+        last = math.floor(math.log10(self.high) + _CLOSE)
+        stride = max(1, math.ceil((last - first) / _TICKS))
+        return [10.0**power for power in range(last, first - 1, -stride)]
+
+    def _named(self, value: float) -> str:
+        if self.is_share:
+            return f"{100 * value:.6g} %"
+        return f"{value:,.6g}"
 
 
 class Chart:

@@ -1,20 +1,81 @@
-"""`keras-dp verify`: the rows of a ledger are as they were written."""
+"""Commands that seal a ledger, and check it later."""
 
 import argparse
 from pathlib import Path
 
 from keras_dp.budgets import verify_prices
-from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
+from keras_dp.errors import (
+    LedgerFormatError,
+    LedgerIntegrityError,
+    OutputError,
+)
 from keras_dp.ledger import PrivacyLedger
-from keras_dp.reporting.certificate import Certificate
+from keras_dp.reporting.certificate import Certificate, certify, signing_key
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.wording import on_one_line, wrapped
+from keras_dp.reporting.commands.arguments import Command
+from keras_dp.reporting.document import Document, Text
 
-HELP = "check that the rows of a ledger are as written"
+
+def _seal_arguments(parser: argparse.ArgumentParser) -> None:
+    arguments.add(parser, "file", "planned delta")
+    parser.add_argument(
+        "--out",
+        type=arguments.file_name,
+        required=True,
+        help="a new file for the certificate",
+    )
+    parser.add_argument(
+        "--note", default="", help="written into the seal; nothing secret"
+    )
+    parser.add_argument(
+        "--key",
+        type=arguments.file_name,
+        help="a PEM file with an Ed25519 key, to sign with",
+    )
+    arguments.add(parser, "neighbours")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command is told."""
+def _seal(options: argparse.Namespace) -> Document:
+    """Seals the ledger, and returns what was certified.
+
+    Raises:
+        OutputError: The certificate could not be written; the message says
+            whether the ledger was sealed.
+        ValueError: It cannot be signed with the key.
+    """
+    key = None if options.key is None else Path(options.key).read_bytes()
+    out = Path(options.out)
+    with arguments.existing(options.file) as ledger:
+        # A seal is for ever: everything that may fail comes first.
+        if key is not None:
+            signing_key(key)
+        try:
+            out.touch(exist_ok=False)
+        except OSError as error:
+            raise OutputError(f"{error}. Nothing was sealed.") from error
+        try:
+            certificate = certify(
+                ledger,
+                delta=arguments.delta_for(options.delta, ledger),
+                neighbours=options.neighbours,
+                note=options.note,
+            )
+            if key is not None:
+                certificate = certificate.signed(key)
+        except BaseException:
+            out.unlink(missing_ok=True)
+            raise
+    try:
+        out.write_text(f"{certificate.as_json()}\n", "utf-8", newline="")
+    except OSError as error:
+        raise OutputError(
+            f"The ledger was sealed, and the file {options.out!r} could not be "
+            f"written: {error.strerror}."
+        ) from error
+    return certificate.document()
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "file")
     parser.add_argument(
         "--head", help="the head that an earlier `verify` printed"
@@ -33,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def answer(options: argparse.Namespace) -> str:
+def _verify(options: argparse.Namespace) -> Document:
     """Returns the size and the head of the ledger.
 
     Raises:
@@ -56,17 +117,24 @@ def answer(options: argparse.Namespace) -> str:
         size = f"{found.rows} rows, {found.rounds} rounds, head {found.head}"
         if options.head is not None:
             _check_head(options.head, found.head, size)
-        lines = [f"OK: {size}"]
+        sentences = [f"OK: {size}"]
         if certificate is not None:
-            lines += _certified(certificate, ledger, options.public_key)
+            sentences += _certified(certificate, ledger, options.public_key)
+        dataset = ledger.header.dataset
     if options.head is not None:
-        lines.append("The ledger is the one with that head: nothing changed.")
+        sentences.append(
+            "The ledger is the one with that head: nothing changed."
+        )
     elif certificate is None:
-        lines.append(
+        sentences.append(
             "The same head later means the same ledger; it changes with every "
             "round that is added."
         )
-    return "\n".join(lines)
+    return Document(
+        f"The rows of {dataset} are as they were written",
+        (Text("", tuple(sentences)),),
+        {"rows": found.rows, "rounds": found.rounds, "head": found.head},
+    )
 
 
 def _read(path: str) -> Certificate:
@@ -98,9 +166,7 @@ def _certified(
     if public_key is not None or certificate.signature:
         key = None if public_key is None else public_key.strip().lower()
         certificate.check_signature(key)
-        signed = (
-            f"It was signed by the key {on_one_line(certificate.public_key)}"
-        )
+        signed = f"It was signed by the key {certificate.public_key}"
         signed += (
             ", as demanded."
             if key is not None
@@ -114,8 +180,16 @@ def _certified(
         if more > 0
         else "The ledger holds the rounds that were certified, and no more."
     )
-    return [
-        line
-        for each in (since, *checked.sentences, signed)
-        for line in wrapped(each)
-    ]
+    return [since, *checked.sentences, signed]
+
+
+SEAL = Command(
+    "seal a ledger, and write a certificate of what it held and cost",
+    _seal_arguments,
+    _seal,
+)
+VERIFY = Command(
+    "check that the rows of a ledger are as written",
+    _verify_arguments,
+    _verify,
+)

@@ -1,1 +1,0 @@
-"""Pictures of a ledger's cost, as SVG that any page can hold."""
