@@ -8,7 +8,7 @@
 `errors` optimizes strategies here and with JAX Privacy, which it installs into
 an environment of its own (`--peer` names an interpreter that has it), and
 compares the root mean squared errors of the prefix sums, both computed here.
-`trees` compares a tree with two buffers, for a record that takes part once.
+`trees` has the errors of a tree, for a record that takes part once.
 `cost` measures the release of a round, with independent and with correlated
 noise. `accuracy` trains at delta = 1e-5 (`benchmarks/correlated_accuracy.py`).
 """
@@ -31,8 +31,6 @@ import tensorflow as tf
 from benchmarks.correlated_accuracy import (
     METHODS,
     TASKS,
-    banded,
-    buffered,
     print_accuracies,
 )
 from benchmarks.peers import environments
@@ -45,88 +43,59 @@ from keras_dp.dp_queries import (
 from keras_dp.ledger import (
     BandedToeplitz,
     BinaryTree,
-    BufferedToeplitz,
-    InverseToeplitz,
 )
 from keras_dp.planning import (
     optimize_strategy,
     prefix_sum_error,
 )
 
-# Rounds, least separation, most participations, bands.
-GRID = [
-    (100, 10, None, 10),
-    (500, 50, None, 50),
-    (1000, 32, 10, 32),
-]
-BUFFERS = 3
+# Rounds and bands.
+GRID = [(100, 10), (500, 50), (1000, 32)]
 # What the peer runs: a list of settings on the standard input, JSON out.
 PEER = """
 import json, sys
 import jax
 jax.config.update("jax_enable_x64", True)
-from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
-for n, separation, most, bands, buffers in json.load(sys.stdin):
+from jax_privacy.matrix_factorization import toeplitz
+for n, bands in json.load(sys.stdin):
     banded = toeplitz.optimize_banded_toeplitz(n, bands)
-    blt = buffered_toeplitz.optimize(
-        n=n, min_sep=separation, max_participations=most, error="mean",
-        min_buffers=buffers, max_buffers=buffers)
-    print(json.dumps([
-        [1.0, *(banded[1:] / banded[0]).tolist()],
-        blt.buf_decay.tolist(), blt.output_scale.tolist()]), flush=True)
+    print(json.dumps([1.0, *(banded[1:] / banded[0]).tolist()]), flush=True)
 """
 
 
 def errors(arguments: argparse.Namespace) -> None:
     """Prints the errors of the strategies of both."""
     peer = arguments.peer or environments.python("jax_privacy")
-    settings = json.dumps([[*each, BUFFERS] for each in GRID])
     process = subprocess.run(
         [peer, "-c", PEER],
-        input=settings,
+        input=json.dumps(GRID),
         capture_output=True,
         text=True,
         check=True,
     )
-    print("rounds separation most strategy here seconds peer ratio")
-    for setting, line in zip(GRID, process.stdout.splitlines(), strict=True):
-        rounds, separation, most, bands = setting
-        coefficients, decays, scales = json.loads(line)
-        for start, theirs in [
-            (banded(bands), BandedToeplitz(tuple(coefficients))),
-            (
-                buffered(BUFFERS),
-                BufferedToeplitz(tuple(decays), tuple(scales)),
-            ),
-            (InverseToeplitz.square_root(4), None),
-            (InverseToeplitz.subtracting(0.9), None),
-        ]:
-            terms: dict[str, Any] = {
-                "min_separation": separation,
-                "max_participations": most,
-            }
-            began = time.perf_counter()
-            found = optimize_strategy(start, rounds, **terms)
-            seconds = time.perf_counter() - began
-            own = prefix_sum_error(found, rounds, **terms)
-            row = [f"{own:.4f}", f"{seconds:.2f}"]
-            if theirs is not None:
-                other = prefix_sum_error(theirs, rounds, **terms)
-                row += [f"{other:.4f}", f"{own / other:.4f}"]
-            size = len(found.filter(rounds).weights[0])
-            name = f"{type(found).__name__}({size} buffers)"
-            print(rounds, separation, most, name, *row, flush=True)
+    print("rounds bands here seconds peer ratio")
+    for (rounds, bands), line in zip(
+        GRID, process.stdout.splitlines(), strict=True
+    ):
+        began = time.perf_counter()
+        found = optimize_strategy(bands, rounds)
+        seconds = time.perf_counter() - began
+        own, other = (
+            prefix_sum_error(each, rounds, min_separation=bands)
+            for each in (found, BandedToeplitz(tuple(json.loads(line))))
+        )
+        row = f"{own:.4f} {seconds:.2f} {other:.4f} {own / other:.4f}"
+        print(rounds, bands, row, flush=True)
 
 
 def trees(arguments: argparse.Namespace) -> None:
     """Prints errors for a record that takes part once, and prices."""
     del arguments
-    print("rounds error of tree buffers independent, moved by tree its nodes")
+    print("rounds error of tree independent, moved by tree its nodes")
     for rounds in (128, 1024, 8192):
-        found = optimize_strategy(buffered(2), rounds, max_participations=1)
         errors_of = [
             f"{prefix_sum_error(each, rounds, max_participations=1):.3f}"
-            for each in (BinaryTree(), found, BandedToeplitz((1.0,)))
+            for each in (BinaryTree(), BandedToeplitz((1.0,)))
         ]
         moved = strategy_sensitivity(BinaryTree(), rounds, rounds, 1).upper
         nodes = rounds.bit_length() ** 0.5
@@ -137,11 +106,9 @@ def cost(arguments: argparse.Namespace) -> None:
     """Prints the seconds of a release with independent and other noise."""
     spec = tf.TensorSpec([arguments.parameters])
     strategies = {
-        "2 bands": banded(2),
-        "4 bands": banded(4),
-        "16 bands": banded(16),
-        "3 buffers": buffered(3),
-        "4 coefficients of the inverse": InverseToeplitz.square_root(4),
+        "2 bands": BandedToeplitz.square_root(2),
+        "4 bands": BandedToeplitz.square_root(4),
+        "16 bands": BandedToeplitz.square_root(16),
     }
     queries: dict[str, DPQuery] = {
         "independent": GaussianSumQuery(1.0, 1.0),

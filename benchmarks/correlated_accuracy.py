@@ -34,7 +34,7 @@ from keras_dp.dp_queries import (
     GaussianSumQuery,
     NormalizedQuery,
 )
-from keras_dp.ledger import BandedToeplitz, BufferedToeplitz, Strategy
+from keras_dp.ledger import Strategy
 from keras_dp.planning import (
     calibrate_correlated_noise,
     calibrate_noise,
@@ -193,26 +193,11 @@ TASKS: dict[str, Callable[[Path], Task]] = {
 }
 
 
-def banded(bands: int) -> BandedToeplitz:
-    """Returns the coefficients of `(1 - x)^(-1/2)`, a start."""
-    factors = [(k - 0.5) / k for k in range(1, bands)]
-    return BandedToeplitz(tuple(np.cumprod([1.0, *factors]).tolist()))
-
-
-def buffered(buffers: int) -> BufferedToeplitz:
-    """Returns decays and scales over several magnitudes, a start."""
-    return BufferedToeplitz(
-        tuple((1 - 4.0 ** -np.arange(1, buffers + 1)).tolist()),
-        tuple((0.3 / 2.0 ** np.arange(buffers)).tolist()),
-    )
-
-
-# A strategy to begin with, and the number of classes; 0 for balls in bins.
-METHODS: dict[str, tuple[Strategy, int] | None] = {
+# The number of bands, and of classes.
+METHODS: dict[str, int | None] = {
     "independent": None,
-    "4 bands": (banded(4), 4),
-    "16 bands": (banded(16), 16),
-    "3 buffers": (buffered(3), 0),
+    "4 bands": 4,
+    "16 bands": 16,
 }
 
 
@@ -257,7 +242,7 @@ def _rounds(task: Task) -> int:
 
 
 def _settings(
-    task: Task, method: tuple[Strategy, int] | None, epsilon: float
+    task: Task, method: int | None, epsilon: float
 ) -> tuple[float, Sampler, Strategy | None]:
     """Returns the noise multiplier, the sampler and the strategy."""
     rounds, records = _rounds(task), len(task.train[1])
@@ -266,15 +251,11 @@ def _settings(
     if method is None:
         z = calibrate_noise(sampling_probability=share, rounds=rounds, **target)
         return z, PoissonBatches(task.train, sampling_probability=share), None
-    start, classes = method
-    classes = classes or records // task.batch
     options: dict[str, Any] = {
-        "classes": min(classes, records // task.batch),
-        "sampling_probability": min(1.0, share * classes),
+        "classes": method,
+        "sampling_probability": min(1.0, share * method),
     }
-    strategy = optimize_strategy(
-        start, rounds, min_separation=options["classes"]
-    )
+    strategy = optimize_strategy(method, rounds)
     z = calibrate_correlated_noise(strategy, rounds, **options, **target)
     return z, CyclicPoissonBatches(task.train, **options), strategy
 

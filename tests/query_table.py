@@ -30,12 +30,10 @@ from keras_dp.dp_queries import (
 from keras_dp.ledger import (
     BandedToeplitz,
     BinaryTree,
-    BufferedToeplitz,
     CoordinateBounds,
     CorrelatedSum,
     EncodedSum,
     GaussianSum,
-    InverseToeplitz,
     NonPrivateSum,
     ProvenGaussianSum,
 )
@@ -243,7 +241,7 @@ def correlated_step(name, bound, stddev, strategy, rounds=100) -> CorrelatedSum:
 
 def correlated(noise_multiplier):
     """Returns a nest of queries with correlated noise, of four clips."""
-    buffers = BufferedToeplitz((0.5, 0.9), (0.2, 0.1))
+    bands = BandedToeplitz((1.0, 0.9))
     return NestedQuery(
         {
             "a": CorrelatedSumQuery(
@@ -257,12 +255,12 @@ def correlated(noise_multiplier):
             "b": [
                 NormalizedQuery(
                     CorrelatedSumQuery(
-                        buffers, 3.0, noise_multiplier, 100, tf.TensorSpec([4])
+                        bands, 3.0, noise_multiplier, 100, tf.TensorSpec([4])
                     ),
                     7,
                 ),
                 CorrelatedSumQuery(
-                    InverseToeplitz.square_root(3),
+                    BandedToeplitz.square_root(3),
                     1.0,
                     noise_multiplier,
                     100,
@@ -646,10 +644,8 @@ QUERIES = [
         },
         (
             correlated_step("r/a", 1.5, 3, BandedToeplitz((1.0, 0.5, 0.25))),
-            correlated_step(
-                "r/b/0", 3, 6, BufferedToeplitz((0.5, 0.9), (0.2, 0.1))
-            ),
-            correlated_step("r/b/1", 1, 2, InverseToeplitz.square_root(3)),
+            correlated_step("r/b/0", 3, 6, BandedToeplitz((1.0, 0.9))),
+            correlated_step("r/b/1", 1, 2, BandedToeplitz.square_root(3)),
             correlated_step("r/b/2", 2, 4, BinaryTree(), 2),
         ),
         (0, 0, 1, 2, 3),

@@ -1,7 +1,6 @@
 """Sums of each round, with noise that is correlated over the rounds."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -154,17 +153,16 @@ class CorrelatedSumQuery(SummingQuery):
         _check.integer_at_least(1, rounds=self.rounds)
         if self.restart_after is not None:
             _check.integer_at_least(1, restart_after=self.restart_after)
-        # The event checks that the strategy has so many rounds.
         event = self._event("records", self.stddev, "checked")
-        growth = _growth(self.strategy, event.rounds)
+        growth = self.strategy.growth(event.rounds)
         if not growth <= _LARGEST_GROWTH:
             raise ValueError(
                 "The noise of `strategy` must not grow to more than "
                 f"{_LARGEST_GROWTH} times a draw: floats would round draws "
                 f"away, and with them the privacy. Received: {growth:.3g} "
                 f"times a draw within {event.rounds!r} rounds, with strategy="
-                f"{self.strategy!r}. Take one of positive coefficients that "
-                "decrease, or fewer rounds."
+                f"{self.strategy!r}. Take one whose coefficients decrease, "
+                "or fewer rounds."
             )
         set_fields(
             self,
@@ -341,10 +339,3 @@ class CorrelatedSumQuery(SummingQuery):
             rounds=self.period,
             mechanism_id=mechanism_id,
         )
-
-
-@functools.lru_cache(maxsize=64)
-def _growth(strategy: ledger.Strategy, rounds: int) -> float:
-    if strategy.never_grows:
-        return 1.0
-    return filtered_noise.growth(strategy.filter(rounds), rounds)

@@ -30,14 +30,8 @@ from keras_dp.ledger.events.rounds import (
 )
 from keras_dp.ledger.events.rounds import SamplingEvent as SamplingEvent
 from keras_dp.ledger.events.selection import Selection
-from keras_dp.ledger.events.strategies.banded_toeplitz import BandedToeplitz
-from keras_dp.ledger.events.strategies.binary_tree import BinaryTree
-from keras_dp.ledger.events.strategies.buffered_toeplitz import (
-    BufferedToeplitz,
-)
-from keras_dp.ledger.events.strategies.inverse_toeplitz import InverseToeplitz
-from keras_dp.ledger.events.strategies.lower_triangular import LowerTriangular
-from keras_dp.ledger.events.strategies.strategy import Strategy as Strategy
+from keras_dp.ledger.events.strategies import BandedToeplitz, BinaryTree
+from keras_dp.ledger.events.strategies import Strategy as Strategy
 from keras_dp.ledger.events.trial_laws import (
     PoissonTrials,
     TruncatedNegativeBinomial,
@@ -59,7 +53,6 @@ __all__ = [
     "Account",
     "BandedToeplitz",
     "BinaryTree",
-    "BufferedToeplitz",
     "CorrelatedSum",
     "CyclicPoissonSampling",
     "DisjointBatches",
@@ -68,9 +61,7 @@ __all__ = [
     "FullDataset",
     "GaussianNoise",
     "GaussianSum",
-    "InverseToeplitz",
     "LaplaceNoise",
-    "LowerTriangular",
     "NoiseDistribution",
     "NonPrivateSum",
     "PoissonSampling",

@@ -1,8 +1,8 @@
 """Noise that is correlated over rounds: draws, and buffers of earlier rounds.
 
 Round `t` has the noise `(C^-1 z)_t` for a strategy C and independent draws `z`.
-`Strategy.filter` says which buffers this takes: one for each band of C or of
-its inverse but the first, or one for each decay. Buffers are kept, because on
+`Strategy.filter` says which buffers this takes: one for each band of C but the
+first, or one for each decay. Buffers are kept, because on
 CPUs a draw costs more than the memory traffic of several buffers. A restart
 needs no work: a buffer is not read before it has noise of the new mechanism.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.ledger.events.strategies.strategy import Filter
+from keras_dp.ledger.events.strategies import Filter
 from keras_dp.noise import grid
 
 
@@ -21,8 +21,8 @@ class FilteredNoise(NamedTuple):
 
     Attributes:
         step: The number of rounds so far, scalar int64.
-        buffers: A list for each leaf of a record, in steps of the grid:
-            integers of int32 for draws, float64 for sums of them.
+        buffers: A list for each leaf of a record, float64, in steps of the
+            grid.
         seed: The seed of the next draw; see `seeds.fresh`.
     """
 
@@ -42,42 +42,11 @@ def initial(
         seed: A seed from `seeds.fresh`, which must not be used again.
     """
     count = how.weights.shape[1]
-    holds_draws = how.keeps_draws and how.decays is None
-    kind = tf.int32 if holds_draws else tf.float64
     return FilteredNoise(
         step=tf.constant(0, tf.int64),
-        buffers=[[tf.zeros(x.shape, kind)] * count for x in like],
+        buffers=[[tf.zeros(x.shape, tf.float64)] * count for x in like],
         seed=seed,
     )
-
-
-def growth(how: Filter, rounds: int) -> float:
-    """Returns the largest stddev of the noise of a round, in draws.
-
-    Args:
-        how: A filter without an order, whose buffers do not keep draws.
-        rounds: The number of rounds of the mechanism.
-    """
-    # With one row for all rounds, each draw is heard as the first one is.
-    draws = 1 if len(how.lead) == 1 else rounds
-    buffers = np.zeros([how.weights.shape[1], draws])
-    total, largest = np.zeros(draws), 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for step in range(rounds):
-            row = min(step, len(how.lead) - 1)
-            made = how.weights[row] @ buffers
-            if step < draws:
-                made[step] += how.lead[row]
-            if how.decays is None:
-                buffers = np.vstack([made, buffers])[: len(buffers)]
-            else:
-                buffers = how.decays[row, :, np.newaxis] * buffers + made
-            square = np.square(made)
-            total = total + square if draws == 1 else square
-            largest = max(largest, float(np.sqrt(total.sum())))
-            if not np.isfinite(total).all():
-                return float("inf")
-    return largest
 
 
 def following(
@@ -120,15 +89,14 @@ def following(
 
     g = grid.spacing(stddev)
     answers, made = _answered(sums, drawn, noise.buffers, g, lead, weights)
-    new = drawn if how.keeps_draws else made
     if how.decays is None:  # Buffers move by one place, without a copy.
         buffers = [
             [each, *kept][: len(kept)]
-            for each, kept in zip(new, noise.buffers, strict=True)
+            for each, kept in zip(made, noise.buffers, strict=True)
         ]
     else:
         decays = tf.where(is_of_now, tf.constant(how.decays)[row], 0.0)
-        buffers = _decayed(noise.buffers, new, decays)
+        buffers = _decayed(noise.buffers, made, decays)
     return answers, FilteredNoise(noise.step + 1, buffers, seed)
 
 
@@ -147,7 +115,7 @@ def _answered(
     for total, draw, kept in zip(sums, drawn, buffers, strict=True):
         each = lead * tf.cast(draw, tf.float64)
         for number, buffer in enumerate(kept):
-            each += weights[number] * tf.cast(buffer, tf.float64)
+            each += weights[number] * buffer
         answers.append(grid.with_noise(total, each, g, g))
         made.append(each)
     return answers, made
@@ -158,9 +126,6 @@ def _decayed(
     buffers: list[list[tf.Tensor]], new: list[tf.Tensor], decays: tf.Tensor
 ) -> list[list[tf.Tensor]]:
     return [
-        [
-            decays[number] * buffer + tf.cast(each, tf.float64)
-            for number, buffer in enumerate(kept)
-        ]
+        [decays[number] * buffer + each for number, buffer in enumerate(kept)]
         for each, kept in zip(new, buffers, strict=True)
     ]

@@ -9,14 +9,12 @@ from keras_dp.planning.correlated_noise import (
 )
 from keras_dp.planning.correlated_noise import (
     calibrate_correlated_noise,
+    optimize_strategy,
     plan_correlated_noise,
+    prefix_sum_error,
 )
 from keras_dp.planning.plan import plan
 from keras_dp.planning.rounds_left import rounds_left
-from keras_dp.planning.strategies import (
-    optimize_strategy,
-    prefix_sum_error,
-)
 
 __all__ = [
     "calibrate_correlated_noise",

@@ -1,10 +1,14 @@
 """The noise of a correlated mechanism that meets a privacy target."""
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.participations import strategy_sensitivity
 from keras_dp.accountants.normalize.rounds import LedgerLike
@@ -17,10 +21,13 @@ from keras_dp.ledger import (
     Strategy,
 )
 from keras_dp.planning.calibration import calibrate_scale
-from keras_dp.planning.strategies import optimize_strategy, prefix_sum_error
 
 # More bands take more memory and time, and remove little more noise.
 _BANDS = (1, 2, 4, 8, 16)
+_STEPS = 2000
+# The first step of L-BFGS has length 1 in its numbers. A strategy whose noise
+# grows without end is often nearer than that.
+_SCALE = 50.0
 # Fewer bands are taken where the noise of the sums is larger by this at most.
 _NEARLY_LEAST = 1.03
 
@@ -96,9 +103,7 @@ def plan_correlated_noise(
         _check.integer_at_least(1, bands=count)
         if count > rounds or count * sampling_probability > 1:
             continue
-        strategy: Strategy = BandedToeplitz.square_root(count)
-        if count > 1:
-            strategy = optimize_strategy(strategy, rounds, min_separation=count)
+        strategy = optimize_strategy(count, rounds)
         probability = count * sampling_probability
         noise = calibrate_correlated_noise(
             strategy,
@@ -126,13 +131,97 @@ def plan_correlated_noise(
 
 
 def sum_error(strategy: Strategy, rounds: int) -> float:
-    """Returns the root mean square of the noise of the sums, in draws.
+    """Returns the root mean square of the noise of the sums, in draws."""
+    return math.sqrt(strategy.variances_of_sums(rounds).mean())
 
-    Unlike `prefix_sum_error` it is not for a mechanism of one price.
+
+def prefix_sum_error(
+    strategy: Strategy,
+    rounds: int,
+    *,
+    min_separation: int = 1,
+    max_participations: int | None = None,
+) -> float:
+    """Returns the root mean squared error of the prefix sums.
+
+    The noise of the sum over the first `t` rounds has a variance. This is the
+    root of its mean over all `t`, where the mechanism costs as much as one
+    Gaussian sum of noise multiplier 1 without sampling, and each record moves
+    the sum of a round by at most 1.
+
+    Args:
+        strategy: C.
+        rounds: The number of rounds, >= 1.
+        min_separation: See `accountants.strategy_sensitivity`.
+        max_participations: See `accountants.strategy_sensitivity`.
+
+    >>> prefix_sum_error(BandedToeplitz((1.0,)), 3, max_participations=1)
+    1.4142...
     """
-    column = strategy_sensitivity(strategy, rounds, max_participations=1)
-    error = prefix_sum_error(strategy, rounds, max_participations=1)
-    return error / column.upper
+    moved = strategy_sensitivity(
+        strategy, rounds, min_separation, max_participations
+    )
+    return sum_error(strategy, rounds) * moved.upper
+
+
+def optimize_strategy(bands: int, rounds: int) -> BandedToeplitz:
+    """Returns the strategy of some bands with the least error.
+
+    It minimizes `prefix_sum_error` by L-BFGS, for records whose participations
+    are at least `bands` rounds apart, as those of as many classes are.
+
+    Args:
+        bands: The number of bands, >= 1.
+        rounds: The number of rounds, >= 1.
+
+    Source: McKenna (2024), arXiv:2405.15913, whose objective this is.
+
+    >>> optimize_strategy(2, rounds=100)
+    BandedToeplitz(coefficients=(1.0, 0.7...))
+    """
+    _check.integer_at_least(1, rounds=rounds)
+    start = BandedToeplitz.square_root(min(bands, rounds))
+    if len(start.coefficients) == 1:
+        return start
+    from scipy import optimize, signal  # Training needs neither.
+
+    weights = np.arange(rounds, 0, -1)
+
+    def loss(numbers: Array) -> tuple[float, Array]:
+        """Returns the log of the squared error, and its gradient.
+
+        No two participations meet in a row, so that the squared sensitivity is
+        the square of the column, times their number.
+        """
+        column = np.concatenate([[1.0], numbers / _SCALE])
+        one = np.zeros(rounds)
+        one[0] = 1.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            inverse = signal.lfilter([1.0], column, one)
+            noise = np.cumsum(inverse)
+            error = np.square(noise) @ weights
+            of_inverse = np.cumsum((2 * weights * noise)[::-1])[::-1]
+            # The slope in c_k is -(1/c)^2, moved by k.
+            square = signal.fftconvolve(inverse, inverse)[:rounds]
+            slope = [
+                -(of_inverse[k:] @ square[: rounds - k]) / error
+                + 2 * column[k] / (column @ column)
+                for k in range(1, len(column))
+            ]
+            value = float(np.log(error) + np.log(column @ column))
+        if not np.isfinite(value) or not np.isfinite(slope).all():
+            return 1e9, np.zeros_like(numbers)
+        return value, np.array(slope) / _SCALE
+
+    found = optimize.minimize(
+        loss,
+        np.array(start.coefficients[1:]) * _SCALE,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0.0, None)] * (len(start.coefficients) - 1),
+        options={"maxiter": _STEPS, "ftol": 1e-13, "gtol": 1e-10},
+    )
+    return BandedToeplitz((1.0, *(found.x / _SCALE).tolist()))
 
 
 def calibrate_correlated_noise(
@@ -160,8 +249,7 @@ def calibrate_correlated_noise(
         target_epsilon: > 0.
         delta: In (0, 0.5].
         classes: The number of classes of the sampler, >= 1. At 1, with
-            probability 1, every record takes part in every round. With more
-            classes, and probability 1, samples are balls in bins.
+            probability 1, every record takes part in every round.
         sampling_probability: Chance of a record to take part in the round of
             its class, in (0, 1].
         ledger: See `calibrate_noise`.

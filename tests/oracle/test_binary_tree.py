@@ -17,14 +17,12 @@ from keras_dp.accountants.normalize.participations import (
 from keras_dp.accountants.normalize.tree_sensitivity import largest_square
 from keras_dp.ledger import (
     BinaryTree,
-    BufferedToeplitz,
     CorrelatedSum,
     DisjointBatches,
     FullDataset,
     GaussianSum,
     Round,
 )
-from keras_dp.planning import optimize_strategy, prefix_sum_error
 
 TREE = BinaryTree()
 ROUNDS = [1, 2, 3, 6, 8, 11, 21]
@@ -230,16 +228,3 @@ def test_it_costs_no_more_than_the_nodes_of_its_tree(
     )
 
     assert least * of_nodes <= found <= of_nodes * (1 + 1e-9)
-
-
-def test_buffers_leave_less_noise_in_the_sums() -> None:
-    """What the guide says: a tree needs no search, and loses to one."""
-    rounds = 512
-    start = BufferedToeplitz((0.9, 0.4), (0.2, 0.2))
-    found = optimize_strategy(start, rounds, max_participations=1)
-
-    ratio = prefix_sum_error(TREE, rounds, max_participations=1) / (
-        prefix_sum_error(found, rounds, max_participations=1)
-    )
-
-    assert 1.1 < ratio < 2.0

@@ -11,12 +11,12 @@ import pytest
 from keras_dp.accountants import AnalyticGaussian, Fourier
 from keras_dp.ledger import (
     BandedToeplitz,
+    BinaryTree,
     CorrelatedSum,
     CyclicPoissonSampling,
     DisjointBatches,
     FullDataset,
     GaussianSum,
-    LowerTriangular,
     PoissonSampling,
     Round,
 )
@@ -46,8 +46,6 @@ def epsilon_of(distance):
     )
 
 
-FLAT = LowerTriangular(((1.0,), (0.0, 3.0)))
-STEEP = LowerTriangular(((3.0,), (0.0, 1.0)))
 # The ledger, and the farthest that a record moves it.
 CASES = {
     "a plain sum in another round of the pass": (
@@ -58,8 +56,11 @@ CASES = {
         max(1.0, *(moved(RISING, 3, i) for i in range(3))),
     ),
     "two mechanisms that are moved most in other rounds": (
-        [over(ONE, row(FLAT, 2, "a"), row(STEEP, 2, "b"))] * 2,
-        math.sqrt(10),
+        [over(ONE, row(BinaryTree(), 4, "a"), row(RISING, 4, "b"))] * 4,
+        max(
+            math.hypot(moved(BinaryTree(), 4, i), moved(RISING, 4, i))
+            for i in range(4)
+        ),
     ),
     "full data, then a pass": (
         [over(FullDataset(), row(RISING, 3)), *[over(ONE, row(RISING, 3))] * 2],
@@ -87,21 +88,6 @@ def test_lower_bounds_are_not_above_what_is_reached(name) -> None:
     assert lower <= epsilon_of(distance) * (1 + 1e-7) <= upper * (1 + 1e-7)
 
 
-def test_a_record_has_one_class_in_all_mechanisms() -> None:
-    """Whoever replaces it may know the class."""
-    classes = CyclicPoissonSampling("draw-0", classes=2, probability=1.0)
-
-    lower, upper = Fourier().epsilon_bounds(
-        [over(classes, row(FLAT, 2, "a"), row(STEEP, 2, "b"))] * 2,
-        delta=DELTA,
-        neighbours="replace_one",
-    )
-
-    true = epsilon_of(2 * math.sqrt(10))
-    assert lower <= true * (1 + 1e-7) <= upper * (1 + 1e-7)
-
-
-TURNS = LowerTriangular(((1.0,), (3.0,), (3.0,), (1.0,)))
 STEPS = BandedToeplitz((1.0, 0.9))
 
 
@@ -123,10 +109,6 @@ def in_turn(*queries, probability=1.0):
 # The queries of the rounds, and for each class how far its record moves its
 # rounds, which are released with noise of their own.
 OF_CLASSES = {
-    "columns of which each class has the best in one cycle": (
-        [[row(TURNS, 4)]] * 4,
-        [(1.0, 3.0), (3.0, 1.0)],
-    ),
     "a mechanism that was interrupted": (
         [[row(STEPS, 8)]] * 3,
         [(math.hypot(1, 0.9), 1.0), (math.hypot(1, 0.9),)],
@@ -144,10 +126,6 @@ OF_CLASSES = {
             [CorrelatedSum("m", bound, 1.0, BandedToeplitz((1.0,)), 4, "m")]
             for bound in (1.0, 3.0, 3.0, 1.0)
         ],
-        [(1.0, 3.0), (3.0, 1.0)],
-    ),
-    "mechanisms one after the other": (
-        [[row(FLAT, 2, "a")]] * 2 + [[row(STEEP, 2, "b")]] * 2,
         [(1.0, 3.0), (3.0, 1.0)],
     ),
 }

@@ -12,28 +12,23 @@ bounded by (1) whatever they are, so that the mechanism is dominated by one
 Gaussian whose sensitivity is the root of the largest (1) (docs/accounting.md,
 Theorem 1).
 
-*Toeplitz.* Let `c` be the first column, and `m_i = max_(j >= i) |c_j|`, which
+*Toeplitz.* Let `c` be the first column, and `m_i = max_(j >= i) c_j`, which
 does not increase. The matrix M of `m` has `|C^T C| <= M^T M` entrywise. Entries
 of `M^T M` do not grow if a round moves later, or two rounds further apart. The
 i-th round of S is not earlier than `(i - 1) b`, and rounds i and j are not
 nearer than `|i - j| b`. So (1) is largest for `S = {0, b, 2b, ...}` (Kalinin
 and Lampert 2024, Theorem 2), and the norm of the sum of these columns of M is
-an upper bound. It is exact if M is C: if `c` is non-negative and does not
-increase. Where no two participations meet in a row of C, or there is only one,
-`|c|` takes the place of `m`, because only norms of columns are added.
+an upper bound. It is exact if M is C: if `c` does not increase. Where no two
+participations meet in a row of C, or there is only one, `c` takes the place of
+`m`, because only norms of columns are added.
 
 *A binary tree.* Row `T` of `BinaryTree` is a sum of nodes that end at `T`, with
 weights whose squares add up to 1. So it moves no further than all nodes do
 (docs/accounting.md, Theorem 3). A record that takes part once moves it by the
 norm of a column. See `tree_sensitivity`.
 
-*Other matrices.* With `r_t` the largest sum of `|C^T C|_st` over the `s` of a
-set, (1) is at most the largest sum of `r_t` over a set (Choquette-Choo et al.
-2023, arXiv:2211.06530, appendix E). Both are found by dynamic programming.
-
-*One set.* Where the rounds of a record are known, `displacement` bounds (1)
-from both sides, for any matrix. Without negative entries it is the norm of the
-sum of their columns.
+*One set.* Where the rounds of a record are known, (1) is the square of the norm
+of the sum of their columns.
 """
 
 import functools
@@ -45,16 +40,13 @@ import numpy as np
 
 from keras_dp import _check
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.normalize.displacement import largest_displacement
 from keras_dp.accountants.normalize.tree_sensitivity import (
     largest_column,
     largest_square,
 )
-from keras_dp.ledger import BinaryTree, Strategy
+from keras_dp.ledger import BandedToeplitz, Strategy
 
 _ULP = 2.0**-52
-# Columns of more entries would take too much memory.
-_MOST_ENTRIES = 2 * 10**7
 # Bounds that are as close as this are not improved.
 _CLOSE = 1 + 1e-6
 
@@ -95,13 +87,13 @@ def strategy_sensitivity(
 
     Returns:
         Bounds rounded outwards. They differ by rounding alone if the strategy
-        is Toeplitz, with a first column that is >= 0 and does not increase.
+        is Toeplitz, with a first column that does not increase.
 
     Raises:
         ValueError: A number is below 1, or the strategy has fewer rounds.
 
     Source: Kalinin and Lampert (2024), arXiv:2405.13763, Theorem 2. We differ
-    in the bound for columns that increase, or have negative entries.
+    in the bound for columns that increase.
 
     >>> from keras_dp.ledger import BandedToeplitz
     >>> strategy_sensitivity(BandedToeplitz((1, 0.75)), 100, 2, 4).upper
@@ -112,25 +104,16 @@ def strategy_sensitivity(
     if max_participations is not None:
         _check.integer_at_least(1, max_participations=max_participations)
         most = min(most, max_participations)
-    limit = strategy.largest_rounds
-    if limit is not None and rounds > limit:
-        raise ValueError(
-            f"`rounds` must be at most {limit}, the rows of the strategy. "
-            f"Received: rounds={rounds!r}."
-        )
-    column = strategy.first_column(rounds)
-    if isinstance(strategy, BinaryTree):
-        found = _of_tree(strategy, rounds, min_separation, most)
-    elif column is None:
-        found = _of_matrix(strategy.matrix(rounds), min_separation, most)
-    else:
-        sizes = np.abs(column)
+    if isinstance(strategy, BandedToeplitz):
+        column = largest = strategy.first_column(rounds)
         if most > 1 and not is_banded(strategy, min_separation):
-            sizes = np.maximum.accumulate(sizes[::-1])[::-1]
+            largest = np.maximum.accumulate(column[::-1])[::-1]
         found = Sensitivity(
             _norm_of_sum(column, min_separation, most),
-            _norm_of_sum(sizes, min_separation, most),
+            _norm_of_sum(largest, min_separation, most),
         )
+    else:
+        found = _of_tree(strategy, rounds, min_separation, most)
     margin = rounding_margin(strategy, rounds)
     return Sensitivity(found.lower * (1 - margin), found.upper * (1 + margin))
 
@@ -147,7 +130,7 @@ def sensitivity_of_classes(
         classes: Class j takes part in the rounds j, j + classes, ...
 
     Returns:
-        Bounds, of which a record with numbers 1 and -1 reaches the lower one.
+        Bounds, of which a record reaches the lower one.
     """
     whole = strategy_sensitivity(strategy, rounds, classes)
     if is_toeplitz(strategy) and whole.upper <= whole.lower * _CLOSE:
@@ -215,7 +198,7 @@ def column_norm(strategy: Strategy, rounds: int, ran: int, place: int) -> float:
 
 def is_toeplitz(strategy: Strategy) -> bool:
     """Returns whether its columns are one column, cut off at the end."""
-    return strategy.first_column(1) is not None
+    return isinstance(strategy, BandedToeplitz)
 
 
 def is_banded(strategy: Strategy, bands: int) -> bool:
@@ -227,19 +210,13 @@ def rounding_margin(strategy: Strategy, rounds: int) -> float:
     """Returns more than the relative rounding of a norm.
 
     In a tree, sums of ones are exact, and a number is made by a few operations
-    for each level.
-
-    An entry of a column is a sum of products, of at most `rounds` factors and
-    as many additions each of whose terms has one sign, or it is given. Sums of
-    columns and of squares, of numbers of one sign, add no more than one
-    rounding for each term. Entries of a Gram matrix that cancel are off by as
-    much as those of `|C|^T |C|`, which is less than (bands + 1) times the
-    diagonal that (1) also has.
+    for each level. Entries of other columns are given. Sums of columns and of
+    squares, of numbers of one sign, add no more than one rounding for each
+    term.
     """
-    if isinstance(strategy, BinaryTree):
+    if strategy.bands is None:
         return 64 * (rounds.bit_length() + 2) * _ULP + rounds * _ULP
-    width = rounds if strategy.bands is None else strategy.bands
-    return 4 * (rounds + 2) * (width + 2) * _ULP
+    return 4 * (rounds + 2) * (strategy.bands + 2) * _ULP
 
 
 def _of_pattern(
@@ -247,22 +224,8 @@ def _of_pattern(
 ) -> Sensitivity:
     """Returns bounds for a record that takes part in some rounds."""
     margin = rounding_margin(strategy, rounds)
-    if strategy.is_non_negative:
-        moved = _moved_by_ones(strategy, rounds, pattern)
-        return Sensitivity(moved * (1 - margin), moved * (1 + margin))
-    kept = pattern[: max(1, _MOST_ENTRIES // rounds)]
-    column = strategy.first_column(rounds)
-    if column is None:
-        columns = strategy.matrix(rounds)[:, kept]
-    else:
-        columns = np.zeros([rounds, len(kept)])
-        for i, first in enumerate(kept):
-            columns[first:, i] = column[: rounds - first]
-    lower, upper = largest_displacement(columns)
-    return Sensitivity(
-        lower * (1 - margin),
-        upper * (1 + margin) if len(kept) == len(pattern) else math.inf,
-    )
+    moved = _moved_by_ones(strategy, rounds, pattern)
+    return Sensitivity(moved * (1 - margin), moved * (1 + margin))
 
 
 def _moved_by_ones(
@@ -275,7 +238,7 @@ def _moved_by_ones(
 
 
 def _of_tree(
-    strategy: BinaryTree, rounds: int, separation: int, most: int
+    strategy: Strategy, rounds: int, separation: int, most: int
 ) -> Sensitivity:
     pattern = range(0, rounds, separation)[:most]
     column = largest_column(rounds)
@@ -300,44 +263,3 @@ def _norm_of_sum(column: Array, separation: int, most: int) -> float:
         for shift in range(most):  # No difference of sums, which would cancel.
             sums[shift:] += rows[: cycles - shift]
     return float(np.linalg.norm(sums.ravel()[:rounds]))
-
-
-def _of_matrix(matrix: Array, separation: int, most: int) -> Sensitivity:
-    gram = np.abs(matrix.T @ matrix)
-    rows, _ = _largest_sums(gram, separation, most)
-    (square,), chosen = _largest_sums(rows[np.newaxis], separation, most)
-    patterns = [chosen, np.arange(0, len(matrix), separation)[:most]]
-    lower = max(
-        float(np.linalg.norm(matrix[:, each].sum(axis=1))) for each in patterns
-    )
-    return Sensitivity(lower, math.sqrt(float(square)))
-
-
-def _largest_sums(
-    values: Array, separation: int, most: int
-) -> tuple[Array, Array]:
-    """Returns the largest sum of each row over a set of places.
-
-    Args:
-        values: Shape `[rows, places]`, >= 0.
-        separation: The least distance of two places.
-        most: The most places.
-
-    Returns:
-        The sums, and a set of places that has the first of them.
-    """
-    places = values.shape[1]
-    # Over the first `t` places, of which at most `j` are taken.
-    best = np.zeros([most + 1, places + 1, len(values)])
-    for j in range(1, most + 1):
-        for t in range(1, places + 1):
-            before = best[j - 1, max(t - separation, 0)]
-            best[j, t] = np.maximum(best[j, t - 1], before + values[:, t - 1])
-    chosen, j, t = [], most, places
-    while j and t:
-        if best[j, t, 0] == best[j, t - 1, 0]:
-            t -= 1
-            continue
-        chosen.append(t - 1)
-        j, t = j - 1, max(t - separation, 0)
-    return best[most, places], np.array(chosen[::-1], np.int64)

@@ -19,7 +19,7 @@ from keras_dp.ledger.events.noise_distribution import (
     NoiseDistribution,
     check_fields,
 )
-from keras_dp.ledger.events.strategies.strategy import Strategy
+from keras_dp.ledger.events.strategies import Strategy
 
 
 class SamplingEvent:
@@ -456,12 +456,6 @@ class CorrelatedSum(NoisedSum):
             raise ValueError(
                 "`mechanism_id` must have letters and digits only. "
                 f"Received: mechanism_id={self.mechanism_id!r}."
-            )
-        most = self.strategy.largest_rounds
-        if most is not None and self.rounds > most:
-            raise ValueError(
-                f"`rounds` must be at most {most}, the rows of the strategy. "
-                f"Received: rounds={self.rounds!r}."
             )
 
     @override

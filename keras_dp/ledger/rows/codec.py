@@ -13,13 +13,7 @@ from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import noise_families, rounds
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events.selection import Selection
-from keras_dp.ledger.events.strategies.banded_toeplitz import BandedToeplitz
-from keras_dp.ledger.events.strategies.binary_tree import BinaryTree
-from keras_dp.ledger.events.strategies.buffered_toeplitz import (
-    BufferedToeplitz,
-)
-from keras_dp.ledger.events.strategies.inverse_toeplitz import InverseToeplitz
-from keras_dp.ledger.events.strategies.lower_triangular import LowerTriangular
+from keras_dp.ledger.events.strategies import BandedToeplitz, BinaryTree
 from keras_dp.ledger.events.trial_laws import (
     PoissonTrials,
     TruncatedNegativeBinomial,
@@ -32,16 +26,7 @@ _KINDS: dict[str, type[Any]] = {
     # Values inside events.
     "coordinate_bounds": CoordinateBounds,
     **noise_families.ALL,
-    **{
-        each.kind: each
-        for each in (
-            BandedToeplitz,
-            BinaryTree,
-            BufferedToeplitz,
-            InverseToeplitz,
-            LowerTriangular,
-        )
-    },
+    **{each.kind: each for each in (BandedToeplitz, BinaryTree)},
 }
 _T = TypeVar("_T")
 _NAMES = {kind: name for name, kind in _KINDS.items()}

@@ -8,32 +8,15 @@ from keras_dp.dp_queries import CorrelatedSumQuery
 from keras_dp.ledger import (
     BandedToeplitz,
     BinaryTree,
-    BufferedToeplitz,
-    InverseToeplitz,
-    LowerTriangular,
 )
-from keras_dp.noise import filtered_noise, reproducible
+from keras_dp.noise import reproducible
 
 ROUNDS = 40
 
 
-def unstable_matrix():
-    return LowerTriangular.from_matrix(
-        np.eye(ROUNDS) + 2 * np.eye(ROUNDS, k=-1)
-    )
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        BandedToeplitz((1.0, 2.0)),
-        BandedToeplitz((1.0, -1.5)),
-        BufferedToeplitz((0.5,), (5.0,)),
-        unstable_matrix(),
-    ],
-)
-def test_noise_that_rounds_draws_away_is_refused(strategy) -> None:
+def test_noise_that_rounds_draws_away_is_refused() -> None:
     """Float32 lost the draws: sums of answers had no noise at all."""
+    strategy = BandedToeplitz((1.0, 2.0))
     with pytest.raises(ValueError, match="times a draw"):
         CorrelatedSumQuery(strategy, 1.0, 1.0, ROUNDS, tf.TensorSpec([2]))
 
@@ -44,29 +27,19 @@ def test_noise_that_rounds_draws_away_is_refused(strategy) -> None:
     "strategy",
     [
         BandedToeplitz((1.0,)),
-        BandedToeplitz((1.0, -1.2, 0.7)),
-        BufferedToeplitz((0.9, 0.2), (0.3, 0.4)),
-        LowerTriangular.from_matrix(
-            np.tril(np.arange(1.0, 65.0).reshape(8, 8) % 5) + np.eye(8)
-        ),
+        BandedToeplitz((1.0, 1.2, 0.7)),
+        BinaryTree(),
     ],
 )
-def test_growth_is_the_largest_row_of_the_inverse(strategy) -> None:
-    inverse = np.linalg.inv(strategy.matrix(8))
-
-    found = filtered_noise.growth(strategy.filter(8), 8)
-
-    assert found == pytest.approx(np.linalg.norm(inverse, axis=1).max())
-
-
-@pytest.mark.parametrize(
-    "strategy", [InverseToeplitz.square_root(4), BinaryTree()]
-)
-def test_what_never_grows_is_below_two_draws(strategy) -> None:
+def test_growth_bounds_every_row_of_the_inverse(strategy) -> None:
     inverse = np.linalg.inv(strategy.matrix(64))
+    largest = np.linalg.norm(inverse, axis=1).max()
 
-    assert strategy.never_grows
-    assert np.linalg.norm(inverse, axis=1).max() < 2
+    found = strategy.growth(64)
+
+    assert largest <= found * (1 + 1e-9)
+    if strategy != BinaryTree():
+        assert found == pytest.approx(largest)
 
 
 class TestRestarts:
@@ -123,13 +96,6 @@ class TestRestarts:
 
         assert len({*self.events(query)}) == 1
         assert not query.adapts
-
-    def test_repeat_a_matrix(self) -> None:
-        strategy = LowerTriangular(((1.0,), (0.5, 1.0)))
-
-        assert len({*self.events(self.query(2, strategy=strategy))}) == 4
-        with pytest.raises(ValueError, match="`rounds` must be at most 2"):
-            self.query(3, strategy=strategy)
 
     @pytest.mark.parametrize(
         ("number", "error"), [(0, ValueError), (1.5, TypeError)]

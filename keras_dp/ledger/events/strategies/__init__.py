@@ -1,1 +1,0 @@
-"""Strategies of correlated noise: one kind of matrix a file."""
