@@ -14,7 +14,7 @@ from keras_dp.gradients.checks.adapted_layers import (
     AdaptedLayer,
     adapted_layers,
 )
-from keras_dp.gradients.checks.fixed_rows import naming_fixed_rows
+from keras_dp.gradients.checks.culprit import naming_fixed_rows
 from keras_dp.gradients.checks.self_check import check_loss_splits, self_check
 from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
 from keras_dp.gradients.records.records import GradientRecords, ZeroRecords

@@ -1,7 +1,8 @@
-"""Repeats the random numbers of a call when its layer is called again.
+"""Repeats the random numbers of layers, or moves them to other rows.
 
 A layer without a rule is called again, on the batch or on one example. The
-layers inside, such as Dropout, must then draw the numbers of the first call.
+layers inside, such as Dropout, must then draw the numbers of the first call. In
+the self-check, numbers move along with their examples.
 """
 
 import contextlib
@@ -61,12 +62,12 @@ class RepeatedDraws:
             options: dict[str, Any],
         ) -> Any:
             if name == "dropout":
-                inputs, args, options = split_off(args, options, "inputs")
+                inputs, args, options = _split_off(args, options, "inputs")
                 factors = original(tf.ones_like(inputs), *args, **options)
                 note(name, factors)
-                return dropped(inputs, factors)
+                return _dropped(inputs, factors)
             numbers = original(*args, **options)
-            _, *others = split_off(args, options, "shape")
+            _, *others = _split_off(args, options, "shape")
             if name in _REPEATABLE and not any(
                 map(tf.is_tensor, keras.tree.flatten(others))
             ):
@@ -144,7 +145,7 @@ class RepeatedDraws:
         ) -> Any:
             del original
             argument = "inputs" if name == "dropout" else "shape"
-            given, *_ = split_off(args, options, argument)
+            given, *_ = _split_off(args, options, argument)
             place = next(places)
             known = self._draws[place : place + 1]
             if any(each.name == name for each in known):
@@ -152,7 +153,7 @@ class RepeatedDraws:
                 for numbers in ((rows or {}).get(place), known[0].numbers):
                     if numbers is not None and numbers.shape == shape:
                         if name == "dropout":
-                            return dropped(given, numbers)
+                            return _dropped(given, numbers)
                         return numbers
             return refuse()
 
@@ -167,12 +168,50 @@ class RepeatedDraws:
             refuse()
 
 
+@contextlib.contextmanager
+def moved_draws(rows: tf.Tensor) -> Iterator[None]:
+    """Gives each row the random numbers that another row would have got.
+
+    Args:
+        rows: The row whose numbers each row gets, a permutation `[batch]`.
+            Draws of another length stay. Inputs and parameters stay in their
+            rows.
+    """
+    back = tf.math.invert_permutation(rows)
+
+    def moved(values: Any, order: tf.Tensor) -> Any:
+        is_batch = tf.is_tensor(values) and values.shape[:1] == rows.shape
+        return tf.gather(values, order) if is_batch else values
+
+    def draw(
+        name: str,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> Any:
+        if name == "dropout":
+            inputs, args, options = _split_off(args, options, "inputs")
+            factors = original(tf.ones_like(inputs), *args, **options)
+            return _dropped(inputs, moved(factors, rows))
+        given = [unmoved(each) for each in args]
+        named = {name: unmoved(each) for name, each in options.items()}
+        return moved(original(*given, **named), rows)
+
+    def unmoved(given: Any) -> Any:
+        """Returns inputs or parameters as the rows were: not shapes, seeds."""
+        is_float = tf.is_tensor(given) and given.dtype.is_floating
+        return moved(given, back) if is_float else given
+
+    with replaced_draws(draw):
+        yield
+
+
 def _graph() -> Any:
     """Returns the graph that is being traced, `None` without one."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def split_off(
+def _split_off(
     args: tuple[Any, ...], options: dict[str, Any], name: str
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Returns the first argument, which has the name, and the others."""
@@ -190,7 +229,7 @@ def _static(shape: Any) -> tf.TensorShape | None:
     return tf.TensorShape([int(length) for length in known])
 
 
-def dropped(inputs: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+def _dropped(inputs: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     """Multiplies by factors. Where they are 0, inputs may be infinite."""
     kept = tf.cast(factors, tf.bool)
     return tf.where(kept, inputs * factors, tf.zeros([], inputs.dtype))

@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
-from keras_dp.gradients.checks.brute_force import compare_norm, differing_sum
 from keras_dp.gradients.checks.culprit import differing_layer, rows_differ
 from keras_dp.gradients.checks.trial import Pass, Trial
 from keras_dp.gradients.layer_calls import current_call, replaced_call
@@ -40,19 +39,11 @@ _SAME = 0.01
 def check_examples_apart(trial: Trial, first: Pass) -> None:
     """Raises if what an example adds depends on others, or on its row.
 
-    In a pass, some examples are kept and move into the next row, and all other
-    examples are exchanged. The losses of those that are kept are compared, and
-    the norms of their gradients. In one pass each, an example of `Trial.rows`
-    is kept alone, and its norm is compared with what it adds to the sum. If
-    the graphs prove that examples are kept apart, all of them are kept in one
-    more pass, so that every row is looked at. Else each part of the batch is
-    kept in one more pass, and the sums of all parts are compared with that of
-    the batch.
-
-    If something differs, the examples are exchanged alone, and moved alone, and
-    the error says which of these changed what they add. If neither does, and
-    the model draws random numbers in training, there is no error: the numbers
-    of the rows can be the reason.
+    All examples move into the next row. If the graphs do not prove that
+    examples are kept apart, this takes one pass for each part of the batch, in
+    which all other examples are exchanged, and one for each of `Trial.rows`
+    alone. The losses of those that are kept are compared, the norms of their
+    gradients, and the sum over all parts.
 
     Args:
         trial: The model and its batch.
@@ -60,39 +51,22 @@ def check_examples_apart(trial: Trial, first: Pass) -> None:
 
     Raises:
         GradientCheckError: Another example or the row changed what an example
-            adds, random numbers cannot be repeated, or a norm is too small.
+            adds, or random numbers cannot be repeated. The message names the
+            first layer to do so.
     """
-    rows, is_apart = _next_rows(trial), True
-
-    def keeping(kept: np.ndarray, weights: np.ndarray) -> Pass:
-        nonlocal is_apart
+    every, rows = np.ones(trial.batch, bool), _next_rows(trial)
+    is_proven = trial.engine.is_proven_apart
+    parts = [every] if is_proven else _parts(trial)
+    alone = [] if is_proven else list(np.eye(trial.batch)[trial.rows] == 1)
+    passes, is_apart = [], True
+    for kept in [*parts, *alone]:
         moved = rows_of(trial.inputs, _exchanged(kept)[rows])
-        second = trial.run(moved, weights, rows)
-        is_apart = is_apart and not _differ(trial, first, second, kept)
-        return second
-
-    if trial.engine.is_proven_apart:
-        keeping(np.ones(trial.batch, bool), trial.weights)
-    else:
-        added = [keeping(*part).sums for part in _parts(trial)]
-        total = [tf.add_n(list(each)) for each in zip(*added, strict=True)]
-        whole = first._replace(sums=total)
-        is_apart = is_apart and not _sums_differ(trial, first, whole)
-    for row in trial.rows:
-        alone = trial.only(row)
-        compare_norm(trial, keeping(alone == 1, alone), row)
-    if is_apart:
-        return
-    is_random = check_repeats(trial)
-    check_independence(trial)
-    check_rows(trial, is_random=is_random)
-    if not is_random:
-        raise GradientCheckError(
-            "What an example adds must not depend on other examples or on its "
-            "row. Moving it by one row and changing the others changed its "
-            "loss or its gradient. Remove what makes examples interact, and "
-            "what computes with the number of a row."
-        )
+        passes.append(trial.run(moved, trial.weights * kept, rows))
+        is_apart = is_apart and not _differ(trial, first, passes[-1], kept)
+    added = [each.sums for each in passes[: len(parts)]]
+    total = [tf.add_n(list(each)) for each in zip(*added, strict=True)]
+    if not is_apart or differing_sum(trial, first, total) is not None:
+        _find_reason(trial)
 
 
 def check_same_bits(trial: Trial, first: Pass) -> None:
@@ -127,16 +101,15 @@ def check_same_bits(trial: Trial, first: Pass) -> None:
             )
 
 
-def _parts(trial: Trial) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns the examples of each part, and their weights, each `[batch]`.
+def _parts(trial: Trial) -> list[np.ndarray]:
+    """Returns which examples are in each part, `[batch]`.
 
     The parts are random, but no two neighbours are in one part.
     """
     steps = np.random.SeedSequence(0).generate_state(trial.batch) % 2 + 1
     steps[:3] = 1  # No part is empty.
     parts = np.cumsum(steps) % 3 if trial.batch > 2 else np.arange(2)
-    kept = [parts == part for part in range(max(parts) + 1)]
-    return [(each, np.where(each, trial.weights, 0)) for each in kept]
+    return [parts == part for part in range(max(parts) + 1)]
 
 
 def _next_rows(trial: Trial) -> np.ndarray:
@@ -149,11 +122,109 @@ def _exchanged(kept: np.ndarray) -> np.ndarray:
     return np.where(kept, np.arange(len(kept)), np.argmax(kept))
 
 
-def check_repeats(trial: Trial) -> bool:
-    """Returns whether the model draws random numbers in training.
+def rows_of(nest: Any, rows: np.ndarray) -> Any:
+    """Returns the examples at `rows` of all tensors."""
+    return keras.tree.map_structure(lambda leaf: tf.gather(leaf, rows), nest)
+
+
+def _differ(trial: Trial, one: Pass, two: Pass, kept: np.ndarray) -> bool:
+    """Whether losses or norms of the kept examples differ in two passes."""
+    return any(
+        rows_differ(first, second, kept, trial.tolerance)
+        for first, second in zip(
+            _by_example(one), _by_example(two), strict=True
+        )
+    )
+
+
+def _by_example(found: Pass) -> tuple[np.ndarray, np.ndarray]:
+    """Returns losses and norms, each `[batch, ...]`."""
+    return np.asarray(found.losses), np.sqrt(np.transpose(found.squares))
+
+
+def differing_sum(
+    trial: Trial, found: Pass, want: list[tf.Tensor]
+) -> int | None:
+    """Returns the first variable whose sums differ, `None` if none does.
 
     Args:
         trial: The model and its batch.
+        found: A pass, whose norms say what is small. Sums that are not finite
+            are not compared.
+        want: Another weighted sum for each variable.
+    """
+    # 0 times the norm of an example that overflows is not 0.
+    squares = np.where(trial.weights != 0, found.squares, 0)
+    total = float((np.square(trial.weights) * squares).sum()) ** 0.5
+    if not np.isfinite(total):
+        return None
+    limit = trial.tolerance * max(total, 1e-9)
+    for index, (ours, other) in enumerate(zip(found.sums, want, strict=True)):
+        error = float(tf.norm(ours - tf.cast(other, ours.dtype)))
+        # Negated, so that NaN differs.
+        if not error <= limit:
+            return index
+    return None
+
+
+def _find_reason(trial: Trial) -> None:
+    """Exchanges examples alone, then moves them alone, after both differed.
+
+    If neither changes what they add, and the model draws random numbers in
+    training, there is no error: the numbers of the rows can be the reason.
+
+    Raises:
+        GradientCheckError: The message says what changed what an example adds,
+            and names the first layer to do so.
+    """
+    is_random = _draws(trial)
+    for kept in _parts(trial):
+        changed = rows_of(trial.inputs, _exchanged(kept))
+        if _changes(trial, changed, kept):
+            layer = differing_layer(trial, changed, kept)
+            raise GradientCheckError(
+                "Each example's loss and gradient must depend on that example "
+                "only. Changing the other examples of a batch changed them."
+                f"{layer} Remove what makes examples interact (a statistic "
+                "over axis 0, attention over the batch)."
+            )
+    _check_rows(trial, is_random=is_random)
+    if not is_random:
+        raise GradientCheckError(
+            "What an example adds must not depend on other examples or on its "
+            "row. Moving it by one row and changing the others changed its "
+            "loss or its gradient. Remove what makes examples interact, and "
+            "what computes with the number of a row."
+        )
+
+
+def _changes(
+    trial: Trial,
+    changed: Any,
+    kept: np.ndarray,
+    rows: np.ndarray | None = None,
+    *,
+    training: bool = True,
+) -> bool:
+    """Whether other inputs change what the kept examples add.
+
+    Args:
+        trial: The model and its batch.
+        changed: The other inputs.
+        kept: Which examples are compared, `[batch]`.
+        rows: As in `Trial.run`, for the other inputs.
+        training: As in `Trial.run`.
+    """
+    weights = trial.weights * kept
+    first = trial.run(trial.inputs, weights, training=training)
+    second = trial.run(changed, weights, rows, training=training)
+    return _differ(trial, first, second, kept) or (
+        differing_sum(trial, first, second.sums) is not None
+    )
+
+
+def _draws(trial: Trial) -> bool:
+    """Returns whether the model draws random numbers in training.
 
     Raises:
         GradientCheckError: It draws random numbers that cannot be repeated.
@@ -177,29 +248,7 @@ def check_repeats(trial: Trial) -> bool:
     return True
 
 
-def check_independence(trial: Trial) -> None:
-    """Exchanges some examples, and compares what the others add.
-
-    Args:
-        trial: The model and its batch.
-
-    Raises:
-        GradientCheckError: Another example changed it.
-    """
-    for kept, weights in _parts(trial):
-        changed = rows_of(trial.inputs, _exchanged(kept))
-        first = trial.run(trial.inputs, weights)
-        if _differ(trial, first, trial.run(changed, weights), kept, sums=True):
-            layer = differing_layer(trial, changed, kept)
-            raise GradientCheckError(
-                "Each example's loss and gradient must depend on that example "
-                "only. Changing the other examples of a batch changed them."
-                f"{layer} Remove what makes examples interact (a statistic "
-                "over axis 0, attention over the batch)."
-            )
-
-
-def check_rows(trial: Trial, *, is_random: bool) -> None:
+def _check_rows(trial: Trial, *, is_random: bool) -> None:
     """Moves every example into the next row, and compares what it adds.
 
     Args:
@@ -215,29 +264,18 @@ def check_rows(trial: Trial, *, is_random: bool) -> None:
     """
     rows, every = _next_rows(trial), np.ones(trial.batch, bool)
     moved = rows_of(trial.inputs, rows)
-
-    def differs(*, training: bool) -> bool:
-        first, second = (
-            trial.run(inputs, trial.weights, own, training=training)
-            for inputs, own in ((trial.inputs, None), (moved, rows))
-        )
-        return _differ(trial, first, second, every, sums=True)
-
-    if not differs(training=True):
+    if not _changes(trial, moved, every, rows):
         return
-    if not is_random or differs(training=False):
-        training = not is_random
-        raise _depends_on_row(
-            differing_layer(trial, moved, every, rows, training=training)
+    if not is_random or _changes(trial, moved, every, rows, training=False):
+        layer = differing_layer(
+            trial, moved, every, rows, training=not is_random
         )
-    with _without_draws(trial.engine.model):
-        layer = differing_layer(trial, moved, every, rows)
-        if layer:
-            raise _depends_on_row(layer)
-
-
-def _depends_on_row(layer: str) -> GradientCheckError:
-    return GradientCheckError(
+    else:
+        with _without_draws(trial.engine.model):
+            layer = differing_layer(trial, moved, every, rows)
+        if not layer:
+            return
+    raise GradientCheckError(
         "What an example adds must not depend on its row in the batch. "
         f"Moving all examples by one row changed their losses or gradients."
         f"{layer} Remove what computes with the number of a row. Draw random "
@@ -272,45 +310,3 @@ def _owns_seeds(layer: keras.Layer) -> bool:
         for generator in seed_generators_of(sublayer)
     }
     return any(id(each) not in inside for each in seed_generators_of(layer))
-
-
-def rows_of(nest: Any, rows: np.ndarray) -> Any:
-    """Returns the examples at `rows` of all tensors."""
-    return keras.tree.map_structure(lambda leaf: tf.gather(leaf, rows), nest)
-
-
-def _differ(
-    trial: Trial,
-    first: Pass,
-    second: Pass,
-    kept: np.ndarray,
-    *,
-    sums: bool = False,
-) -> bool:
-    """Whether two passes differ.
-
-    Args:
-        trial: The model and its batch.
-        first: A pass.
-        second: Another pass.
-        kept: Which examples are compared, `[batch]`.
-        sums: Whether the sums are compared, too. The weights must be the same.
-    """
-    losses = np.asarray(first.losses), np.asarray(second.losses)
-    norms = (
-        np.sqrt(np.asarray(first.squares)),
-        np.sqrt(np.asarray(second.squares)),
-    )
-    return (
-        rows_differ(*losses, kept, trial.tolerance)
-        or rows_differ(norms[0].T, norms[1].T, kept, trial.tolerance)
-        or (sums and _sums_differ(trial, first, second))
-    )
-
-
-def _sums_differ(trial: Trial, first: Pass, second: Pass) -> bool:
-    """Whether the sums of two passes with the same weights differ."""
-    are_finite = first.is_finite and second.is_finite
-    return are_finite and (
-        differing_sum(trial, first, second.sums, trial.weights) is not None
-    )

@@ -6,6 +6,8 @@ gradients with automatic differentiation. It looks for examples that interact or
 depend on their row, and for data that the model keeps.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,13 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
-from keras_dp.gradients.checks.brute_force import compare_gradients
 from keras_dp.gradients.checks.independence import (
     check_examples_apart,
     check_same_bits,
+    differing_sum,
+    rows_of,
 )
 from keras_dp.gradients.checks.trial import (
     LossesOf,
+    Pass,
     SplitsOf,
     Trial,
     restore,
@@ -50,18 +54,19 @@ def self_check(
     until then. If no example is finite then, the check is repeated without
     these changes. In the end all variables have the values from before.
 
-    If all is finite, it costs one pass of the engine over the batch, one in
-    which all examples are moved by one row, one more for each norm that is
-    compared, and one pass of Keras. Where the graph does not prove that
-    examples are kept apart, three passes take the place of the one in which all
-    are moved. Each takes the memory of a step.
+    It costs one pass of the engine over the batch, one in which all examples
+    are moved by one row, and one pass of Keras. Where the graph does not prove
+    that examples are kept apart, other examples are exchanged as well, in three
+    passes and in one more for each of `examples`. Each takes the memory of a
+    step.
 
     Guarantee: the gradient of every row is compared with that of Keras. The
         loss and the norm of every row are compared in another row. Where the
         graph does not prove that examples are kept apart, every row is
         compared beside other examples, too. It does not find couplings that
         this batch does not show, such as those of rare inputs, nor those of
-        single pairs of rows that no split of the batch separates.
+        single pairs of rows that no split of the batch separates. In place of
+        an example that is not finite stands another one.
 
     Args:
         engine: The engine of the model to be checked.
@@ -71,13 +76,14 @@ def self_check(
         splits_of: Maps the model's outputs to pairs, one for each loss: the
             losses of the examples, `[batch]`, and that loss of the batch. Both
             are without weights and masks.
-        examples: How many norms are compared.
+        examples: How many examples have their norm compared with what they add
+            to a sum, and all others exchanged.
         eagerly: Whether nothing is traced.
         bits: Whether what an example adds must have the same bits beside other
             examples.
 
     Returns:
-        Whether one of the gradients that were compared was finite.
+        Whether finite gradients were compared.
 
     Raises:
         GradientCheckError: A gradient differs from that of Keras. Or examples
@@ -134,14 +140,95 @@ def _check(trial: Trial, *, bits: bool) -> bool:
 
 
 def _finds_nothing(trial: Trial, *, bits: bool) -> bool:
-    """Raises for a defect. Returns the result of `compare_gradients`."""
+    """Raises for a defect. Returns whether finite gradients were compared."""
     first = trial.run(trial.inputs, trial.weights)
     for losses, batch_loss in first.splits:
         check_loss_splits(losses, batch_loss)
+    finite = first.finite
+    if finite.any() and not finite.all():
+        # In training its weight is 0, but 0 times infinity is NaN.
+        others = np.where(finite, np.arange(trial.batch), np.argmax(finite))
+        trial.inputs = rows_of(trial.inputs, others)
+        first = trial.run(trial.inputs, trial.weights)
+        trial.weights = np.where(first.finite, trial.weights, 0)
+        first = trial.run(trial.inputs, trial.weights)
     check_examples_apart(trial, first)
     if bits:
         check_same_bits(trial, first)
-    return compare_gradients(trial, first)
+    return _compare_gradients(trial, first)
+
+
+def _compare_gradients(trial: Trial, found: Pass) -> bool:
+    """Compares all gradients with automatic ones, and some with their norms.
+
+    A gradient that is wrong in any row changes the weighted sum, unless random
+    weights hide it by chance. `Trial.rows` have larger weights. Their norms may
+    be larger than what they add, because a norm may be a bound where terms
+    cancel.
+
+    Args:
+        trial: The model and its batch.
+        found: The gradients of the batch from the engine.
+
+    Returns:
+        Whether the gradients were finite.
+
+    Raises:
+        GradientCheckError: A gradient differs, or a norm is too small.
+    """
+    # One run takes less time than a trace, except for each step of a loop.
+    reference = _automatic(trial)
+    if trial.has_loops:
+        reference = trial.traced(reference)
+    trial.restore()
+    want = reference(trial.inputs, tf.constant(trial.weights))
+    if not all(np.isfinite(float(tf.norm(each))) for each in want):
+        return False
+    index = differing_sum(trial, found, want)
+    if index is not None:
+        raise _difference(trial, index)
+    for row, added in zip(trial.rows, np.transpose(found.added), strict=True):
+        if not found.finite[row]:
+            continue
+        limit = trial.tolerance * max(math.hypot(*added), 1e-9)
+        for index, norm in enumerate(added):
+            # Negated, so that NaN fails.
+            if not norm - float(found.squares[index, row]) ** 0.5 <= limit:
+                raise _difference(trial, index)
+    return bool(found.finite.any())
+
+
+def _automatic(trial: Trial) -> Callable[[Any, tf.Tensor], list[tf.Tensor]]:
+    """Returns the reference: a tape around the model, without any hook."""
+    variables = trial.engine.variables
+
+    def automatic(inputs: Any, weights: tf.Tensor) -> list[tf.Tensor]:
+        values = [variable.value for variable in variables]
+        with tf.GradientTape() as tape:
+            # By itself, a tape does not watch a variable that was made frozen.
+            tape.watch(values)
+            outputs = trial.engine.call(inputs)
+            losses = trial.losses_of(outputs)
+        gradients = tape.gradient(
+            losses,
+            values,
+            tf.cast(weights, losses.dtype),
+            tf.UnconnectedGradients.ZERO,
+        )
+        return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    return automatic
+
+
+def _difference(trial: Trial, index: int) -> GradientCheckError:
+    path = trial.engine.variables[index].path
+    return GradientCheckError(
+        f"The per-example gradient of {path!r} differs from automatic "
+        "differentiation. Its layer uses the variable in a way the library "
+        "cannot see (outside the layer's call, or with a batch axis that is "
+        "not the first). Move the variable into a layer that is called on the "
+        "batch, or freeze it."
+    )
 
 
 def _perturb(

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.gradients.checks.moved_draws import moved_draws
+from keras_dp.gradients.capture.repeated_draws import moved_draws
 from keras_dp.gradients.engine import GradientEngine, HookedPass
 from keras_dp.gradients.operations import LOOPS
 from keras_dp.gradients.records.sums import all_finite
@@ -46,20 +46,22 @@ class Pass(NamedTuple):
         losses: The losses, `[batch]`.
         squares: The squared norms of the gradients, `[variables, batch]`.
         sums: The weighted sum of the gradients, one tensor for each variable.
+        added: The norm of what each of `Trial.rows` adds to a sum with weight
+            1, `[variables, rows]`.
         splits: From `Trial.splits_of`.
     """
 
     losses: tf.Tensor
     squares: tf.Tensor
     sums: list[tf.Tensor]
+    added: tf.Tensor
     splits: Splits
 
     @property
-    def is_finite(self) -> bool:
-        """Whether the loss and the gradient of each example are finite."""
-        return bool(
-            np.isfinite(self.losses).all() and np.isfinite(self.squares).all()
-        )
+    def finite(self) -> np.ndarray:
+        """Whether loss and gradient of each example are finite, `[batch]`."""
+        squares = np.isfinite(self.squares).all(axis=0)
+        return np.isfinite(self.losses) & squares
 
 
 class Trial:
@@ -198,10 +200,6 @@ class Trial:
             inputs, tf.constant(order), tf.constant(weights[order])
         )
 
-    def only(self, row: int) -> np.ndarray:
-        """Returns the weights of one example alone, `[batch]`."""
-        return np.eye(self.batch, dtype=np.float32)[row]
-
     def _pass(
         self,
         inputs: Any,
@@ -228,35 +226,31 @@ class Trial:
         )
         self._has_half = self._has_half or _computes_in_half(ran)
         self.has_loops = self.has_loops or _has_loops()
-        found = self.gradients(ran, weights)
-        # Last, because these losses take as much memory as the outputs,
-        # which are large if there is a vocabulary.
-        with tf.control_dependencies([found.squares, *found.sums]):
-            splits = self.splits_of(_gathered(ran.outputs, back))
-        return found._replace(
-            squares=tf.gather(found.squares, back, axis=1), splits=splits
-        )
-
-    def gradients(
-        self, ran: HookedPass, weights: tf.Tensor, *, careful: bool = False
-    ) -> Pass:
-        """Returns the gradients that follow from a pass.
-
-        Args:
-            ran: The pass.
-            weights: Weights of the rows in the sum, `[batch]`.
-            careful: Whether examples may be not finite.
-        """
         # XLA would take longer to compile a pass than the few runs take.
         records = self.engine.records(
             ran.calls, ran.cotangents, self.batch, jit_compile=False
         )
-        with self.engine.computing():
-            squares = [record.squared_norms() for record in records]
-            with all_finite(certainly=not careful):
-                sums = [record.weighted_sum(weights) for record in records]
-        wide = [tf.cast(square, tf.float64) for square in squares]
-        return Pass(ran.losses, tf.stack(wide), sums, [])
+        alone = tf.unstack(tf.eye(len(self.rows)))
+        with self.engine.computing(), all_finite(certainly=True):
+            squares = [each.squared_norms() for each in records]
+            sums = [each.weighted_sum(weights) for each in records]
+            some = [each.take(tf.gather(back, self.rows)) for each in records]
+            added = [
+                [tf.norm(each.weighted_sum(own)) for own in alone]
+                for each in some
+            ]
+        # Last, because these losses take as much memory as the outputs,
+        # which are large if there is a vocabulary.
+        with tf.control_dependencies([*squares, *sums]):
+            splits = self.splits_of(_gathered(ran.outputs, back))
+        norms = tf.stack([tf.cast(each, tf.float64) for each in squares])
+        return Pass(
+            ran.losses,
+            tf.gather(norms, back, axis=1),
+            sums,
+            tf.stack([tf.cast(each, tf.float64) for each in added]),
+            splits,
+        )
 
     @property
     def tolerance(self) -> float:
