@@ -27,8 +27,10 @@ from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
 from keras_dp.gradients.records.records import MaterializedRecords
-from keras_dp.gradients.records.row_records import RowRecords
-from keras_dp.gradients.records.tied_table_records import TiedTableRecords
+from keras_dp.gradients.records.table_records import (
+    RowRecords,
+    TiedTableRecords,
+)
 from keras_dp.noise import grid
 
 P, Q, ROWS = 3, 4, 5

@@ -17,32 +17,32 @@ from absl import logging
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
-from keras_dp.gradients.capture import row_by_row
 from keras_dp.gradients.capture.batch_axis import BatchAxis
-from keras_dp.gradients.capture.direct_uses import (
-    DirectUses,
-    could_use_directly,
-)
 from keras_dp.gradients.capture.examples_apart import (
     Coupling,
     first_coupling,
 )
 from keras_dp.gradients.capture.hooks import (
+    DirectUses,
     Hook,
     HookedCall,
+    could_use_directly,
     find_hooks,
     hooked,
     of_length,
 )
-from keras_dp.gradients.capture.vectorized import called_again
+from keras_dp.gradients.capture.repeated_calls import (
+    called_again,
+    hook_of_model,
+)
 from keras_dp.gradients.layer_calls import functions_of
-from keras_dp.gradients.records.norms import outside_xla
 from keras_dp.gradients.records.records import (
     GradientRecords,
+    ScaledRecords,
     ZeroRecords,
     summed,
 )
-from keras_dp.gradients.records.scaled_records import ScaledRecords
+from keras_dp.gradients.records.reductions import outside_xla
 from keras_dp.gradients.rules.batch_normalization import (
     ExampleStatistics,
     normalizing_by_released,
@@ -290,7 +290,7 @@ class GradientEngine:
         """Settles the hooks by a trace of the model, which is discarded.
 
         A model that cannot be traced gets one hook for all of its weights, and
-        is called for one example after another (`row_by_row`).
+        is called for one example after another (`repeated_calls.py`).
         """
 
         def traced(inputs: Any) -> None:
@@ -313,7 +313,7 @@ class GradientEngine:
                 self.model.name,
             )
             self._knows_uses = True
-            self.hooks = [row_by_row.hook_of(self.model)]
+            self.hooks = [hook_of_model(self.model)]
 
     def settle_hooks_again(self, inputs: Any, batch: int) -> bool:
         """Looks where the hooks must be if there is one example more.

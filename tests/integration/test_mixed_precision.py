@@ -8,8 +8,10 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import GradientEngine
-from keras_dp.gradients.records.records import MaterializedRecords
-from keras_dp.gradients.records.scaled_records import ScaledRecords
+from keras_dp.gradients.records.records import (
+    MaterializedRecords,
+    ScaledRecords,
+)
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.step.step_parts import resolved_loss_scale

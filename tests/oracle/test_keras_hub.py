@@ -17,7 +17,7 @@ from keras_dp.errors import (
     UnsupportedLayerError,
 )
 from keras_dp.gradients import GradientEngine, self_check
-from keras_dp.gradients.capture import vectorized
+from keras_dp.gradients.capture import repeated_calls
 from tests.slow_loop import (
     BATCH,
     answers,
@@ -292,8 +292,8 @@ def _would_loop(
 
         return looped
 
-    original = vectorized._loop
-    monkeypatch.setattr(vectorized, "_loop", of)
+    original = repeated_calls._loop
+    monkeypatch.setattr(repeated_calls, "_loop", of)
     engine = GradientEngine(make())
 
     def traced(data: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import tensorflow as tf
 from keras import layers
 
 from keras_dp.gradients.records import cost_model
-from keras_dp.gradients.rules import convolution_products
+from keras_dp.gradients.rules import convolution_taps
 from keras_dp.gradients.rules.convolution import SplitKernelRecords
 from tests.pairwise import pairwise
 from tests.slow_loop import (
@@ -141,7 +141,7 @@ def test_channels_first_agree_with_a_transposed_layer(kind, last) -> None:
 
 def test_a_row_of_taps_in_the_wrong_place_is_found(monkeypatch) -> None:
     """Control: the comparison above can fail."""
-    right = convolution_products.split_products
+    right = convolution_taps.split_products
 
     def swapped(*arguments):
         return [

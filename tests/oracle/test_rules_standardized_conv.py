@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.gradients.records import cost_model
-from keras_dp.gradients.records.standardized_records import StandardizedRecords
+from keras_dp.gradients.records.convolution_records import StandardizedRecords
 from keras_dp.gradients.registry import rule_for
 from keras_dp.layers import StandardizedConv2D
 from tests.slow_loop import (

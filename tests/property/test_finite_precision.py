@@ -23,8 +23,10 @@ from keras_dp.gradients.records.outer_product_records import (
 )
 from keras_dp.gradients.records.proven_bounds import upper_squares
 from keras_dp.gradients.records.records import MaterializedRecords
-from keras_dp.gradients.records.row_records import RowRecords
-from keras_dp.gradients.records.tied_table_records import TiedTableRecords
+from keras_dp.gradients.records.table_records import (
+    RowRecords,
+    TiedTableRecords,
+)
 
 law = settings(max_examples=25)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_dp.gradients.capture.repeated_draws import moved_draws
 from keras_dp.gradients.engine import GradientEngine, HookedPass
 from keras_dp.gradients.operations import LOOPS
-from keras_dp.gradients.records.sums import all_finite
+from keras_dp.gradients.records.reductions import all_finite
 from keras_dp.gradients.unsupported.variable_writes import (
     without_variable_writes,
 )

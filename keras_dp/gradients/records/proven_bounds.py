@@ -19,16 +19,14 @@ from keras_dp._rounding import (
     float32_error,
     gamma,
 )
-from keras_dp.gradients.records.norms import (
+from keras_dp.gradients.records.reductions import (
     SUMMED_IN_FLOAT32,
-    norms_along,
-    unit_of,
-)
-from keras_dp.gradients.records.sums import (
     block_sums_under,
     finite_or,
     kept,
+    norms_along,
     scaled,
+    unit_of,
     weighted,
 )
 

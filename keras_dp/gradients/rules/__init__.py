@@ -7,13 +7,8 @@ from keras_dp.gradients.rules import (  # noqa: F401
     batch_normalization,
     convolution,
     dense,
-    depthwise_conv,
-    einsum_dense,
     embedding,
     lora,
     recurrent,
-    reversible_embedding,
-    separable_conv,
-    standardized_conv,
     time_distributed,
 )

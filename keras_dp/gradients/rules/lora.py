@@ -19,8 +19,12 @@ import tensorflow as tf
 from keras_dp.gradients import registry
 from keras_dp.gradients.layer_calls import trained_variables
 from keras_dp.gradients.records.records import in_float
-from keras_dp.gradients.rules.dense import bias_records, dense
-from keras_dp.gradients.rules.einsum_dense import einsum_dense, is_contraction
+from keras_dp.gradients.rules.dense import (
+    bias_records,
+    dense,
+    einsum_dense,
+    is_contraction,
+)
 from keras_dp.gradients.rules.embedding import embedding
 
 # Other modes of quantization have kernels that this rule does not know.

@@ -9,13 +9,15 @@ from keras import layers
 from keras_dp.dp_queries import records as query_records
 from keras_dp.gradients import GradientEngine
 from keras_dp.gradients.records import cost_model
-from keras_dp.gradients.records.norms import outside_xla
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
 )
-from keras_dp.gradients.records.row_records import RowRecords
-from keras_dp.gradients.records.tied_table_records import TiedTableRecords
+from keras_dp.gradients.records.reductions import outside_xla
+from keras_dp.gradients.records.table_records import (
+    RowRecords,
+    TiedTableRecords,
+)
 
 MODES = ["eager", "graph", "jit"]
 

@@ -23,7 +23,7 @@ from keras_dp.gradients.records import (
     row_records,
 )
 from keras_dp.gradients.records import records as records_lib
-from keras_dp.gradients.records.sums import all_finite
+from keras_dp.gradients.records.reductions import all_finite
 from tests.models import MODELS
 
 

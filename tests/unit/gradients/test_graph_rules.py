@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_dp.gradients.capture.graph_rules import gradients_from_graph
-from keras_dp.gradients.capture.vectorized import called_again
+from keras_dp.gradients.capture.repeated_calls import called_again
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )

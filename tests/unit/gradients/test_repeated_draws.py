@@ -10,7 +10,7 @@ from keras import layers, ops
 
 from keras_dp.errors import GradientCheckError, UnsupportedLayerError
 from keras_dp.gradients import GradientEngine, self_check
-from keras_dp.gradients.capture import vectorized
+from keras_dp.gradients.capture import repeated_calls
 from keras_dp.gradients.capture.repeated_draws import RepeatedDraws
 from keras_dp.gradients.checks.trial import restore, state_of
 from tests.slow_loop import answers, assert_answers, compiled
@@ -234,7 +234,9 @@ def test_numbers_of_other_examples_are_noticed(
     if loops:
         monkeypatch.setattr(RepeatedDraws, "rows", moved)
         monkeypatch.setattr(
-            vectorized, "gradients_from_graph", lambda *args, **options: None
+            repeated_calls,
+            "gradients_from_graph",
+            lambda *args, **options: None,
         )
     else:
         monkeypatch.setattr(RepeatedDraws, "noting", noting_moved)
@@ -255,7 +257,7 @@ def test_rows_that_are_not_consecutive_are_found(monkeypatch) -> None:
 
     assert self_check(GradientEngine(model), X, _losses, BATCH)
     monkeypatch.setattr(
-        vectorized, "gradients_from_graph", lambda *args, **options: None
+        repeated_calls, "gradients_from_graph", lambda *args, **options: None
     )
     with pytest.raises(GradientCheckError, match="differs from automatic"):
         self_check(GradientEngine(model), X, _losses, BATCH)

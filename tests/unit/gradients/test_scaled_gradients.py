@@ -16,7 +16,7 @@ from keras_dp.gradients.records import (
     tied_table_records,
 )
 from keras_dp.gradients.records import records as records_lib
-from keras_dp.gradients.records.sides import sides
+from keras_dp.gradients.records.outer_product_records import sides
 from tests import layer_table
 from tests.slow_loop import (
     BATCH,
