@@ -2,7 +2,7 @@
 
 A rule returns the gradients for one call of a layer. It is used for layers of
 the registered class whose options it supports, and for subclasses that do not
-change what the class computes. All others take the fallback of `repeated_calls.py`.
+change what the class computes. All others are called again.
 """
 
 import types

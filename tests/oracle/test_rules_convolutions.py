@@ -10,12 +10,7 @@ from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
 from keras_dp.gradients.registry import rule_for
-from keras_dp.gradients.rules import (
-    convolution,
-    convolution_layers,
-    depthwise_conv,
-    separable_conv,
-)
+from keras_dp.gradients.rules import convolution
 from tests.pairwise import pairwise
 from tests.slow_loop import (
     BATCH,
@@ -107,10 +102,10 @@ ALL = [
 CASES = [case for case in ALL if _has_float32(case)]
 IN_FLOAT64 = [case for case in ALL if case not in CASES and _has_float64(case)]
 RULES = {
-    keras.layers.DepthwiseConv1D: depthwise_conv.depthwise_conv,
-    keras.layers.DepthwiseConv2D: depthwise_conv.depthwise_conv,
-    keras.layers.SeparableConv1D: separable_conv.separable_conv,
-    keras.layers.SeparableConv2D: separable_conv.separable_conv,
+    keras.layers.DepthwiseConv1D: convolution.depthwise_conv,
+    keras.layers.DepthwiseConv2D: convolution.depthwise_conv,
+    keras.layers.SeparableConv1D: convolution.separable_conv,
+    keras.layers.SeparableConv2D: convolution.separable_conv,
     keras.layers.Conv1DTranspose: convolution.conv_transpose,
     keras.layers.Conv2DTranspose: convolution.conv_transpose,
     keras.layers.Conv3DTranspose: convolution.conv_transpose,
@@ -266,7 +261,7 @@ def test_the_bias_follows_keras_if_it_adds_along_the_channels(
     cotangent = tf.random.stateless_normal([BATCH, 4, 4], [1, 2])
     monkeypatch.setattr(keras.ops, "add", tf.add)
 
-    records = convolution_layers.convolution_bias_records(layer, cotangent)
+    records = convolution.convolution_bias_records(layer, cotangent)
 
     np.testing.assert_allclose(
         records.materialize(), tf.reduce_sum(cotangent, axis=2), rtol=1e-5

@@ -10,11 +10,7 @@ from keras import layers
 
 from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.registry import rule_for
-from keras_dp.gradients.rules import (
-    recurrence,
-    recurrent,
-    time_distributed,
-)
+from keras_dp.gradients.rules import recurrence, recurrent, time_distributed
 from tests.pairwise import pairwise
 from tests.slow_loop import (
     BATCH,

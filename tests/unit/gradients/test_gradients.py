@@ -20,7 +20,7 @@ from keras_dp.gradients.checks import trial
 from keras_dp.gradients.records import (
     cost_model,
     outer_product_records,
-    row_records,
+    table_records,
 )
 from keras_dp.gradients.records import records as records_lib
 from keras_dp.gradients.records.reductions import all_finite
@@ -786,7 +786,7 @@ class TestRoundingCannotHideANorm:
         """Of a table with fewer rows than lookups, and with more."""
         half, tiny = self._cancelling(scale, 16, 1, 64)
         updates = np.concatenate([half, 3 * half, -4 * half + tiny], axis=1)
-        records = row_records.RowRecords(
+        records = table_records.RowRecords(
             tf.zeros([16, 3], tf.int32), tf.constant(updates), rows=rows
         )
 
@@ -803,7 +803,7 @@ class TestRoundingCannotHideANorm:
         That is below `batch` units of rounding here; `batch` times as much is
         proven.
         """
-        records = row_records.RowRecords(
+        records = table_records.RowRecords(
             tf.zeros([batch, 1024], tf.int32),
             tf.constant(self._updates(batch)),
             rows=rows,
@@ -818,14 +818,14 @@ class TestRoundingCannotHideANorm:
     @pytest.mark.parametrize("batch", [16, 512])
     def test_the_check_of_a_batch_can_fail(self, batch, monkeypatch) -> None:
         """Control: all updates of the batch are added in one go."""
-        records = row_records.RowRecords(
+        records = table_records.RowRecords(
             tf.zeros([batch, 1024], tf.int32),
             tf.constant(self._updates(batch)),
             rows=3,
         )
         norms = np.sqrt(records.squared_norms().numpy())
         monkeypatch.setattr(
-            row_records.RowRecords,
+            table_records.RowRecords,
             "_by_row",
             lambda self: (self.ids, self.updates),
         )
@@ -898,7 +898,7 @@ class TestRoundingCannotHideANorm:
     @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
     def test_of_sums(self, scale) -> None:
         half, tiny = self._cancelling(scale, 16, 64)
-        rows = row_records.RowRecords(
+        rows = table_records.RowRecords(
             tf.zeros([16, 1], tf.int32), tf.constant(half[:, None]), rows=1
         )
         dense = records_lib.MaterializedRecords((tiny - half)[:, None])

@@ -8,12 +8,10 @@ from keras import layers
 
 from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.records import (
+    convolution_records,
     cost_model,
     outer_product_records,
-    row_records,
-    scaled_records,
-    split_kernel_records,
-    tied_table_records,
+    table_records,
 )
 from keras_dp.gradients.records import records as records_lib
 from keras_dp.gradients.records.outer_product_records import sides
@@ -124,7 +122,7 @@ def test_of_a_convolution_by_either_way(name, builds, monkeypatch) -> None:
 
     assert isinstance(
         kernel,
-        split_kernel_records.SplitKernelRecords
+        convolution_records.SplitKernelRecords
         if builds and name not in {"grouped", "one tap"}
         else outer_product_records.OuterProductRecords,
     )
@@ -181,7 +179,7 @@ def test_an_axis_of_both_sides_has_no_factors_and_is_built() -> None:
 @pytest.mark.parametrize("uses", ["both", "lookups", "projections"])
 def test_of_a_tied_table(uses) -> None:
     table = (7, 4)
-    lookups = row_records.RowRecords(
+    lookups = table_records.RowRecords(
         tf.constant(IDS), tf.constant(normal(3, 4)), rows=7
     )
     projections = outer_product_records.OuterProductRecords(
@@ -191,7 +189,7 @@ def test_of_a_tied_table(uses) -> None:
     )
 
     assert_scaled(
-        tied_table_records.TiedTableRecords(
+        table_records.TiedTableRecords(
             None if uses == "projections" else lookups,
             None if uses == "lookups" else projections,
         )
@@ -201,7 +199,7 @@ def test_of_a_tied_table(uses) -> None:
 def test_of_a_loss_that_was_scaled() -> None:
     inner = records_lib.MaterializedRecords(tf.constant(normal(3, 2)))
 
-    assert_scaled(scaled_records.ScaledRecords(inner, 2.0**-7))
+    assert_scaled(records_lib.ScaledRecords(inner, 2.0**-7))
 
 
 @pytest.mark.parametrize("size", [1e-38, 1e-19, 1.0, 1e19, 1e38])
@@ -221,7 +219,7 @@ def test_no_size_hides_from_the_norm(size, scale, builds, monkeypatch) -> None:
         records_lib.MaterializedRecords(
             tf.constant(np.float32(size) * normal(4, 3))
         ),
-        row_records.RowRecords(
+        table_records.RowRecords(
             tf.constant(IDS % 4),
             tf.constant(np.float32(size) * normal(3, 3)),
             rows=4,
