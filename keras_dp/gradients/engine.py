@@ -17,11 +17,7 @@ from absl import logging
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
-from keras_dp.gradients.capture.batch_axis import BatchAxis
-from keras_dp.gradients.capture.examples_apart import (
-    Coupling,
-    first_coupling,
-)
+from keras_dp.gradients.capture.graph_of_call import Coupling, GraphOfCall
 from keras_dp.gradients.capture.hooks import (
     DirectUses,
     Hook,
@@ -35,6 +31,7 @@ from keras_dp.gradients.capture.repeated_calls import (
     called_again,
     hook_of_model,
 )
+from keras_dp.gradients.capture.row_lengths import RowLengths
 from keras_dp.gradients.layer_calls import functions_of
 from keras_dp.gradients.records.records import (
     GradientRecords,
@@ -255,7 +252,7 @@ class GradientEngine:
         settled = False
         while not settled:
             tape = tf.GradientTape(watch_accessed_variables=False)
-            rows = BatchAxis()
+            rows = RowLengths()
             with (
                 self._calling(collects=True, training=training) as statistics,
                 self._watching_uses() as past_hooks,
@@ -390,7 +387,7 @@ class GradientEngine:
         Nothing is clipped, so that rows need not be shown to be the examples.
         """
         with self._calling(training=training):
-            outputs = _called(self.model, inputs, training, BatchAxis())
+            outputs = _called(self.model, inputs, training, RowLengths())
         batch = keras.tree.flatten(inputs)[0].shape[0]
         return keras.tree.map_structure(
             lambda leaf: of_length(leaf, batch), outputs
@@ -538,13 +535,14 @@ def _warn_of_rematerialization(model: keras.Model) -> None:
 def _coupling_in(
     results: Any, inputs: Any, batch: int, public: Sequence[tf.Tensor]
 ) -> Coupling | None:
-    """Returns what `first_coupling` does; without a graph, nothing is shown."""
+    """Returns the first operation that may couple examples, or `None`.
+
+    Without a graph, nothing is shown.
+    """
     if tf.executing_eagerly():
         return Coupling("Python code", "run_eagerly=True")
-    graph = tf.compat.v1.get_default_graph()
-    return first_coupling(
-        results, inputs, batch, public, graph.get_operations()
-    )
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    return GraphOfCall(inputs, batch, public).coupling(results, operations)
 
 
 def _has_accelerator() -> bool:
@@ -554,14 +552,14 @@ def _has_accelerator() -> bool:
 
 
 def _called(
-    model: keras.Model, inputs: Any, training: bool, rows: BatchAxis
+    model: keras.Model, inputs: Any, training: bool, rows: RowLengths
 ) -> Any:
     options = {"training": training} if takes_training(model) else {}
     with rows.kept_by_texts(model):
         return model(inputs, **options)
 
 
-def _check_rows(outputs: Any, rows: BatchAxis) -> None:
+def _check_rows(outputs: Any, rows: RowLengths) -> None:
     tensors = filter(tf.is_tensor, keras.tree.flatten(outputs))
     if any(map(rows.follows_from_data, tensors)):
         raise UnsupportedLayerError(

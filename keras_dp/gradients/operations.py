@@ -1,8 +1,8 @@
 """The operations of TensorFlow that the gradients know, by what they do.
 
 Graphs are read in four places: variable writes and other side effects
-(`unsupported/`), rows that are not the examples (`capture/batch_axis.py`), the
-proof that examples are kept apart (`capture/examples_apart.py`), and the
+(`unsupported/`), rows that are not the examples (`capture/row_lengths.py`), the
+proof that examples are kept apart (`capture/graph_of_call.py`), and the
 gradients of layers without a rule (`capture/graph_rules.py`). All names of
 operations stand here, as seen in TensorFlow 2.21. An operation that stands in
 no table is never trusted.

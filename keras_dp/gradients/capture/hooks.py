@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
-from keras_dp.gradients.capture.batch_axis import BatchAxis
 from keras_dp.gradients.capture.repeated_draws import RepeatedDraws
+from keras_dp.gradients.capture.row_lengths import RowLengths
 from keras_dp.gradients.layer_calls import (
     current_call,
     float_outputs,
@@ -269,7 +269,7 @@ def hooked(
     hooks: list[Hook],
     tape: tf.GradientTape,
     batch: int,
-    rows: BatchAxis,
+    rows: RowLengths,
     uses: DirectUses | None = None,
 ) -> Iterator[list[HookedCall]]:
     """Puts hooks on the layers while the context is open.
@@ -306,7 +306,7 @@ def _hooked_call(
     hook: Hook,
     tape: tf.GradientTape,
     batch: int,
-    rows: BatchAxis,
+    rows: RowLengths,
     calls: list[HookedCall],
     whole: list[Hook],
     uses: DirectUses,
@@ -468,7 +468,7 @@ def _check_call(
     kwargs: dict[str, Any],
     outputs: list[tf.Tensor],
     batch: int,
-    rows: BatchAxis,
+    rows: RowLengths,
 ) -> None:
     arguments = keras.tree.flatten((args, kwargs))
     inputs = [leaf for leaf in arguments if tf.is_tensor(leaf)]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.gradients.capture.examples_apart import Reading
+from keras_dp.gradients.capture.graph_of_call import GraphOfCall
 from keras_dp.gradients.checks.trial import as_written
 from keras_dp.gradients.operations import DRAWS, LOOPS
 from keras_dp.keras_internals import (
@@ -112,22 +112,20 @@ def _is_proven_apart(graph: Any) -> bool:
             x.name: tf.compat.v1.placeholder(x.dtype, shape)
             for x, shape in zip(_given(graph), shapes, strict=True)
         }
-        known: dict[str, Any] = {
-            each.name: 0 if each.shape.rank else None
-            for each in placed.values()
-        }
+        arranged = [each for each in placed.values() if each.shape.rank]
+        shared = [each for each in placed.values() if not each.shape.rank]
         for _, inner in graph.captures:
             placed[inner.name] = tf.compat.v1.placeholder(
                 inner.dtype, inner.shape
             )
-            known[placed[inner.name].name] = None
+            shared.append(placed[inner.name])
         try:
             results = _imported(graph, graph.as_graph_def(), placed)
         except ValueError:  # It takes no batch of this size.
             return False
         rows = max(shape[0] for shape in shapes if shape)
-        reading = Reading(known, rows)
-        return all(reading.state(each) in (None, 0) for each in results)
+        read = GraphOfCall(arranged, rows, shared)
+        return read.coupling(results) is None
 
 
 def _imported(

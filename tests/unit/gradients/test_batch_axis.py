@@ -14,7 +14,7 @@ from keras import layers
 import keras_dp
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import self_check
-from keras_dp.gradients.capture.batch_axis import BatchAxis
+from keras_dp.gradients.capture.row_lengths import RowLengths
 from keras_dp.gradients.engine import GradientEngine
 from tests.slow_loop import compiled, loop
 
@@ -134,7 +134,7 @@ class TestSelectedRows:
     @pytest.mark.parametrize("mode", ["graph", "eager"])
     def test_would_be_clipped_one_by_one(self, mode, monkeypatch) -> None:
         """Control: where a length is guessed, one record fills the batch."""
-        monkeypatch.setattr(BatchAxis, "follows_from_data", lambda *_: False)
+        monkeypatch.setattr(RowLengths, "follows_from_data", lambda *_: False)
         engine = GradientEngine(selecting("ensure_shape"))
         eagerly = mode == "eager"
 

@@ -14,7 +14,7 @@ from keras import layers
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import GradientEngine, self_check
-from keras_dp.gradients.capture.examples_apart import first_coupling
+from keras_dp.gradients.capture.graph_of_call import GraphOfCall
 from tests.layer_table import make_without_weights
 from tests.models import MODELS
 from tests.unit.gradients.test_graph_rules import STEPS
@@ -75,7 +75,7 @@ def _coupling_of(function):
     found, count = [], tf.Variable(0.0)
 
     def traced(x):
-        found.append(first_coupling(function(x, count), x, BATCH))
+        found.append(GraphOfCall(x, BATCH).coupling(function(x, count)))
 
     tf.function(traced, autograph=False).get_concrete_function(
         tf.TensorSpec([BATCH, STEP, WIDTH])

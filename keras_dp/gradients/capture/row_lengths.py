@@ -18,7 +18,7 @@ from keras_dp.gradients.operations import PLACING, TRANSPOSE
 from keras_dp.keras_internals import layers_of
 
 
-class BatchAxis:
+class RowLengths:
     """Follows lengths through the graph of one call of a model.
 
     Nothing is found where nothing is traced, because all lengths are known.

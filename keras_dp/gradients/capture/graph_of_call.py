@@ -1,8 +1,7 @@
-"""Shows from the graph of a model's call that its examples are kept apart.
+"""Reads the graph of a call of a model or of a layer, back from its results.
 
-The graph is read from the outputs of the model back to its inputs. If every
-operation on the way is known to keep examples apart (`operations.py`), what
-the model returns for an example depends on that example, on weights and on
+If every operation on the way is known to keep examples apart (`operations.py`),
+what the call returns for an example depends on that example, on weights and on
 random numbers only. This then holds for all inputs of these shapes and for all
 values of the variables, and not just for those that were tried. The gradients
 of such operations keep examples apart, too; those that `tf.custom_gradient`
@@ -12,18 +11,20 @@ An operation that is not known may still keep examples apart. That only means
 that nothing was shown.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients.capture.weight_uses import Use, known_use
 from keras_dp.gradients.operations import (
     ASSIGNMENTS,
     CALLS,
     CASES,
     CONDITIONS,
     CONSTANT,
+    KNOWN,
     LENGTH_OF_LIST,
     LOOPS,
     OF_SHAPES,
@@ -65,70 +66,88 @@ class Coupling(NamedTuple):
 State = int | Coupling | frozenset[int] | None
 
 
-def first_coupling(
-    results: Iterable[Any],
-    inputs: Any,
-    batch: int,
-    public: Sequence[tf.Tensor] = (),
-    operations: Iterable[tf.Operation] = (),
-) -> Coupling | None:
-    """Returns the first operation that may couple examples, `None` without one.
+class GraphOfCall:
+    """What the tensors in the graph of a call depend on.
 
-    Args:
-        results: Nests of the tensors that must keep examples apart.
-        inputs: A nest of the inputs of the model, leaves `[batch, ...]`.
-        batch: The number of examples.
-        public: Tensors that hold no data.
-        operations: Those that the call added. What they assign to variables
-            must depend on no example.
+    Attributes:
+        uses: The operations that make tensors which are arranged by examples of
+            the wanted weights, among all that were read so far.
     """
-    # A tensor of another graph may have the name of one of this graph.
-    graph = tf.compat.v1.get_default_graph()
-    known: dict[str, State] = {
-        each.name: None for each in public if each.graph is graph
-    }
-    known |= {each.name: 0 for each in _tensors(inputs) if each.graph is graph}
-    reading = Reading(known, batch)
-    for operation in operations:
-        if operation.type in ASSIGNMENTS:
-            state = reading.state(operation.inputs[1])
-            if state is not None:
-                return _found(state, operation)
-    for tensor in _tensors(results):
-        unknown = Coupling(tensor.op.type, tensor.op.name)
-        state = reading.state(tensor) if tensor.graph is graph else unknown
-        if state is not None and state != 0:
-            return _found(state, tensor.op)
-    return None
 
-
-def _tensors(nest: Any) -> list[tf.Tensor]:
-    """Returns the tensors of a nest, with their Keras masks."""
-    leaves = keras.tree.flatten(nest)
-    leaves += [mask_of(leaf) for leaf in leaves]
-    return [leaf for leaf in leaves if tf.is_symbolic_tensor(leaf)]
-
-
-def _found(state: State, operation: tf.Operation) -> Coupling:
-    if isinstance(state, Coupling):
-        return state
-    return Coupling(operation.type, operation.name)
-
-
-class Reading:
-    """Learns what the tensors of one graph depend on."""
-
-    def __init__(self, known: dict[str, State], batch: int) -> None:
-        """Starts with what is known of some tensors.
+    def __init__(
+        self,
+        inputs: Any,
+        batch: int,
+        shared: Iterable[Any] = (),
+        weights: Sequence[tf.Tensor] = (),
+        variables: Iterable[keras.Variable] = (),
+    ) -> None:
+        """Starts with what is known before the call.
 
         Args:
-            known: Maps the names of tensors to what is known of them.
+            inputs: A nest of tensors `[batch, ...]`, with their Keras masks.
             batch: The number of examples.
+            shared: Tensors that depend on no example.
+            weights: The values of the wanted weights. If there are any, nothing
+                may be drawn.
+            variables: Those whose value in this call Keras gives. What reads
+                one past Keras is not known.
         """
-        self._known, self._batch = known, batch
+        self.uses: list[Use] = []
+        self._batch, self._weights = batch, weights
+        # A tensor of another graph may have the name of one of this graph.
+        self._graph = tf.compat.v1.get_default_graph()
+        self._known: dict[str, State] = {}
+        self._know(shared, None)
+        self._know(_tensors(inputs), 0)
+        for place, weight in enumerate(weights):
+            self._know([weight], frozenset([place]))
+        for variable in variables:
+            handles = _captured_handles(variable, self._graph)
+            self._know(handles, Coupling("variable", variable.path))
 
-    def state(self, tensor: tf.Tensor) -> State:
-        """Returns what is known of a tensor, after reading what it needs."""
+    def _know(self, tensors: Iterable[Any], state: State) -> None:
+        for each in tensors:
+            if tf.is_symbolic_tensor(each) and each.graph is self._graph:
+                self._known[each.name] = state
+
+    @classmethod
+    def _of_function(
+        cls, known: Mapping[str, State], batch: int
+    ) -> "GraphOfCall":
+        """Returns the graph of a function, whose arguments are known."""
+        inside = cls([], batch)
+        inside._known = dict(known)
+        return inside
+
+    def coupling(
+        self, results: Iterable[Any], operations: Iterable[tf.Operation] = ()
+    ) -> Coupling | None:
+        """Returns the first operation that may couple examples, or `None`.
+
+        Args:
+            results: Nests of the tensors that must keep examples apart.
+            operations: Those that the call added. What they assign to variables
+                must depend on no example.
+        """
+        for operation in operations:
+            if operation.type in ASSIGNMENTS:
+                state = self.batch_axis(operation.inputs[1])
+                if state is not None:
+                    return _found(state, operation)
+        for tensor in _tensors(results):
+            state = Coupling(tensor.op.type, tensor.op.name)
+            if tensor.graph is self._graph:
+                state = self.batch_axis(tensor)
+            if state is not None and state != 0:
+                return _found(state, tensor.op)
+        return None
+
+    def batch_axis(self, tensor: tf.Tensor) -> State:
+        """Returns the axis along which a tensor is arranged by examples.
+
+        See `State` for tensors without one. All that the tensor needs is read.
+        """
         left = [tensor.op] if tensor.name not in self._known else []
         while left:
             operation = left[-1]
@@ -152,6 +171,14 @@ class Reading:
         """Returns what is known of the outputs of an operation."""
         unknown = Coupling(operation.type, operation.name)
         count = len(operation.outputs)
+        if self._weights:
+            if operation.op_def.is_stateful:
+                return [unknown] * count
+            states = [
+                self._known.get(x.name, unknown) for x in operation.inputs
+            ]
+            if any(isinstance(each, frozenset) for each in states):
+                return [self._of_weights(operation, states, unknown)] * count
         if operation.type in OLD_LOOPS:
             return [unknown] * count
         if operation.type in PLACEHOLDERS:
@@ -179,6 +206,27 @@ class Reading:
                 return self._own_gradient(operation, states, unknown)
             return states
         return [self._arranged(operation, states, unknown)] * count
+
+    def _of_weights(
+        self, operation: tf.Operation, states: list[State], unknown: Coupling
+    ) -> State:
+        """Returns what is known after an operation on wanted weights."""
+        if any(isinstance(each, Coupling) for each in states):
+            return unknown
+        sets = {i: x for i, x in enumerate(states) if isinstance(x, frozenset)}
+        arranged = {i: x for i, x in enumerate(states) if isinstance(x, int)}
+        places = frozenset[int]().union(*sets.values())
+        use = None
+        if len(sets) == 1:
+            use = Use(operation, next(iter(sets)), places)
+            use = known_use(use, self._weights, arranged, self._batch)
+        if use is not None:
+            self.uses.append(use)
+            return 0
+        if arranged:
+            return unknown
+        is_known = operation.type in KNOWN and not has_own_gradient(operation)
+        return places if is_known else unknown
 
     def _arranged(
         self, operation: tf.Operation, states: list[State], unknown: Coupling
@@ -257,9 +305,9 @@ class Reading:
             inner.name: self._of_capture(outer, operation.graph, unknown)
             for outer, inner in graph.captures
         }
-        inside = Reading(known, self._batch)
+        inside = self._of_function(known, self._batch)
         if all(
-            inside.state(each) in (state, None)
+            inside.batch_axis(each) in (state, None)
             for each, state in zip(graph.outputs, into, strict=True)
         ):
             return states
@@ -272,7 +320,7 @@ class Reading:
             return None
         if tensor.graph is not graph:
             return unknown
-        state = self.state(tensor)
+        state = self.batch_axis(tensor)
         return unknown if isinstance(state, frozenset) else state
 
     def _call(
@@ -308,13 +356,13 @@ class Reading:
             each.name: state
             for each, state in zip(graph.inputs, states, strict=True)
         }
-        inside = Reading(known, self._batch)
+        inside = self._of_function(known, self._batch)
         for each in graph.get_operations():
             if each.type in ASSIGNMENTS:
-                state = inside.state(each.inputs[1])
+                state = inside.batch_axis(each.inputs[1])
                 if state is not None:
                     return [_found(state, each)] * len(operation.outputs)
-        found = [inside.state(each) for each in graph.outputs]
+        found = [inside.batch_axis(each) for each in graph.outputs]
         return [
             each
             if not isinstance(each, Coupling) or each in states
@@ -395,3 +443,25 @@ def _is_fixed(operation: tf.Operation) -> bool:
                 outer.op.type == CONSTANT
             )
     return False
+
+
+def _captured_handles(variable: keras.Variable, graph: Any) -> list[Any]:
+    """Returns the handles of a variable on its replicas, inside of a graph."""
+    values = getattr(variable.value, "values", [variable.value])
+    found = [getattr(value, "handle", None) for value in values]
+    if not hasattr(graph, "capture"):
+        return []
+    return [graph.capture(handle) for handle in found if handle is not None]
+
+
+def _tensors(nest: Any) -> list[tf.Tensor]:
+    """Returns the tensors of a nest, with their Keras masks."""
+    leaves = keras.tree.flatten(nest)
+    leaves += [mask_of(leaf) for leaf in leaves]
+    return [leaf for leaf in leaves if tf.is_symbolic_tensor(leaf)]
+
+
+def _found(state: State, operation: tf.Operation) -> Coupling:
+    if isinstance(state, Coupling):
+        return state
+    return Coupling(operation.type, operation.name)
