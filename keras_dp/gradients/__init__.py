@@ -10,10 +10,6 @@ from keras_dp.gradients.capture.losses import (
     reduced_losses,
     summing,
 )
-from keras_dp.gradients.checks.adapted_layers import (
-    AdaptedLayer,
-    adapted_layers,
-)
 from keras_dp.gradients.checks.culprit import naming_fixed_rows
 from keras_dp.gradients.checks.self_check import check_loss_splits, self_check
 from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
@@ -30,7 +26,6 @@ from keras_dp.gradients.unsupported.variable_writes import (
 )
 
 __all__ = [
-    "AdaptedLayer",
     "ExampleLosses",
     "ExampleStatistics",
     "GradientEngine",
@@ -38,7 +33,6 @@ __all__ = [
     "PerExampleGradients",
     "TracedMaps",
     "ZeroRecords",
-    "adapted_layers",
     "batch_losses",
     "check_loss_splits",
     "example_losses",

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.gradients import adapted_layers
 from keras_dp.keras_internals import layers_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.training.advice.adapted_layers import adapted_layers
 from keras_dp.training.advice.condition import Condition
 from keras_dp.training.advice.other_trainings import is_known
 
