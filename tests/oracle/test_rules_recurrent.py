@@ -250,25 +250,6 @@ def test_dropout_of_the_inputs_is_that_of_the_forward_pass(kind) -> None:
         )
 
 
-def test_the_loops_are_differentiated_as_a_tape_does() -> None:
-    """What the self-check compares with: gradients of the kernel itself."""
-    layer = layers.GRU(4, reset_after=False, return_sequences=True)
-    model = model_of(layer, (STEPS, WIDTH))
-    data = tf.constant(normal(STEPS, WIDTH))
-    values = [variable.value for variable in model.trainable_variables]
-
-    with tf.GradientTape() as tape:
-        losses = losses_of(model([data]))
-    want = tape.gradient(losses, values)
-    with tf.GradientTape() as tape:
-        observed = recurrent._observe(layer, (data,), {}, lambda _: None)
-        losses = losses_of(observed.outputs)
-
-    for got, expected in zip(tape.gradient(losses, values), want, strict=True):
-        # Rounding of sums over some ten terms.
-        np.testing.assert_allclose(got, expected, atol=1e-5)
-
-
 def test_the_checks_above_can_fail(monkeypatch) -> None:
     """Control: a backward loop that is wrong by 0.1 % is found."""
     original = recurrence._Loops._step_gradient

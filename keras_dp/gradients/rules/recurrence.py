@@ -107,6 +107,9 @@ def run(
 ) -> Run:
     """Runs a recurrence, so that a tape sees it as one operation.
 
+    Nothing is differentiated by the kernel and its bias: their gradients follow
+    from the cotangent of the probe.
+
     Args:
         cell: The functions of one step.
         inputs: The part of the pre-activations from the inputs,
@@ -120,28 +123,24 @@ def run(
     """
     if bias is None:
         bias = tf.zeros(kernel.shape[1:], kernel.dtype)
+    loops = _Loops(cell, kernel, bias, mask, unroll)
 
     @tf.custom_gradient
     def recurrence(
-        inputs: tf.Tensor,
-        probe: tf.Tensor,
-        kernel: tf.Tensor,
-        bias: tf.Tensor,
-        *states: tf.Tensor,
+        inputs: tf.Tensor, probe: tf.Tensor, *states: tf.Tensor
     ) -> Any:
-        loops = _Loops(cell, kernel, bias, mask, unroll)
         befores, inner, last = loops.forward(inputs, list(states))
         outputs = tf.concat([befores[0][1:], last[0][tf.newaxis]], axis=0)
 
         def gradient(*cotangents: tf.Tensor) -> Tensors:
             from_outputs, *from_last = cotangents[: 1 + len(last)]
-            return loops.gradients(
+            return loops.backward(
                 inputs, inner, befores, from_outputs, from_last
             )
 
         return (outputs, *last, inner), gradient
 
-    outputs, *rest = recurrence(inputs, probe, kernel, bias, *states)
+    outputs, *rest = recurrence(inputs, probe, *states)
     return Run(outputs, rest[:-1], rest[-1])
 
 
@@ -173,24 +172,6 @@ class _Loops(NamedTuple):
         )
         return kept[:-1], kept[-1], last
 
-    def gradients(
-        self,
-        inputs: tf.Tensor,
-        inner: tf.Tensor,
-        befores: Tensors,
-        from_outputs: tf.Tensor,
-        from_last: Tensors,
-    ) -> Tensors:
-        """Returns the cotangents of the arguments of `recurrence`, in order."""
-        into_inputs, into_inner, into_states = self.backward(
-            inputs, inner, befores, from_outputs, from_last
-        )
-        into_kernel = self.kernel_gradient(
-            inputs, inner, befores[0], into_inner
-        )
-        into_bias = tf.reduce_sum(into_inner, axis=[0, 1])
-        return [into_inputs, into_inner, into_kernel, into_bias, *into_states]
-
     def backward(
         self,
         inputs: tf.Tensor,
@@ -198,7 +179,7 @@ class _Loops(NamedTuple):
         befores: Tensors,
         from_outputs: tf.Tensor,
         from_last: Tensors,
-    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+    ) -> Tensors:
         """Returns the cotangents of inputs, inner and first states."""
         masks = [] if self.mask is None else [self.mask]
 
@@ -227,23 +208,7 @@ class _Loops(NamedTuple):
             self.unroll,
             reverse=True,
         )
-        return into_inputs, into_inner, into_states
-
-    def kernel_gradient(
-        self,
-        inputs: tf.Tensor,
-        inner: tf.Tensor,
-        outputs: tf.Tensor,
-        into_inner: tf.Tensor,
-    ) -> tf.Tensor:
-        """Returns the gradient of the kernel, summed over the batch."""
-        products = tf.einsum("tbp,tbq->pq", outputs, into_inner)
-        if self.cell.resets is None:
-            return products
-        cut = 2 * outputs.shape[-1]
-        resets = self.cell.resets(inputs, inner, outputs)
-        new = tf.einsum("tbp,tbq->pq", resets, into_inner[..., cut:])
-        return tf.concat([products[:, :cut], new], axis=1)
+        return [into_inputs, into_inner, *into_states]
 
     def _inner(self, inputs: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         if self.cell.resets is None:
