@@ -621,6 +621,7 @@ def fresh_copy_of(
         learning_rate: A number, a schedule or a function in the place of that
             of the optimizer.
     """
+    # One body, because each kind of value may hold each other kind.
     made: dict[int, tuple[Any, Any]] = {}  # With what was copied, to keep ids.
 
     def of_optimizer(given: Any, rate: Any = None) -> Any:

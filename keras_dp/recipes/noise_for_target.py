@@ -2,7 +2,7 @@
 
 import decimal
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -100,13 +100,7 @@ def queries_for(
         PrivateTrainingError: The batch statistics need a model that is built.
         ValueError: A strategy does not go with the other arguments.
     """
-    rounds = epochs * samples.rounds_per_epoch
-    denominator = summed_records(samples)
-    microbatches = samples.microbatches
-    factor = 1 if microbatches is None else microbatches.bound_factor
     automatic = batch_statistics == "auto" and trains_normalization(model)
-
-    planned = samples.planned(rounds)
     if account is not None and strategy is not None:
         raise ValueError(
             "`noise` must be independent where an account pays: it has one "
@@ -120,57 +114,27 @@ def queries_for(
             "replace_batch_normalization does without the statistics."
         )
 
-    def queries(
-        scale: float,
-    ) -> tuple[GaussianAverageQuery, DPQuery | None]:
-        statistics: Any = batch_statistics
-        if batch_statistics == "auto":
-            statistics = None
-        if automatic:
-            scale, statistics = plan_batch_statistics(
-                model,
-                noise_multiplier=scale,
-                denominator=samples.expected_sample_size,
-            )
-        stddev = scale * factor * l2_norm_clip
-        query = GaussianAverageQuery(
+    def average(scale: float) -> GaussianAverageQuery:
+        return GaussianAverageQuery(
             l2_norm_clip,
-            stddev,
-            denominator,
+            scale * _bound_factor(samples) * l2_norm_clip,
+            summed_records(samples),
             gamma=gamma,
             precision=precision,
         )
-        return query, statistics
 
-    def released(query: GaussianAverageQuery, specs: Any) -> DPQuery:
-        if strategy is None:
-            return query
-        return correlated(query, strategy, rounds, specs)
-
-    def coming(scale: float) -> list[tuple[Round, int]]:
-        gradients, statistics = queries(scale)
-        side = SideQueries(private_metrics, statistics)
-        # The events do not depend on the shapes of a record.
-        of_gradients = released(gradients, tf.TensorSpec([]))
-        round_ = PrivateRound.of(of_gradients, side.queries)
-        state = round_.initial_state(None)
-        events = round_.coming_events(state) or [(round_.plan(state), rounds)]
-        of_events = [
-            (round_.ledger_events(event, factor), count)
-            for event, count in events
-        ]
-        return [
-            (Round(drawn, queries_of, samples.seeded), count)
-            for (drawn, queries_of), count in in_step(planned, of_events)
-        ]
-
-    def round_for(scale: float) -> Round:
-        ((first, _), *_) = coming(scale)
-        return first
-
+    asked = _Asked(
+        model if automatic else None,
+        samples,
+        epochs * samples.rounds_per_epoch,
+        average,
+        strategy,
+        private_metrics,
+        None if batch_statistics == "auto" else batch_statistics,
+    )
     try:
         scale = calibrate_scale(
-            coming,
+            asked.rounds_at,
             target_epsilon=target.epsilon,
             delta=target.delta,
             ledger=held.replay,
@@ -183,18 +147,93 @@ def queries_for(
                 "they have: give them more."
             )
         raise CalibrationError(f"{error}{reasons}") from error
-    least = scale = float(_DIGITS.create_decimal_from_float(scale))
+    least = scale = _rounded_up(scale)
     if account is not None:
-        scale = least_within(account, round_for, rounds, least=least)
+        scale = least_within(account, asked.round_at, asked.rounds, least=least)
     if scale != least:
-        scale = float(_DIGITS.create_decimal_from_float(scale))
-    query, statistics = queries(scale)
+        scale = _rounded_up(scale)
+    query, statistics = asked.queries_at(scale)
     specs = None if strategy is None else gradient_specs(model, samples)
-    release = released(query, specs)
+    release = asked.released(query, specs)
     if strategy is not None:
-        query = with_noise_of_sums(query, strategy, rounds)
-    _check_signal(query, rounds, target, held)
-    return RoundQueries(query, release, statistics, round_for(scale))
+        query = with_noise_of_sums(query, strategy, asked.rounds)
+    _check_signal(query, asked.rounds, target, held)
+    return RoundQueries(query, release, statistics, asked.round_at(scale))
+
+
+class _Asked(NamedTuple):
+    """A training whose noise is looked for, as a function of its scale.
+
+    Attributes:
+        normalized: The model whose batch statistics get a share of the noise,
+            `None` where none do.
+        samples: How samples are drawn.
+        rounds: All rounds of the training.
+        average: Returns the query of the gradients.
+        strategy: How the noise is correlated.
+        private_metrics: With the noise that they have.
+        batch_statistics: Likewise.
+    """
+
+    normalized: keras.Model | None
+    samples: Sampler
+    rounds: int
+    average: Callable[[float], GaussianAverageQuery]
+    strategy: Strategy | None
+    private_metrics: Mapping[str, PrivateMetric] | None
+    batch_statistics: DPQuery | str | None
+
+    def queries_at(self, scale: float) -> tuple[GaussianAverageQuery, Any]:
+        """Returns the queries of the gradients and of the batch statistics."""
+        statistics: Any = self.batch_statistics
+        if self.normalized is not None:
+            scale, statistics = plan_batch_statistics(
+                self.normalized,
+                noise_multiplier=scale,
+                denominator=self.samples.expected_sample_size,
+            )
+        return self.average(scale), statistics
+
+    def released(self, query: GaussianAverageQuery, specs: Any) -> DPQuery:
+        """Returns the query for the optimizer."""
+        if self.strategy is None:
+            return query
+        return correlated(query, self.strategy, self.rounds, specs)
+
+    def rounds_at(self, scale: float) -> list[tuple[Round, int]]:
+        """Returns all rounds as the ledger would record them."""
+        gradients, statistics = self.queries_at(scale)
+        side = SideQueries(self.private_metrics, statistics)
+        # The events do not depend on the shapes of a record.
+        of_gradients = self.released(gradients, tf.TensorSpec([]))
+        round_ = PrivateRound.of(of_gradients, side.queries)
+        state = round_.initial_state(None)
+        planned = [(round_.plan(state), self.rounds)]
+        events = round_.coming_events(state) or planned
+        factor = _bound_factor(self.samples)
+        of_events = [
+            (round_.ledger_events(event, factor), count)
+            for event, count in events
+        ]
+        drawn = self.samples.planned(self.rounds)
+        return [
+            (Round(sampling, queries, self.samples.seeded), count)
+            for (sampling, queries), count in in_step(drawn, of_events)
+        ]
+
+    def round_at(self, scale: float) -> Round:
+        """Returns the first round."""
+        ((first, _), *_) = self.rounds_at(scale)
+        return first
+
+
+def _bound_factor(samples: Sampler) -> int:
+    microbatches = samples.microbatches
+    return 1 if microbatches is None else microbatches.bound_factor
+
+
+def _rounded_up(scale: float) -> float:
+    return float(_DIGITS.create_decimal_from_float(scale))
 
 
 def queries_at(
@@ -221,9 +260,8 @@ def queries_at(
     >>> queries_at(1.2, samples, l2_norm_clip=0.1).gradients.noise_multiplier
     1.2...
     """
-    microbatches = samples.microbatches
-    factor = 1 if microbatches is None else microbatches.bound_factor
-    scale = float(_DIGITS.create_decimal_from_float(noise_multiplier))
+    factor = _bound_factor(samples)
+    scale = _rounded_up(noise_multiplier)
     bound = factor * l2_norm_clip
     stddev = scale * bound
     while bound / stddev > 1 / scale:

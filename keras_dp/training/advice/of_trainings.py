@@ -263,9 +263,9 @@ def _too_little_noise(first: FirstBatch) -> Any:
 
 
 def _sums(first: FirstBatch) -> Iterator[tuple[str, float]]:
-    """Yields the name and the noise multiplier of each Gaussian sum."""
+    """Yields the name and the noise multiplier of each sum of records."""
     for event in first.planned.queries:
-        if isinstance(event, GaussianSum):
+        if isinstance(event, GaussianSum) and event.l2_norm_bound:
             yield event.name, event.noise_stddev / event.l2_norm_bound
 
 
