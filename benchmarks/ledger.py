@@ -54,7 +54,7 @@ ROUNDS_OF_A_KIND, KINDS_OF_A_COMMIT = 100, 500
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
 KINDS_OF_RUNS = 5
 AT_DELTA = ("--delta", "1e-6")
-ACCOUNTANTS = ("Fourier", "GDP", "Moments", "StrongComposition", "RDP")
+ACCOUNTANTS = ("Fourier", "RDP")
 
 
 def main() -> None:

@@ -22,13 +22,16 @@ from typing import NamedTuple, TypeAlias
 
 from scipy import optimize
 
-from keras_dp.accountants import RDP, Moments, StrongComposition
+from benchmarks.strong_composition import StrongComposition
+from keras_dp.accountants import RDP
 from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
     Round,
 )
+
+MOMENTS = RDP(conversion="moments")
 
 Ledger: TypeAlias = list[tuple[Round, int]]
 
@@ -72,7 +75,7 @@ def ledger(rate: float, noises: Sequence[float], rounds: int) -> Ledger:
 
 def moments(rounds: Ledger, delta: float) -> Callable[[], float]:
     """Returns a call of the accountant of all three papers."""
-    return lambda: Moments().epsilon(rounds, delta=delta)
+    return lambda: MOMENTS.epsilon(rounds, delta=delta)
 
 
 # Abadi et al. (2016). The points of figure 2 whose numbers the text has.
@@ -230,7 +233,7 @@ def rounds_that_give(epsilon: float, noise: float, rate: float) -> int:
 
     def excess(rounds: float) -> float:
         drawn = ledger(rate, [noise], round(rounds))
-        return Moments().epsilon(drawn, delta=NASR_DELTA) - epsilon
+        return MOMENTS.epsilon(drawn, delta=NASR_DELTA) - epsilon
 
     return round(optimize.brentq(excess, 100, 1e5, xtol=0.4))
 

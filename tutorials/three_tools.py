@@ -87,7 +87,7 @@ def print_stated_and_true() -> None:
     rounds = epochs * records // batch
     sampling = PoissonSampling(batch / records)
     sums = [GaussianSum(f"tensor {n}", 1.0, noise) for n in range(tensors)]
-    by_rule = accountants.Moments().epsilon(
+    by_rule = accountants.RDP(conversion="moments").epsilon(
         [(Round(sampling, (sums[0],)), tensors * rounds)], delta=delta
     )
     true = accountants.Fourier().epsilon(

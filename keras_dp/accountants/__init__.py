@@ -4,31 +4,23 @@
 """
 
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
 from keras_dp.accountants.attacks.trade_off import (
     bayes_risk,
     trade_off,
 )
 from keras_dp.accountants.available import available_accountants
 from keras_dp.accountants.fourier import Bounds, Fourier
-from keras_dp.accountants.gdp import GDP
-from keras_dp.accountants.moments import Moments
 from keras_dp.accountants.normalize.participations import (
     Sensitivity as Sensitivity,
 )
 from keras_dp.accountants.normalize.participations import strategy_sensitivity
 from keras_dp.accountants.rdp import RDP
-from keras_dp.accountants.strong_composition import StrongComposition
 
 __all__ = [
-    "GDP",
     "RDP",
     "Accountant",
-    "AnalyticGaussian",
     "Bounds",
     "Fourier",
-    "Moments",
-    "StrongComposition",
     "available_accountants",
     "bayes_risk",
     "strategy_sensitivity",

@@ -33,8 +33,7 @@ class Accountant(abc.ABC):
     strongest one that all rounds support, which `strongest_neighbours` returns.
     If a unit has several records, as the header of a ledger says, it holds for
     all of them together; see `groups.Group`. Both numbers are upper bounds, and
-    floating-point errors are rounded up. If `is_bound` is false, the guarantee
-    does not hold: the numbers are approximations, which can be too small.
+    floating-point errors are rounded up.
 
     | Ledger | `epsilon` | `delta` |
     | --- | --- | --- |
@@ -55,13 +54,11 @@ class Accountant(abc.ABC):
         name: The name of the accountant in reports.
         mechanisms: The kinds of mechanism that the accountant has a bound for,
             besides slack.
-        is_bound: Whether the guarantee holds.
     """
 
     __slots__ = ()
     name: ClassVar[str]
     mechanisms: ClassVar[frozenset[type[Mechanism]]]
-    is_bound: ClassVar[bool] = True
 
     def epsilon(
         self,

@@ -1,36 +1,22 @@
 """The accountants that can replay a given ledger."""
 
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
 from keras_dp.accountants.fourier import Fourier
-from keras_dp.accountants.gdp import GDP
-from keras_dp.accountants.moments import Moments
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.normalized_rounds import NormalizedRounds
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
-from keras_dp.accountants.strong_composition import StrongComposition
 from keras_dp.errors import UnsupportedEventError
 
-# The tightest first; approximations, which are no bounds, come last.
-_ALL: tuple[Accountant, ...] = (
-    AnalyticGaussian(),
-    Fourier(),
-    RDP(),
-    Moments(),
-    StrongComposition(),
-    GDP(),
-)
+# The tightest first.
+_ALL: tuple[Accountant, ...] = (Fourier(), RDP())
 
 
 def available_accountants(
     ledger: LedgerLike, *, neighbours: Neighbours | None = None
 ) -> tuple[Accountant, ...]:
     """Returns the accountants that can replay `ledger`, the tightest first.
-
-    The attribute `is_bound` of an accountant says whether its result is a
-    guarantee. Accountants whose result is an approximation come last.
 
     Args:
         ledger: A ledger, a run, or pairs of a Round and its count.
@@ -46,7 +32,7 @@ def available_accountants(
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
     >>> [each.name for each in available_accountants([(step, 10_000)])]
-    ['Fourier', 'RDP', 'moments', 'strong composition', 'GDP (approximate)']
+    ['Fourier', 'RDP']
     """
     try:
         rounds = normalize(ledger, neighbours)
@@ -62,11 +48,5 @@ def tightest(rounds: NormalizedRounds) -> Accountant:
         rounds: Normalized rounds. If no accountant has a bound for them, the
             errors of `RDP` say why.
     """
-    return next(
-        (
-            each
-            for each in _ALL
-            if each.is_bound and each.supports(rounds.mechanisms)
-        ),
-        RDP(),
-    )
+    supporting = (each for each in _ALL if each.supports(rounds.mechanisms))
+    return next(supporting, RDP())

@@ -16,8 +16,6 @@ class Claim:
         neighbours: The adjacency relation; `None` if all rounds support no
             common one.
         accountant: The name of the accountant; `None` if none has a bound.
-        is_bound: Whether `epsilon` is a guarantee; otherwise it is an
-            approximation.
         units: The number of units that `epsilon` protects together.
         rows_per_unit: The largest number of records that one unit has.
     """
@@ -26,7 +24,6 @@ class Claim:
     delta: float
     neighbours: Neighbours | None
     accountant: str | None
-    is_bound: bool = True
     units: int = 1
     rows_per_unit: int = 1
 
@@ -57,11 +54,6 @@ class Claim:
             return (
                 f"no bound: epsilon is infinite at delta = {self.delta!r}, "
                 f"{relation}"
-            )
-        if not self.is_bound:
-            return (
-                f"epsilon is about {rounded_up(self.epsilon)} at delta = "
-                f"{self.delta!r}, {relation}, by {self.accountant}: no bound"
             )
         return (
             f"epsilon <= {rounded_up(self.epsilon)} at delta = {self.delta!r}, "

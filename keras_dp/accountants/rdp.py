@@ -23,12 +23,14 @@ from keras_dp.accountants.renyi.divergences import (
     composed_log_moment,
 )
 
-Conversion: TypeAlias = Literal["improved", "classic"]
+Conversion: TypeAlias = Literal["improved", "classic", "moments"]
 
 # The error of a sum of a few terms, relative to the largest of them.
 _SUM_ERROR = 1e-15
 # Replaces a product that overflows; subtracting less still gives a bound.
 _LARGEST = 1e300
+# The moments of the paper.
+_MOMENTS = np.arange(1.0, 33.0)
 # Next to order 1 the divergence is that of Kullback and Leibler.
 _NEAR_ONE = 1e-6
 
@@ -47,12 +49,14 @@ class RDP(Accountant):
     | --- | --- |
     | improved | `R(a) + log((a-1)/a) - (log(delta) + log(a)) / (a-1)` |
     | classic | `R(a) - log(delta) / (a-1)` |
+    | moments | the same, at `a - 1` = 1, 2, ..., 32 |
 
     The classic conversion never gives less than the improved one. It is there
-    for comparisons with numbers that were published before 2020.
+    for comparisons with numbers that were published before 2020, and the
+    moments accountant for those of Abadi et al. (2016).
 
-    If the total variation distance is at most `delta`, epsilon is 0, with
-    either conversion. The distance is bounded from the Kullback-Leibler
+    If the total variation distance is at most `delta`, epsilon is 0, but with
+    "moments". The distance is bounded from the Kullback-Leibler
     divergence, by the inequalities of Pinsker and of Bretagnolle and Huber.
 
     | Rounds | Divergence |
@@ -69,14 +73,15 @@ class RDP(Accountant):
     of the log moment, which is convex.
 
     Attributes:
-        conversion: "improved" or "classic".
+        conversion: "improved", "classic" or "moments".
 
     Source: Mironov (2017), arXiv:1702.07476v3, the classic conversion is its
     Proposition 3; Mironov, Talwar, Zhang (2019), arXiv:1908.10530v1; Wang,
     Balle, Kasiviswanathan (2018), arXiv:1808.00087v2; improved conversion:
     Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Proposition 12. We
     differ in the quadrature (`renyi.mixtures`) and in searching the order
-    instead of taking the best of a list.
+    instead of taking the best of a list. Moments: Abadi et al. (2016),
+    arXiv:1607.00133v2, Theorem 2 and section 3.2.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -101,7 +106,7 @@ class RDP(Accountant):
     @property
     @override
     def name(self) -> str:  # type: ignore[override]
-        # Reports show which of the two conversions was used.
+        # Reports show which of the conversions was used.
         if self.conversion == "improved":
             return "RDP"
         return f"RDP ({self.conversion} conversion)"
@@ -123,9 +128,11 @@ class RDP(Accountant):
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
         log_moment = functools.partial(composed_log_moment, rounds)
+        log_delta = math.log(delta)
+        if self.conversion == "moments":
+            return float(np.min((log_moment(_MOMENTS) - log_delta) / _MOMENTS))
         if _total_variation_bound(log_moment) <= delta:
             return 0.0
-        log_delta = math.log(delta)
 
         def epsilon(excess: Array) -> Array:
             terms = [
@@ -142,6 +149,9 @@ class RDP(Accountant):
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
         log_moment = functools.partial(composed_log_moment, rounds)
+        if self.conversion == "moments":
+            logs = log_moment(_MOMENTS) - _MOMENTS * epsilon
+            return math.exp(min(0.0, float(np.min(logs))))
 
         def log_delta(excess: Array) -> Array:
             with np.errstate(over="ignore"):

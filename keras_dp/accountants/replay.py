@@ -295,20 +295,17 @@ class Replay:
         delta: float,
         units: int,
     ) -> Claim:
-        relation, name, is_bound, epsilon = neighbours, None, True, math.inf
+        relation, name, epsilon = neighbours, None, math.inf
         try:
             relation = self.relation(neighbours)
             by = accountant or self.accountant(relation)
             epsilon = self.epsilon(
                 by, delta=delta, neighbours=relation, units=units
             )
-            name, is_bound = by.name, by.is_bound
+            name = by.name
         except UnsupportedEventError:
             pass
-        return Claim(
-            *(epsilon, delta, relation, name, is_bound),
-            *(units, self.rows_per_unit),
-        )
+        return Claim(epsilon, delta, relation, name, units, self.rows_per_unit)
 
 
 def replay_of(ledger: LedgerLike) -> Replay:

@@ -168,7 +168,7 @@ def _basis(
 
 def _cost_more(replay: Replay, ran: Claim, promised: Claim) -> bool:
     """Returns whether the rounds that ran cost more than was promised."""
-    if ran.neighbours != promised.neighbours or not ran.is_bound:
+    if ran.neighbours != promised.neighbours:
         ran = dataclasses.replace(ran, epsilon=math.inf)
     if ran.epsilon <= promised.epsilon:
         return False

@@ -169,7 +169,7 @@ def explanation_of(
     covered = _Covered(replay, found, neighbours)
     curve = None
     paragraphs = [_nothing(found)]
-    if claim.is_bound and math.isfinite(claim.epsilon):
+    if math.isfinite(claim.epsilon):
         curve = covered.curve()
         paragraphs = [
             _attacker(replay, claim),
@@ -211,7 +211,7 @@ def plain_words(
     """
     claim = found.claim
     unit = _asked(replay, claim)
-    if not claim.is_bound or not math.isfinite(claim.epsilon):
+    if not math.isfinite(claim.epsilon):
         return (
             f"Nothing limits what may be learned about one {unit} from what "
             "was released."

@@ -64,22 +64,17 @@ class Cost:
 
     Attributes:
         accountant: The name of the accountant.
-        epsilon: An upper bound on epsilon, possibly `inf`. If `is_bound` is
-            false, it is an approximation, which may be too small.
-        is_bound: Whether `epsilon` is an upper bound.
+        epsilon: An upper bound on epsilon, possibly `inf`.
     """
 
     accountant: str
     epsilon: float
-    is_bound: bool = True
 
     @property
     def bound(self) -> str:
         """The bound in words, rounded up."""
         if math.isinf(self.epsilon):
             return "no bound"
-        if not self.is_bound:
-            return f"about {rounded_up(self.epsilon)}, which is no bound"
         return f"<= {rounded_up(self.epsilon)}"
 
 
@@ -283,12 +278,6 @@ class Report:
             "epsilon": {
                 cost.accountant: json_number(cost.epsilon)
                 for cost in self.costs
-                if cost.is_bound
-            },
-            "approximate_epsilon": {
-                cost.accountant: json_number(cost.epsilon)
-                for cost in self.costs
-                if not cost.is_bound
             },
             "cautions": list(self.cautions),
             "runs": [each.as_dict() for each in self.runs],
@@ -370,7 +359,6 @@ def make_report(
         Cost(
             each.name,
             replay.epsilon(each, delta=delta, neighbours=relation, units=units),
-            each.is_bound,
         )
         for each in accountants
     )

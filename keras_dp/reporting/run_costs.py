@@ -148,7 +148,7 @@ def run_costs(
     total = together.claim(
         delta=delta, neighbours=that_count.neighbours, units=units
     )
-    of_all = total.epsilon if total.is_bound else math.inf
+    of_all = total.epsilon
     if total.neighbours is None:
         return tuple(RunCost(run, math.inf, math.inf) for run in replay.runs)
     if sum(map(bool, counted)) == 1:

@@ -4,9 +4,9 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from keras_dp.accountants import AnalyticGaussian
 from keras_dp.accountants.loss.gaussian_profile import least_epsilon, log_delta
 from keras_dp.ledger import DisjointBatches, FullDataset, GaussianSum, Round
+from tests.analytic_gaussian import AnalyticGaussian
 
 
 def log_delta_in_many_digits(sensitivity, epsilon) -> float:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as peer
 
-from keras_dp.accountants import RDP, AnalyticGaussian
+from keras_dp.accountants import RDP
 from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     SampledGaussian,
@@ -18,6 +18,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     Round,
 )
+from tests.analytic_gaussian import AnalyticGaussian
 
 GRID = [
     (probability, noise)

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from scipy import special
 
-from keras_dp.accountants import AnalyticGaussian, Fourier
+from keras_dp.accountants import Fourier
 from keras_dp.accountants.normalize.mechanisms import Exposure
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.replay import group_of
 from keras_dp.ledger import FullDataset, PoissonSampling, Round, ThresholdedSum
+from tests.analytic_gaussian import AnalyticGaussian
 
 EPSILONS = (0.0, 0.3, 1.0, 2.0, 4.0)
 STDDEV = 1.5

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from keras_dp.accountants import AnalyticGaussian
 from keras_dp.accountants import groups as module
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     SampledGaussian,
 )
 from keras_dp.ledger import FullDataset, GaussianSum, Round
+from tests.analytic_gaussian import AnalyticGaussian
 
 
 @pytest.mark.parametrize("sensitivity", [0.01, 0.3, 1.0, 3.0])

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_dp.accountants import RDP, AnalyticGaussian
+from keras_dp.accountants import RDP
 from keras_dp.accountants.attacks.trade_off import TradeOff, trade_off
 from keras_dp.ledger import FullDataset, GaussianSum, PoissonSampling, Round
+from tests.analytic_gaussian import AnalyticGaussian
 
 EPSILONS = np.concatenate([[0.0], np.geomspace(0.01, 8, 60)])
 

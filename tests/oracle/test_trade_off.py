@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_dp.accountants import RDP, AnalyticGaussian
+from keras_dp.accountants import RDP
 from keras_dp.accountants.attacks.trade_off import (
     bayes_risk,
     trade_off,
 )
 from keras_dp.ledger import FullDataset, GaussianSum, PoissonSampling, Round
+from tests.analytic_gaussian import AnalyticGaussian
 
 RATES = np.concatenate([np.logspace(-9, -0.01, 400), [0.0, 0.5, 1.0]])
 

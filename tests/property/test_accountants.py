@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_dp.accountants import (
-    RDP,
-    AnalyticGaussian,
-    Moments,
-    StrongComposition,
-)
+from keras_dp.accountants import RDP
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
@@ -20,6 +15,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     Round,
 )
+from tests.analytic_gaussian import AnalyticGaussian
 
 # Both searches of RDP stop within 1e-8 of their minimum.
 SEARCH = 1 + 1e-7
@@ -47,8 +43,7 @@ fixed = st.builds(
 ACCOUNTANTS = [
     (RDP(), poisson | full, "add_or_remove_one"),
     (RDP(), poisson | full | fixed, "replace_one"),
-    (Moments(), poisson | full, "zero_out"),
-    (StrongComposition(), poisson | full | fixed, "replace_one"),
+    (RDP(conversion="moments"), poisson | full, "zero_out"),
     (AnalyticGaussian(), full, "replace_one"),
 ]
 
@@ -165,7 +160,7 @@ def test_groups_of_a_round_are_not_samples_of_their_own() -> None:
     sampling, steps, delta = PoissonSampling(128 / 50_000), 23_437, 5e4**-1.1
 
     together = RDP().epsilon([(Round(sampling, queries), steps)], delta=delta)
-    apart = Moments().epsilon(
+    apart = RDP(conversion="moments").epsilon(
         [(Round(sampling, (query,)), steps) for query in queries], delta=delta
     )
 
@@ -214,8 +209,7 @@ def test_the_exact_price_of_full_rounds_is_not_above_other_bounds(
         for accountant in (
             AnalyticGaussian(),
             RDP(),
-            Moments(),
-            StrongComposition(),
+            RDP(conversion="moments"),
         )
     )
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_dp.accountants import RDP, Moments
+from keras_dp.accountants import RDP
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.ledger import (
     BandedToeplitz,
@@ -29,7 +29,7 @@ from keras_dp.ledger.events.noise_families import (
 # Searches stop within 1e-8 of their minimum, sums are rounded up by 1e-10.
 SEARCH = 1 + 1e-7
 LAW = settings(max_examples=40)
-ACCOUNTANTS = [RDP(), Moments()]
+ACCOUNTANTS = [RDP(), RDP(conversion="moments")]
 
 bounds = st.floats(0.05, 3.0)
 stddevs = st.floats(0.5, 40.0)

@@ -71,10 +71,8 @@ def replay_a_ledger() -> dict[str, float]:
         assert_type(available, tuple[accountants.Accountant, ...])
         chosen: tuple[accountants.Accountant, ...] = (
             accountants.Fourier(),
-            accountants.Moments(),
+            accountants.RDP(conversion="moments"),
             accountants.RDP(conversion="classic"),
-            accountants.StrongComposition(),
-            accountants.AnalyticGaussian(),
         )
         costs = {
             each.name: each.epsilon(ledger, delta=1e-6)

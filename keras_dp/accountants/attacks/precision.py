@@ -36,11 +36,10 @@ def precision_at_recall(
     bound the precision by epsilon and the prior. We differ in taking the whole
     trade-off curve, which depends on the recall.
 
-    >>> from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
     >>> from keras_dp.accountants.attacks.trade_off import trade_off
     >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
     >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 4.0),))
-    >>> curve = trade_off([(release, 1)], accountant=AnalyticGaussian())
+    >>> curve = trade_off([(release, 1)])
     >>> round(precision_at_recall(curve, prior=0.5, recall=0.01), 3)
     0.667
     >>> round(precision_at_recall(curve, prior=0.01, recall=0.01), 3)

@@ -130,8 +130,7 @@ def trade_off(
 ) -> TradeOff:
     """Returns a bound on the errors of every attack on a ledger.
 
-    Guarantee: the guarantee of `TradeOff` holds for the releases of the ledger,
-    if `accountant.is_bound`.
+    Guarantee: the guarantee of `TradeOff` holds for the releases of the ledger.
 
     Args:
         ledger: A ledger, a run, or pairs of a Round and its count.
@@ -148,10 +147,9 @@ def trade_off(
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
 
-    >>> from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
     >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
     >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 1.0),))
-    >>> curve = trade_off([(release, 1)], accountant=AnalyticGaussian())
+    >>> curve = trade_off([(release, 1)])
     >>> round(curve.advantage, 4)
     0.3829
     >>> curve.largest_true_positive_rate([0.001, 0.1]).round(3)
@@ -197,7 +195,7 @@ def bayes_risk(
     Guarantee: with `p` the smaller of the prior and its complement, the
     attack decides for the less likely data set in an event `S`. It errs with
     chance `p (1 - (P(S) - e^eps Q(S)))`, `eps = log((1-p)/p)`, which is at
-    least `p (1 - delta(eps))`, if `accountant.is_bound`. Rounded down.
+    least `p (1 - delta(eps))`. Rounded down.
 
     Args:
         ledger: A ledger, a run, or pairs of a Round and its count.
@@ -213,11 +211,10 @@ def bayes_risk(
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
 
-    >>> from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
     >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
     >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 1.0),))
     >>> risk = bayes_risk(
-    ...     [(release, 1)], prior=0.5, accountant=AnalyticGaussian()
+    ...     [(release, 1)], prior=0.5
     ... )
     >>> round(risk, 4)
     0.3085

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_dp.accountants import RDP, Fourier, Moments, StrongComposition
+from keras_dp.accountants import RDP, Fourier
 from keras_dp.accountants.normalize import few_kinds as module
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
@@ -127,7 +127,7 @@ def test_bounds_of_few_kinds_contain_those_of_all(kind) -> None:
     assert above < 1.1 * below
 
 
-@pytest.mark.parametrize("accountant", [RDP(), Moments(), StrongComposition()])
+@pytest.mark.parametrize("accountant", [RDP(), RDP(conversion="moments")])
 @pytest.mark.standard
 def test_accountants_are_just_above_all_kinds(accountant, monkeypatch) -> None:
     rounds = rounds_of("sampled", 600)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_dp.accountants import RDP, AnalyticGaussian, Bounds, Fourier
+from keras_dp.accountants import RDP, Bounds, Fourier
 from keras_dp.accountants.compose.grid import small_losses
 from keras_dp.accountants.compose.line import integral
 from keras_dp.accountants.loss.mixture import MixtureLoss
@@ -24,6 +24,7 @@ from keras_dp.ledger import (
     SumQueryEvent,
 )
 from keras_dp.ledger.events.noise_families import GaussianNoise, LaplaceNoise
+from tests.analytic_gaussian import AnalyticGaussian
 from tests.replays import replays
 
 

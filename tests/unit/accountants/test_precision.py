@@ -6,7 +6,7 @@ import re
 import pytest
 from scipy.stats import norm
 
-from keras_dp.accountants import RDP, AnalyticGaussian, bayes_risk, trade_off
+from keras_dp.accountants import RDP, bayes_risk, trade_off
 from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.ledger import (
@@ -17,6 +17,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     Round,
 )
+from tests.analytic_gaussian import AnalyticGaussian
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 

@@ -7,12 +7,8 @@ import re
 import pytest
 
 from keras_dp.accountants import (
-    GDP,
     RDP,
-    AnalyticGaussian,
     Fourier,
-    Moments,
-    StrongComposition,
     available_accountants,
     bayes_risk,
     trade_off,
@@ -45,6 +41,7 @@ from keras_dp.ledger import (
     ThresholdedSum,
 )
 from keras_dp.planning import calibrate_noise, rounds_left
+from tests.analytic_gaussian import AnalyticGaussian
 
 MESSAGE = re.compile(r".* must .* Received: .*", re.DOTALL)
 THRESHOLD = least_threshold(1.0, 4.0, 20, 1e-6)
@@ -54,11 +51,8 @@ BARE = Round(FullDataset(), (GaussianSum("w", 1.0, 4.0),))
 STEP = Round(PoissonSampling(0.01), (GaussianSum("g", 1.0, 1.0),))
 ACCOUNTANTS = [
     RDP(),
-    Moments(),
-    StrongComposition(),
-    AnalyticGaussian(),
+    RDP(conversion="moments"),
     Fourier(),
-    GDP(),
 ]
 
 
@@ -305,8 +299,7 @@ class TestBudgets:
 def test_the_tightest_accountant_is_available() -> None:
     found = available_accountants([(WORDS, 1)])
 
-    assert found[0] == AnalyticGaussian()
-    assert len(found) == len(ACCOUNTANTS)
+    assert [type(each) for each in found] == [Fourier, RDP]
 
 
 def test_slack_without_mechanisms_is_split_off() -> None:

@@ -6,10 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from keras_dp.accountants import (
-    AnalyticGaussian,
-    trade_off,
-)
+from keras_dp.accountants import trade_off
 from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.ledger import (
     FullDataset,
@@ -25,6 +22,7 @@ from keras_dp.reporting.chart import (
     Axis,
 )
 from keras_dp.reporting.trade_off_picture import trade_off_picture
+from tests.analytic_gaussian import AnalyticGaussian
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 SUM = GaussianSum("gradients", 1.0, 4.0)

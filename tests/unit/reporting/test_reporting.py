@@ -194,7 +194,7 @@ class TestTheText:
             "(multiplier 4)",
             "",
             "Epsilon of these rounds at delta = 1e-05, add or remove one:",
-            "  accountant          epsilon",
+            "  accountant  epsilon",
         ]
 
     def test_protects_all_rows_of_a_unit(self) -> None:
@@ -339,11 +339,6 @@ class TestTheText:
     def test_rounds_epsilon_up(self, epsilon, shown) -> None:
         assert str(costing(Cost("it", epsilon))).endswith(f"  <= {shown}")
 
-    def test_says_what_is_no_bound(self) -> None:
-        report = costing(Cost("it", 1.0, is_bound=False))
-
-        assert str(report).endswith("  about 1.0000, which is no bound")
-
     def test_says_at_which_delta_exactly(self) -> None:
         delta = np.float64(1.2345678e-6)
         text = str(make_report(in_memory(), delta=delta))
@@ -374,15 +369,9 @@ class TestTheJson:
 
         content = facts(report)
 
-        for key, is_bound in (
-            ("epsilon", True),
-            ("approximate_epsilon", False),
-        ):
-            assert content[key] == {
-                cost.accountant: cost.epsilon
-                for cost in report.costs
-                if cost.is_bound == is_bound
-            }
+        assert content["epsilon"] == {
+            cost.accountant: cost.epsilon for cost in report.costs
+        }
         assert content["epsilon"]
         expected = {
             "dataset": "clinic",
@@ -405,14 +394,6 @@ class TestTheJson:
         assert found["epsilon"] == report.claim.epsilon
         assert found["basis"] == "as if fixed"
         assert found["theorem"] == report.guarantee.theorem
-
-    def test_keeps_approximations_apart(self) -> None:
-        ledger = in_memory((PoissonSampling(0.01), STEP, 10))
-
-        content = facts(make_report(ledger, delta=DELTA))
-
-        assert content["approximate_epsilon"].keys() == {"GDP (approximate)"}
-        assert "GDP (approximate)" not in content["epsilon"]
 
     def test_holds_every_field_of_the_rounds(self) -> None:
         rounds = facts(make_report(heterogeneous(), delta=DELTA))["rounds"]
@@ -478,7 +459,6 @@ class TestTheValues:
             Cost(
                 each.name,
                 each.epsilon(ledger, delta=delta, neighbours=neighbours),
-                each.is_bound,
             )
             for each in available
         )

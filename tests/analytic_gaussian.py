@@ -1,4 +1,4 @@
-"""The exact privacy of Gaussian releases that no sampling amplifies."""
+"""The exact privacy of Gaussian releases, as an oracle of accountants."""
 
 import dataclasses
 import math
@@ -31,14 +31,6 @@ class AnalyticGaussian(Accountant):
     by Dong, Roth, Su (2019), arXiv:1905.02383v3, Corollary 3.3. We differ in
     computing with logarithms of Mills ratios, which is accurate for every delta
     that a float holds.
-
-    >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
-    >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 2.0),))
-    >>> epsilon = AnalyticGaussian().epsilon(
-    ...     [(release, 1)], delta=1e-5, neighbours="replace_one"
-    ... )
-    >>> round(epsilon, 3)
-    4.377
     """
 
     name: ClassVar[str] = "analytic Gaussian"
