@@ -1,8 +1,8 @@
 """Mechanisms: one query per file, and what they are built from."""
 
 from keras_dp import _training_extra as _training_extra
-from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
-from keras_dp.dp_queries.adaptive_scale_query import AdaptiveScaleQuery
+from keras_dp.dp_queries.adaptive.adaptive_clips import AdaptiveClipSumQuery
+from keras_dp.dp_queries.adaptive.adaptive_scale_query import AdaptiveScaleQuery
 from keras_dp.dp_queries.correlated_sum_query import CorrelatedSumQuery
 from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
 from keras_dp.dp_queries.dp_query import DPQuery
@@ -20,10 +20,10 @@ from keras_dp.dp_queries.nested_query import NestedQuery
 from keras_dp.dp_queries.no_privacy_sum_query import NoPrivacySumQuery
 from keras_dp.dp_queries.normalized_query import NormalizedQuery
 from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
-from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
+from keras_dp.dp_queries.adaptive.adaptive_clips import (
     QuantileAdaptiveClipSumQuery,
 )
-from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
+from keras_dp.dp_queries.adaptive.quantile_estimator_query import QuantileEstimatorQuery
 from keras_dp.dp_queries.records import LazyRecords as LazyRecords
 
 __all__ = [

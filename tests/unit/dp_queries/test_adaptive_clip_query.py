@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries import NestedQuery
-from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.adaptive.adaptive_clips import AdaptiveClipSumQuery
 from keras_dp.ledger import GaussianSum
 from tests.query_table import accumulated
 

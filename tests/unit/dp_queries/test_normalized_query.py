@@ -12,7 +12,7 @@ from keras_dp.dp_queries import (
     GaussianSumQuery,
     NoPrivacySumQuery,
 )
-from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.adaptive.adaptive_clips import AdaptiveClipSumQuery
 from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.normalized_query import NormalizedQuery
 from tests.query_table import accumulated, assert_equal, total

@@ -98,7 +98,7 @@ def test_estimates_find_the_median(kind, initial, geometric):
 
     *_, last = rounds(query, records, 50)
 
-    estimator_state = getattr(last[1], "quantile_estimator_state", last[1])
+    estimator_state = getattr(last[1], "side_state", last[1])
     assert abs(estimator_state.current_estimate - 5.0) <= 0.25
 
 
@@ -108,10 +108,10 @@ def test_the_rate_may_decay_in_the_state(geometric):
     query = adaptive(1.0, 0.5, 1.0, geometric, expected_num_records=20)
     state = query.initial_global_state()
     for step in range(1, 50):
-        own = state.quantile_estimator_state._replace(
+        own = state.side_state._replace(
             learning_rate=tf.constant(1 / math.sqrt(step), tf.float64)
         )
-        state = state._replace(quantile_estimator_state=own)
+        state = state._replace(side_state=own)
         ((_, state),) = rounds(query, tf.fill([20], 5.0), 1, state)
 
     assert abs(state.sum_state.l2_norm_clip - 5.0) <= 0.5
@@ -178,7 +178,7 @@ def test_states_have_the_names_of_the_peer():
     state = adaptive(1, 0.5, 1, True).initial_global_state()
     assert state._fields == (
         "sum_state",
-        "quantile_estimator_state",
+        "side_state",
     )
     assert state.sum_state._fields == ("l2_norm_clip", "stddev", "seed")
 
@@ -230,7 +230,7 @@ def test_estimates_recover_from_a_limit():
     (_, low), *_ = rounds(query, tf.constant([[0.5], [0.5]]), 1)
 
     assert low.sum_state.l2_norm_clip == 1e-20
-    assert low.quantile_estimator_state.current_estimate == 1e-20
+    assert low.side_state.current_estimate == 1e-20
 
 
 def test_noise_on_the_sum_is_a_multiple_of_the_clip():

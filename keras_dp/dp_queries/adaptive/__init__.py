@@ -1,0 +1,1 @@
+"""Bounds and scales that follow what earlier rounds released."""

@@ -1,0 +1,506 @@
+"""Gaussian sums whose clip follows what earlier rounds released."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import tensorflow as tf
+
+from keras_dp import _check, ledger
+from keras_dp._override import override
+from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.adaptive.quantile_estimator_query import (
+    QuantileEstimatorQuery,
+    QuantileEstimatorState,
+)
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    LeafNoise,
+    Mechanism,
+    Nest,
+    QueryResult,
+)
+from keras_dp.dp_queries.gaussian.gaussian_query import GaussianGlobalState
+from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianSumQuery
+from keras_dp.dp_queries.gaussian.proven_sum import checked_precision
+from keras_dp.dp_queries.saving import as_floats, register
+from keras_dp.dp_queries.summing_query import (
+    SummingQuery,
+    SumParams,
+    on_grid,
+)
+from keras_dp.noise import seeds
+
+# Clips, and the noise made of them, stay far inside the range of float32.
+SMALLEST_CLIP, LARGEST_CLIP = 1e-20, 1e20
+_SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-10, 1e10
+# The largest factor between the initial clip and a later one by mean norms.
+_CLIP_RANGE = 1e3
+
+
+class AdaptiveState(NamedTuple):
+    """The state of an `AdaptiveSumQuery`.
+
+    Attributes:
+        sum_state: The clip and the noise of the next sum.
+        side_state: The state of the query that moves the clip.
+    """
+
+    sum_state: GaussianGlobalState
+    side_state: Any
+
+
+class AdaptiveParams(NamedTuple):
+    """The public numbers that an `AdaptiveSumQuery` bounds records by.
+
+    Attributes:
+        sum_params: For the sum.
+        side_params: The values of the query that moves the clip.
+    """
+
+    sum_params: SumParams
+    side_params: Nest
+
+
+class AdaptiveSample(NamedTuple):
+    """The two sums of an `AdaptiveSumQuery` over a sample, or over one record.
+
+    Attributes:
+        sum_state: Sum of the clipped records.
+        side_state: Sum of the numbers that move the clip, scalar.
+    """
+
+    sum_state: Nest
+    side_state: tf.Tensor
+
+
+class AdaptiveEvent(NamedTuple):
+    """The two releases of one round of an `AdaptiveSumQuery`.
+
+    Attributes:
+        sum_event: The sum of the clipped records.
+        side_event: The sum of the numbers that move the clip.
+    """
+
+    sum_event: Nest
+    side_event: Nest
+
+
+class AdaptiveSumQuery(SummingQuery):
+    """A Gaussian sum whose clip follows a second sum over the same sample.
+
+    Attributes:
+        side_name: Name of the second sum in the ledger.
+        initial_l2_norm_clip: The clip of the first round.
+        noise_multiplier: The noise on the sum, in units of the clip.
+        precision: "assumed" or "proven"; see `GaussianSumQuery`.
+    """
+
+    __slots__ = ()
+    adapts = True
+
+    side_name: ClassVar[str]
+    initial_l2_norm_clip: float
+    noise_multiplier: float
+    precision: str
+
+    @property
+    def sum_query(self) -> GaussianSumQuery:
+        """The query that makes the sum in the first round."""
+        clip = self.initial_l2_norm_clip
+        return GaussianSumQuery(
+            clip, self.noise_multiplier * clip, precision=self.precision
+        )
+
+    @property
+    @abc.abstractmethod
+    def side_query(self) -> DPQuery:
+        """The query that moves the clip, as it is in the first round."""
+
+    @abc.abstractmethod
+    def side_records(self, norms: tf.Tensor, params: Any) -> tf.Tensor:
+        """Returns what the second sum adds up, `[batch]`.
+
+        Args:
+            norms: The joint norm of each record, float64.
+            params: The values of the query that moves the clip.
+        """
+
+    @abc.abstractmethod
+    def following(
+        self, side_state: Any, side: QueryResult
+    ) -> tuple[tf.Tensor, Any]:
+        """Returns the clip and the `side_state` of the next round.
+
+        Args:
+            side_state: The state of the query that moves the clip.
+            side: Its result.
+        """
+
+    @override
+    def initial_global_state(self, seed: int | None = None) -> AdaptiveState:
+        one, two = seeds.children(seed, 2)
+        return AdaptiveState(
+            self.sum_query.initial_global_state(one),
+            self.side_query.initial_global_state(two),
+        )
+
+    @override
+    def derive_sample_params(
+        self, global_state: AdaptiveState
+    ) -> AdaptiveParams:
+        return AdaptiveParams(
+            self.sum_query.derive_sample_params(global_state.sum_state),
+            self.side_query.derive_sample_params(global_state.side_state),
+        )
+
+    @override
+    def initial_sample_state(self, template: Nest) -> AdaptiveSample:
+        return AdaptiveSample(
+            self.sum_query.initial_sample_state(template), self._empty_side()
+        )
+
+    @override
+    def bounded_sum(
+        self,
+        params: AdaptiveParams,
+        like: AdaptiveSample,
+        records: Nest,
+        mask: tf.Tensor | None,
+    ) -> AdaptiveSample:
+        norms = records_lib.norms(tf.nest.flatten(records))
+        if self.is_proven:  # It has bounds on norms of its own.
+            total = self.sum_query.bounded_sum(
+                params.sum_params, like.sum_state, records, mask
+            )
+        else:
+            clip, spacing = params.sum_params
+            sums = records_lib.clipped_sum(records, norms, clip, mask)
+            total = on_grid(like.sum_state, sums, spacing)
+        side = self.side_records(
+            tf.cast(norms, tf.float64), params.side_params
+        )
+        return AdaptiveSample(
+            total,
+            self.side_query.accumulate_records(
+                params.side_params, self._empty_side(), side, mask
+            ),
+        )
+
+    @override
+    def planned_event(self, global_state: AdaptiveState) -> AdaptiveEvent:
+        return AdaptiveEvent(
+            self.sum_query.planned_event(global_state.sum_state),
+            self.side_query.planned_event(global_state.side_state),
+        )
+
+    @override
+    def get_noised_result(
+        self, sample_state: AdaptiveSample, global_state: AdaptiveState
+    ) -> QueryResult:
+        total = self.sum_query.get_noised_result(
+            sample_state.sum_state, global_state.sum_state
+        )
+        side = self.side_query.get_noised_result(
+            sample_state.side_state, global_state.side_state
+        )
+        clip, side_state = self.following(global_state.side_state, side)
+        sum_state = total.global_state._replace(
+            l2_norm_clip=clip, stddev=self.noise_multiplier * clip
+        )
+        return QueryResult(
+            value=total.value,
+            global_state=AdaptiveState(sum_state, side_state),
+            event=AdaptiveEvent(total.event, side.event),
+        )
+
+    @override
+    def ledger_events(
+        self, event: AdaptiveEvent, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        sum_event, side_event = event
+        side_name = f"{name}/{self.side_name}"
+        return (
+            *self.sum_query.ledger_events(sum_event, name),
+            *self.side_query.ledger_events(side_event, side_name),
+        )
+
+    @override
+    def mechanisms(
+        self, sample_state: AdaptiveSample, global_state: AdaptiveState
+    ) -> list[Mechanism]:
+        return [
+            *self.sum_query.mechanisms(
+                sample_state.sum_state, global_state.sum_state
+            ),
+            *self.side_query.mechanisms(
+                sample_state.side_state, global_state.side_state
+            ),
+        ]
+
+    @property
+    @override
+    def is_proven(self) -> bool:
+        return self.precision == "proven"
+
+    @override
+    def result_noise(
+        self, global_state: AdaptiveState, value: Nest
+    ) -> list[LeafNoise]:
+        return self.sum_query.result_noise(global_state.sum_state, value)
+
+    @override
+    def derive_metrics(
+        self, global_state: AdaptiveState
+    ) -> dict[str, tf.Tensor]:
+        return {"clip": global_state.sum_state.l2_norm_clip}
+
+    def _empty_side(self) -> tf.Tensor:
+        kind = tf.float32 if self.is_proven else tf.float64
+        return self.side_query.initial_sample_state(tf.zeros([], kind))
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class AdaptiveClipSumQuery(AdaptiveSumQuery):
+    """A Gaussian sum whose clip follows the mean norm of the last round.
+
+    Let `C` be the clip of a round. The round makes two sums, and releases both
+    with noise: the sum of the records, clipped to `C`; and the sum of the
+    *centred* norms, which are the norms clipped to `2 C`, less `C`. The noised
+    sum of centred norms is divided by the public `expected_num_records`. Then
+    `C` is added again, and the result is held in [0, 2 C]. This is the mean
+    norm of the round, and the clip of the next round. An empty sample leaves
+    the clip as it is, before noise.
+
+    The query has one clip for the whole record. For one clip per layer, nest
+    it: `NestedQuery({"conv": AdaptiveClipSumQuery(...), "dense": ...})`.
+
+    Guarantee: given the earlier releases, adding, removing or zeroing out one
+    record moves the sum by at most the clip in joint L2 norm, up to float
+    rounding as in `GaussianSumQuery`, and the sum of centred norms by at most
+    the clip, up to a relative 1e-15. Replacing one record moves each by at
+    most twice that. (A record that is zeroed out has no norm.) The ledger gets
+    both sums as events of one sample. The clip depends on released numbers
+    only. A record that is not finite, or whose norm is not, adds nothing to
+    either sum. The clip stays within a factor of 1,000 of the initial one,
+    whatever the noise, and at most doubles in a round.
+
+    The two sums together cost what one Gaussian sum costs with the noise
+    multiplier `(noise_multiplier^-2 + (2 norm_noise_multiplier)^-2)^(-1/2)`.
+
+    Attributes:
+        initial_l2_norm_clip: The public clip of the first round, in the
+            records' unit.
+        noise_multiplier: Standard deviation of the noise on the sum, divided by
+            the current clip; 0, or in [1e-10, 1e10].
+        norm_noise_multiplier: Standard deviation of the noise on the sum of
+            norms, divided by twice the current clip; 0, or in [1e-10, 1e10].
+        expected_num_records: The public divisor, > 0: the expected size of a
+            sample.
+        precision: "assumed" or "proven"; see `GaussianSumQuery`.
+
+    Source: van der Veen et al. (2018), arXiv:1812.02890v1, section 2.2. We
+    differ in four ways. The noise is on the sum: the paper prints it on the
+    mean, with which its stated budget does not come out. Norms are centred,
+    which halves the sensitivity of their sum; without it,
+    `norm_noise_multiplier` would have to be twice as large. The divisor is
+    public. And the clip has limits.
+
+    >>> query = AdaptiveClipSumQuery(2.0, 0.75, 2.5, expected_num_records=128)
+    >>> event = query.planned_event(query.initial_global_state())
+    >>> for leaf in query.ledger_events(event, name="gradients"): print(leaf)
+    GaussianSum(name='gradients', l2_norm_bound=2.0, noise_stddev=1.5)
+    GaussianSum(name='gradients/norms', l2_norm_bound=2.0, noise_stddev=10.0)
+    """
+
+    side_name: ClassVar[str] = "norms"
+    initial_l2_norm_clip: float
+    noise_multiplier: float
+    norm_noise_multiplier: float
+    expected_num_records: float
+    precision: str = "assumed"
+
+    def __post_init__(self) -> None:
+        _check_clip(initial_l2_norm_clip=self.initial_l2_norm_clip)
+        _check_multiplier(
+            noise_multiplier=self.noise_multiplier,
+            norm_noise_multiplier=self.norm_noise_multiplier,
+        )
+        _check.finite_positive(expected_num_records=self.expected_num_records)
+        checked_precision(
+            self.precision,
+            min(self.noise_multiplier, self.norm_noise_multiplier),
+        )
+        numbers = dataclasses.fields(self)[:-1]
+        as_floats(self, *(field.name for field in numbers))
+
+    @property
+    @override
+    def side_query(self) -> GaussianSumQuery:
+        """The sum of centred norms of the first round."""
+        norm_clip = 2 * self.initial_l2_norm_clip
+        return GaussianSumQuery(
+            norm_clip / 2,
+            self.norm_noise_multiplier * norm_clip,
+            precision=self.precision,
+        )
+
+    @override
+    def side_records(self, norms: tf.Tensor, params: SumParams) -> tf.Tensor:
+        half = params.l2_norm_clip
+        centred = tf.minimum(norms, 2 * half) - half
+        is_finite = tf.math.is_finite(norms)
+        return tf.where(is_finite, centred, tf.zeros_like(centred))
+
+    @override
+    def following(
+        self, side_state: GaussianGlobalState, side: QueryResult
+    ) -> tuple[tf.Tensor, GaussianGlobalState]:
+        half, first = side_state.l2_norm_clip, self.initial_l2_norm_clip
+        total = tf.cast(side.value, tf.float64)
+        mean = total / self.expected_num_records + half
+        mean = tf.clip_by_value(mean, tf.zeros_like(half), 2 * half)
+        clip = tf.clip_by_value(
+            mean,
+            max(first / _CLIP_RANGE, SMALLEST_CLIP),
+            min(first * _CLIP_RANGE, LARGEST_CLIP),
+        )
+        stddev = self.norm_noise_multiplier * (2 * clip)
+        return clip, side.global_state._replace(
+            l2_norm_clip=clip, stddev=stddev
+        )
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
+    """A Gaussian sum whose clip follows a quantile of the records' norms.
+
+    Each round makes two sums, and releases both with noise: the sum of the
+    clipped records; and the sum of their *bits*, which are 1/2 for a record
+    whose norm is within the clip, and -1/2 for another. The noised sum of bits
+    estimates the share of records within the clip, and moves the next clip, as
+    in `QuantileEstimatorQuery`.
+
+    Guarantee: given the earlier releases, adding, removing or zeroing out one
+    record moves the sum by at most the clip in joint L2 norm, up to float
+    rounding as in `GaussianSumQuery`, and the sum of bits by at most 1/2,
+    exactly. Replacing one record moves each by at most twice that. (A record
+    that is zeroed out has no bit.) The ledger gets both sums as events of one
+    sample. The clip depends on released numbers only. A record that is not
+    finite, or whose norm is not, adds nothing to either sum. The clip of a
+    later round lies in [1e-20, 1e20], whatever the noise.
+
+    The two sums together cost what one Gaussian sum costs with the noise
+    multiplier `(noise_multiplier^-2 + (2 clipped_count_stddev)^-2)^(-1/2)`.
+
+    Attributes:
+        initial_l2_norm_clip: The public clip of the first round, in the
+            records' unit, in [1e-20, 1e20]; it may be 0 if
+            `geometric_update` is false.
+        noise_multiplier: Standard deviation of the noise on the sum, divided by
+            the current clip; 0, or in [1e-10, 1e10].
+        target_unclipped_quantile: The share of records that shall be within the
+            clip, in [0, 1].
+        learning_rate: The largest change of the clip's logarithm in a round, or
+            of the clip if `geometric_update` is false, >= 0. The paper uses
+            0.2.
+        clipped_count_stddev: Standard deviation of the noise on the sum of
+            bits, >= 0. The paper uses `expected_num_records / 20`.
+        expected_num_records: The public divisor, > 0: the expected size of a
+            sample.
+        geometric_update: Whether the clip is multiplied by a factor in each
+            round; if not, a step is subtracted.
+        precision: "assumed" or "proven"; see `GaussianSumQuery`.
+
+    Source: Andrew et al. (2021), arXiv:1905.03871v5, Algorithm 1. We differ in
+    two ways: `noise_multiplier` is that of the sum alone (`z_delta` in the
+    paper), and the divisor is the expected number of records, not the number
+    that was drawn.
+
+    >>> query = QuantileAdaptiveClipSumQuery(
+    ...     4.0, 1.5, 0.5, 0.2, clipped_count_stddev=8.0,
+    ...     expected_num_records=100)
+    >>> event = query.planned_event(query.initial_global_state())
+    >>> for leaf in query.ledger_events(event, name="g"): print(leaf)
+    GaussianSum(name='g', l2_norm_bound=4.0, noise_stddev=6.0)
+    GaussianSum(name='g/clipped_count', l2_norm_bound=0.5, noise_stddev=8.0)
+    """
+
+    side_name: ClassVar[str] = "clipped_count"
+    initial_l2_norm_clip: float
+    noise_multiplier: float
+    target_unclipped_quantile: float
+    learning_rate: float
+    clipped_count_stddev: float
+    expected_num_records: float
+    geometric_update: bool = True
+    precision: str = "assumed"
+
+    def __post_init__(self) -> None:
+        _check.boolean(geometric_update=self.geometric_update)
+        if self.initial_l2_norm_clip != 0 or self.geometric_update:
+            _check_clip(initial_l2_norm_clip=self.initial_l2_norm_clip)
+        _check_multiplier(noise_multiplier=self.noise_multiplier)
+        checked_precision(
+            self.precision,
+            min(self.noise_multiplier, self.clipped_count_stddev),
+        )
+        _check.share(
+            "[0, 1]", target_unclipped_quantile=self.target_unclipped_quantile
+        )
+        _check.finite_non_negative(
+            learning_rate=self.learning_rate,
+            clipped_count_stddev=self.clipped_count_stddev,
+        )
+        _check.finite_positive(expected_num_records=self.expected_num_records)
+        numbers = dataclasses.fields(self)[:-2]
+        as_floats(self, *(field.name for field in numbers))
+
+    @property
+    @override
+    def side_query(self) -> QuantileEstimatorQuery:
+        """The query that moves the clip."""
+        return QuantileEstimatorQuery(
+            initial_estimate=self.initial_l2_norm_clip,
+            target_quantile=self.target_unclipped_quantile,
+            learning_rate=self.learning_rate,
+            below_estimate_stddev=self.clipped_count_stddev,
+            expected_num_records=self.expected_num_records,
+            geometric_update=self.geometric_update,
+            precision=self.precision,
+        )
+
+    @override
+    def side_records(self, norms: tf.Tensor, params: Any) -> tf.Tensor:
+        return norms
+
+    @override
+    def following(
+        self, side_state: QuantileEstimatorState, side: QueryResult
+    ) -> tuple[tf.Tensor, QuantileEstimatorState]:
+        clip = tf.clip_by_value(side.value, SMALLEST_CLIP, LARGEST_CLIP)
+        return clip, side.global_state._replace(current_estimate=clip)
+
+
+def _check_clip(**named: float) -> None:
+    """Raises unless every value is a clip in [1e-20, 1e20]."""
+    _check.finite_positive(**named)
+    for name, value in named.items():
+        if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
+            raise ValueError(
+                f"`{name}` must be in [{SMALLEST_CLIP}, {LARGEST_CLIP}]. "
+                f"Received: {name}={value!r}."
+            )
+
+
+def _check_multiplier(**named: float) -> None:
+    """Raises unless every value is a noise multiplier that suits float32."""
+    for name, value in named.items():
+        _check.finite_non_negative(**{name: value})
+        if value and not _SMALLEST_MULTIPLIER <= value <= _LARGEST_MULTIPLIER:
+            raise ValueError(
+                f"`{name}` must be 0, or in [{_SMALLEST_MULTIPLIER}, "
+                f"{_LARGEST_MULTIPLIER}]. Received: {name}={value!r}."
+            )
