@@ -35,9 +35,13 @@ def _megabytes(field: str) -> float:
 
 
 def _query(name: str, size: int, chunk_bytes: int) -> Any:
-    from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
-    from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
-    from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
+    from keras_dp.dp_queries.discrete.discretized_sum_query import (
+        DiscretizedSumQuery,
+    )
+    from keras_dp.dp_queries.discrete.encoded_sum_query import EncodedSumQuery
+    from keras_dp.dp_queries.discrete.preselected_vectors import (
+        PreselectedVectors,
+    )
     from keras_dp.ledger import GaussianNoise
 
     if name == "discretized":
@@ -111,7 +115,9 @@ def _chunk_table(size: int, batch: int) -> None:
 
 def _vector_table() -> None:
     """How near blocks are to draws, and vectors to one another."""
-    from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
+    from keras_dp.dp_queries.discrete.preselected_vectors import (
+        PreselectedVectors,
+    )
     from keras_dp.ledger.events import noise_families
 
     count, draws = 1_000, 20

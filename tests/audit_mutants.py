@@ -11,11 +11,9 @@ import pytest
 import tensorflow as tf
 
 from keras_dp import dp_queries, ledger
-from keras_dp.dp_queries import (
-    encoded_sum_query,
-    nested_query,
-)
+from keras_dp.dp_queries import nested_query
 from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.discrete import encoded_sum_query
 from keras_dp.dp_queries.gaussian import gaussian_query
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,

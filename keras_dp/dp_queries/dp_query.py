@@ -48,12 +48,12 @@ class LeafNoise(NamedTuple):
     Attributes:
         family: Distribution of the noise at scale 1.
         scale: Scalar float64 tensor, >= 0.
-        group: A name, equal for the leaves that one query answers together.
+        part: A name, equal for the leaves that one query answers together.
     """
 
     family: ledger.NoiseDistribution
     scale: tf.Tensor
-    group: str = ""
+    part: str = ""
 
 
 class Mechanism(NamedTuple):

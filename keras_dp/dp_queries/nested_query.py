@@ -213,7 +213,7 @@ class NestedQuery(DPQuery):
     @override
     def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
         return [
-            noise._replace(group=f"{path}/{noise.group}")
+            noise._replace(part=f"{path}/{noise.part}")
             for path, (query, state, part) in zip(
                 self.paths, self._zip(global_state, value), strict=True
             )

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
-from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
+from keras_dp.dp_queries.discrete.discretized_sum_query import (
+    DiscretizedSumQuery,
+)
+from keras_dp.dp_queries.discrete.encoded_sum_query import EncodedSumQuery
 from keras_dp.ledger import CoordinateBounds
 from keras_dp.ledger.events.noise_families import LaplaceNoise
 from tests.query_table import accumulated

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from keras_dp.auditing.replay import sensitivity
-from keras_dp.dp_queries.adaptive.adaptive_clips import AdaptiveClipSumQuery
 from keras_dp.dp_queries.adaptive.adaptive_clips import (
+    AdaptiveClipSumQuery,
     QuantileAdaptiveClipSumQuery,
 )
 from tests.query_table import accumulated

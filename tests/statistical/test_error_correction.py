@@ -13,7 +13,9 @@ import tensorflow as tf
 from scipy import stats
 
 from keras_dp.dp_queries import GaussianSumQuery
-from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
+from keras_dp.dp_queries.corrected.error_corrected_query import (
+    ErrorCorrectedQuery,
+)
 
 FALSE_ALARM = 1e-6
 DRAWS = 400_000

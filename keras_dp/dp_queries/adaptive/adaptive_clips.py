@@ -177,9 +177,7 @@ class AdaptiveSumQuery(SummingQuery):
             clip, spacing = params.sum_params
             sums = records_lib.clipped_sum(records, norms, clip, mask)
             total = on_grid(like.sum_state, sums, spacing)
-        side = self.side_records(
-            tf.cast(norms, tf.float64), params.side_params
-        )
+        side = self.side_records(tf.cast(norms, tf.float64), params.side_params)
         return AdaptiveSample(
             total,
             self.side_query.accumulate_records(

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from keras_dp import _check, _nests
 from keras_dp._override import override
-from keras_dp.dp_queries import record_specs as specs_lib
 from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries import saving
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     Nest,
@@ -140,7 +140,7 @@ class AdaptiveScaleQuery(WrappingQuery):
 
     def __post_init__(self) -> None:
         _check.kind(DPQuery, query=self.query)
-        specs = specs_lib.normalized(self.record_specs)
+        specs = saving.frozen_specs(self.record_specs)
         object.__setattr__(self, "record_specs", specs)
         _check.integer_at_least(1, first_rounds=self.first_rounds)
         _check.share("(0, 1]", power=self.power)
@@ -156,14 +156,14 @@ class AdaptiveScaleQuery(WrappingQuery):
 
     @override
     def get_config(self) -> dict[str, Any]:
-        specs = specs_lib.to_config(self.record_specs)
+        specs = saving.specs_to_config(self.record_specs)
         return {**DPQuery.get_config(self), "record_specs": specs}
 
     @classmethod
     @override
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         query = keras.saving.deserialize_keras_object(config["query"])
-        specs = specs_lib.from_config(config["record_specs"])
+        specs = saving.specs_from_config(config["record_specs"])
         return cls(**{**config, "query": query, "record_specs": specs})
 
     @property
@@ -269,7 +269,7 @@ class AdaptiveScaleQuery(WrappingQuery):
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
-        specs_lib.check_fits(template, self.record_specs)
+        saving.check_fits(template, self.record_specs)
         return self.query.initial_sample_state(template)
 
     @override

@@ -15,8 +15,8 @@ from keras_dp.dp_queries.gaussian.gaussian_query import (
     checked_numbers,
     checked_rescale,
 )
-from keras_dp.dp_queries.normalized_query import checked_denominator
 from keras_dp.dp_queries.saving import register, set_fields
+from keras_dp.dp_queries.wrapping_query import checked_denominator
 
 _LARGEST_SCALE = 1e30
 _RULE = "`scales` must have a structure that is a prefix of the record's."

@@ -8,7 +8,9 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries import GaussianSumQuery
-from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
+from keras_dp.dp_queries.discrete.discretized_sum_query import (
+    DiscretizedSumQuery,
+)
 from keras_dp.ledger import GaussianNoise, GaussianSum, ProvenGaussianSum
 from tests.query_table import accumulated, answer
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
-from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
+from keras_dp.dp_queries.discrete.encoded_sum_query import EncodedSumQuery
+from keras_dp.dp_queries.discrete.preselected_vectors import PreselectedVectors
 from keras_dp.ledger import CoordinateBounds, EncodedSum, GaussianNoise
 from keras_dp.ledger.events.noise_families import (
     LaplaceNoise,

@@ -14,10 +14,12 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NoPrivacySumQuery,
 )
+from keras_dp.dp_queries.corrected.error_corrected_query import (
+    ErrorCorrectedQuery,
+)
+from keras_dp.dp_queries.corrected.ks_denoised_query import KSDenoisedQuery
+from keras_dp.dp_queries.discrete.encoded_sum_query import EncodedSumQuery
 from keras_dp.dp_queries.dp_query import LeafNoise
-from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
-from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
-from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.ledger import (
     CoordinateBounds,
     FullDataset,

@@ -14,11 +14,11 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NoPrivacySumQuery,
 )
-from keras_dp.dp_queries.dp_query import LeafNoise
-from keras_dp.dp_queries.ks_denoised_query import (
+from keras_dp.dp_queries.corrected.ks_denoised_query import (
     KSDenoisedQuery,
     ks_distance,
 )
+from keras_dp.dp_queries.dp_query import LeafNoise
 from keras_dp.ledger import GaussianNoise
 from keras_dp.ledger.events.noise_families import LaplaceNoise
 from tests.noise_table import STANDARD, name_of

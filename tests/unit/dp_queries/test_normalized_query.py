@@ -13,8 +13,8 @@ from keras_dp.dp_queries import (
     NoPrivacySumQuery,
 )
 from keras_dp.dp_queries.adaptive.adaptive_clips import AdaptiveClipSumQuery
-from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
-from keras_dp.dp_queries.normalized_query import NormalizedQuery
+from keras_dp.dp_queries.corrected.ks_denoised_query import KSDenoisedQuery
+from keras_dp.dp_queries.wrapping_query import NormalizedQuery
 from tests.query_table import accumulated, assert_equal, total
 
 RECORDS = tf.constant([[-6.0, 8.0], [4.0, -3.0]])  # The first is clipped.

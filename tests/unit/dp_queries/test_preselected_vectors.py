@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_dp.dp_queries.preselected_vectors import (
+from keras_dp.dp_queries.discrete.preselected_vectors import (
     PreselectedVectors,
     block_sizes,
 )

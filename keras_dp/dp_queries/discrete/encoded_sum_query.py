@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from keras_dp import _check, ledger
 from keras_dp._override import override
-from keras_dp.dp_queries import chunked_sums
+from keras_dp.dp_queries.discrete import chunked_sums
+from keras_dp.dp_queries.discrete.preselected_vectors import PreselectedVectors
 from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,
     QueryResult,
 )
-from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
 from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.noise import grid, samplers, seeds

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_dp import _check, _nests, ledger
 from keras_dp._override import override
-from keras_dp.dp_queries import record_specs as specs_lib
+from keras_dp.dp_queries import saving
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     Nest,
@@ -169,13 +169,13 @@ class CorrelatedSumQuery(SummingQuery):
             l2_norm_clip=checked.l2_norm_clip,
             noise_multiplier=float(self.noise_multiplier),
             rounds=int(self.rounds),
-            record_specs=specs_lib.normalized(self.record_specs),
+            record_specs=saving.frozen_specs(self.record_specs),
             scales=getattr(checked, "scales", None),
         )
 
     @override
     def get_config(self) -> dict[str, Any]:
-        specs = specs_lib.to_config(self.record_specs)
+        specs = saving.specs_to_config(self.record_specs)
         scales = self.scales
         if scales is not None:
             scales = _nests.to_config(scales, float)
@@ -185,7 +185,7 @@ class CorrelatedSumQuery(SummingQuery):
     @classmethod
     @override
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        specs = specs_lib.from_config(config["record_specs"])
+        specs = saving.specs_from_config(config["record_specs"])
         strategy = codec.value_from_content(config["strategy"])
         scales = config.get("scales")
         if scales is not None:
@@ -240,7 +240,7 @@ class CorrelatedSumQuery(SummingQuery):
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
-        specs_lib.check_fits(template, self.record_specs)
+        saving.check_fits(template, self.record_specs)
         return self.record_query.initial_sample_state(template)
 
     @override

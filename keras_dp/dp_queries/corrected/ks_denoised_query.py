@@ -29,7 +29,7 @@ class KSDenoisedQuery(WrappingQuery):
     the coordinates could be noise alone, and near 1 if they could not. For `n`
     coordinates of noise alone it is about `0.9 / sqrt(n)`. A vector is made of
     the leaves that one query answers together with noise of one family; see
-    `LeafNoise.group`.
+    `LeafNoise.part`.
 
     Guarantee: the guarantee of `query`, with the same events. The factor
     depends on the released value and on the public distribution of the noise,
@@ -86,7 +86,7 @@ class KSDenoisedQuery(WrappingQuery):
         leaves = [tf.convert_to_tensor(v) for v in tf.nest.flatten(value)]
         vectors: dict[Hashable, list[int]] = {}
         for place, (_, own) in enumerate(zip(leaves, noise, strict=True)):
-            key = (own.group, own.family)
+            key = (own.part, own.family)
             vectors.setdefault(key, []).append(place)
         for places in vectors.values():
             factor = _factor(

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from keras_dp import _check
 from keras_dp._override import override
-from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.discrete import chunked_sums
 from keras_dp.dp_queries.dp_query import Nest
 from keras_dp.dp_queries.gaussian.gaussian_query import (
     GaussianQuery,

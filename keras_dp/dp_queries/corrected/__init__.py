@@ -1,0 +1,1 @@
+"""Answers that are corrected by what is known of their noise."""

@@ -1,0 +1,1 @@
+"""Sums of records that are rounded to a few values."""
