@@ -35,21 +35,22 @@ from keras_dp.sampling import Sampler
 from keras_dp.sampling.record_source import RecordSpec
 from keras_dp.training.data.sampled_batches import SampledBatches
 
-# The walk of a weight, times the fourth root of the number of weights, and the
-# longest, also for networks on tables of embeddings. These begin with small
-# entries, and must leave them. Measured by benchmarks/first_run.py.
-_WALK, _LONGEST_WALK, _LONGEST_ON_TABLES = 2.0, 0.3, 0.6
-# A record that is to be reproduced says more than a label. With so many numbers
-# as targets the walk of a weight is longer, but for SGD, which then diverged.
+# What follows was measured by benchmarks/first_run.py (docs/choosing.md). The
+# walk of a weight is `_WALK * weights**(-1/4)`, at most `_LONGEST_WALK`.
+_WALK, _LONGEST_WALK = 2.0, 0.3
+# Tables of embeddings begin with small entries, and must leave them: networks
+# on top of tables walk further.
+_LONGEST_ON_TABLES = 0.6
+# A record that is to be reproduced says more than a label: where it has so many
+# numbers as targets, this is the walk. SGD then diverged, and keeps `_WALK`.
 _MANY_TARGETS, _WALK_TO_MANY = 64, 3.2
-# Where most weights are in tables whose rows are averaged, much of their noise
-# cancels. Below such a signal the walk is longer, by its root, at most so much.
+# In tables whose rows are averaged, weak signals get a longer walk: times
+# sqrt(10,000 / signal), between 1 and 2.
 _CLEAR_SIGNAL, _WHERE_AVERAGED = 10_000.0, 2.0
-# The norm of a mean gradient over the clip, as it is in the first rounds.
+# The norm of a mean gradient over the clip, in the first rounds.
 _SIGNAL = 0.5
-# Steps of optimizers whose steps follow the size of gradients, for a mean
-# gradient of the norm of the clip, as a norm. For a classifier the signal does
-# not make them shorter than the first; ones longer than the second diverge.
+# A strong signal never makes the step of a classifier shorter than 1.0. Steps
+# above 5.0 diverged.
 _SAFE_STEP, _LONGEST_STEP = 1.0, 5.0
 # Losses whose gradient by an output is at most 1, however large the output is.
 _OF_CLASSIFIERS = (
@@ -64,14 +65,12 @@ _OF_CLASSIFIERS = (
 )
 # A rate below this share of the first one trains nothing.
 _IDLE = 1e-3
-# Weights of the measurement, `[side, side]`, with the deviation that they begin
-# with, for optimizers that look at these.
-_SIDE, _INITIAL = 64, 0.05
-# Rounds that are measured at most. Further ones lengthen a walk by the root.
-_MOST_ROUNDS = 5_000
-_DIGITS = 2
-# How close a walk comes to the one that is wanted, and after how many tries.
-_CLOSE, _MOST_TRIES = 0.1, 12
+# A walk is that of weights `[side, side]`, which begin with this deviation. It
+# is measured for so many rounds; further ones lengthen it by the root.
+_SIDE, _INITIAL, _MOST_ROUNDS = 64, 0.05, 5_000
+# How close a walk comes to the one that is wanted, after how many tries, and
+# with how many digits of the rate.
+_CLOSE, _MOST_TRIES, _DIGITS = 0.1, 12, 2
 
 
 class Weights(NamedTuple):
@@ -172,43 +171,26 @@ def chosen_rate(
     """Returns the learning rate that suits the noise of a training.
 
     It depends on nothing but these arguments, which are public: a training that
-    goes on in another process has the same.
+    goes on in another process has the same. It is `None` if the optimizer has
+    no one rate, or if no rate lets noise walk as far as is wanted.
 
     Args:
         optimizer: With the learning rate or the schedule of the script.
         query: The query of the gradients.
-        rounds: The number of rounds of the training, >= 1.
+        rounds: >= 1.
         weights: As from `trained_weights`.
         loss: As in `compile`.
         targets: As from `numbers_to_reproduce`.
-
-    Returns:
-        The rate, or `None` if the optimizer has no one rate, or if no rate lets
-        noise move the weights by the length that is wanted.
     """
     own = scripts_rate(optimizer)
     if own is None:
         return None
-    count = max(1, weights.others)
-    on_tables = weights.others and weights.in_tables
-    longest = _LONGEST_ON_TABLES if on_tables else _LONGEST_WALK
     classifies = is_one_of(loss, _OF_CLASSIFIERS)
     reproduces = targets >= _MANY_TARGETS and not (
         classifies or isinstance(optimizer, keras.optimizers.SGD)
     )
-    walk_of_one = _WALK_TO_MANY if reproduces else _WALK
-    wanted = min(longest, walk_of_one / count**0.25)
-    if weights.averages and 0 < weights.others < weights.in_tables:
-        each = query.noise_multiplier / query.denominator
-        hidden = math.sqrt(_CLEAR_SIGNAL * each / math.sqrt(rounds))
-        wanted *= min(max(hidden, 1.0), _WHERE_AVERAGED)
-    clip = 1.0 if query.rescale else query.l2_norm_clip
-    noise = clip * query.noise_multiplier / query.denominator
-    step = wanted * clip / math.sqrt(rounds)  # At which a step is 1 long.
-    signal = _SIGNAL * clip / math.sqrt(count)
-    if classifies:
-        signal = min(signal, step / _SAFE_STEP)
-    stddev = max(math.hypot(noise, signal), step / _LONGEST_STEP)
+    wanted = _wanted_walk(query, rounds, weights, reproduces)
+    stddev = _size_of_answers(query, rounds, weights, wanted, classifies)
     stretch = 1.0
     if callable(own):
         own, stretch = ending_with(own, rounds)
@@ -236,6 +218,37 @@ def chosen_rate(
     return None
 
 
+def _wanted_walk(
+    query: GaussianAverageQuery, rounds: int, weights: Weights, reproduces: bool
+) -> float:
+    on_tables = weights.others and weights.in_tables
+    longest = _LONGEST_ON_TABLES if on_tables else _LONGEST_WALK
+    walk_of_one = _WALK_TO_MANY if reproduces else _WALK
+    wanted = min(longest, walk_of_one / max(1, weights.others) ** 0.25)
+    if weights.averages and 0 < weights.others < weights.in_tables:
+        each = query.noise_multiplier / query.denominator
+        hidden = math.sqrt(_CLEAR_SIGNAL * each / math.sqrt(rounds))
+        wanted *= min(max(hidden, 1.0), _WHERE_AVERAGED)
+    return wanted
+
+
+def _size_of_answers(
+    query: GaussianAverageQuery,
+    rounds: int,
+    weights: Weights,
+    wanted: float,
+    classifies: bool,
+) -> float:
+    """Returns the deviation of an entry of an answer, by noise and signal."""
+    clip = 1.0 if query.rescale else query.l2_norm_clip
+    noise = clip * query.noise_multiplier / query.denominator
+    step = wanted * clip / math.sqrt(rounds)  # At which a step is 1 long.
+    signal = _SIGNAL * clip / math.sqrt(max(1, weights.others))
+    if classifies:
+        signal = min(signal, step / _SAFE_STEP)
+    return max(math.hypot(noise, signal), step / _LONGEST_STEP)
+
+
 def scripts_rate(optimizer: keras.optimizers.Optimizer) -> Any:
     """Returns the learning rate of an optimizer as a number or a schedule.
 
@@ -259,10 +272,6 @@ def ending_with(schedule: Any, rounds: int) -> tuple[Any, float]:
     The script has other rounds: where a schedule ends before the training, the
     rounds that are left train nothing. One that does not say where it ends
     stays as it is, as does one of a class that is not of Keras.
-
-    Args:
-        schedule: The one that the script has.
-        rounds: The number of rounds of the training, >= 1.
     """
     schedules, kind = keras.optimizers.schedules, type(schedule)
     if kind not in (
@@ -300,7 +309,7 @@ def build(
     Args:
         model: The model of the user.
         samples: Draws the samples.
-        eagerly: Whether the model must be called with values: all are 0.
+        eagerly: Whether it is called with values, which are then 0.
     """
     if model.built:
         return
@@ -367,13 +376,13 @@ def walk(
     """Returns how far noise moves a weight, as the root of the mean square.
 
     A copy of the optimizer is given `rounds` answers of independent normal
-    numbers. Always the same ones, so that the result is the same.
+    numbers of deviation `stddev`, always the same ones.
 
     Args:
         optimizer: Is not changed.
-        stddev: The standard deviation of each answer, > 0.
+        stddev: > 0.
         rounds: >= 1.
-        rate: A learning rate or schedule in the place of that of the optimizer.
+        rate: A learning rate or schedule in the place of its own.
     """
     steps = min(rounds, _MOST_ROUNDS)
 

@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import keras
@@ -40,12 +40,17 @@ from keras_dp.spending.run import TrainingRun
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import TARGETS
 from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
-from keras_dp.tuning.best_of import Scored, best_of, uniform
+from keras_dp.tuning.best_of import (
+    Scored,
+    best_of,
+    like_the_first,
+    silenced,
+    uniform,
+    withheld,
+)
 from keras_dp.tuning.priors import Prior, checked_space, drawn, values_of
 from keras_dp.tuning.private_score import PrivateScore
-from keras_dp.tuning.rehearsal import fault_of_records, rehearse
-from keras_dp.tuning.secrecy import like_the_first, silenced, withheld
-from keras_dp.tuning.trials import Plan, Score, Trials
+from keras_dp.tuning.trials import Score, Trials, fault_of_records, rehearse
 
 _Result = TypeVar("_Result")
 
@@ -243,11 +248,11 @@ class PrivateSearch:
         lengths = values_of(self._space, "epochs", epochs)
         _check_epochs(lengths)
         sizes = values_of(self._space, "batch_size", batch_size)
-        samples = {}
-        for size in sizes:
-            sized = given.of_size(size)
-            samples[size] = sized.samples(self.target, max(lengths), held)
-            _check_alike(samples[size].planned(2))
+        samples = {
+            size: given.of_size(size).samples(self.target, max(lengths), held)
+            for size in sizes
+        }
+        _check_alike(samples.values())
         self._trials = Trials(
             build,
             samples,
@@ -401,11 +406,11 @@ class PrivateSearch:
         self, noise_multipliers: Mapping[tuple[Any, int], float]
     ) -> Selection:
         """Returns the event of a search with some noise."""
-        plans: list[Plan] = [
+        plans = tuple(
             self._trials.plan(size, epochs, noise)
             for (size, epochs), noise in noise_multipliers.items()
-        ]
-        return Selection(tuple(plans), self._law)
+        )
+        return Selection(plans, self._law)
 
     def _calibrated(
         self, kinds: list[tuple[Any, int]], held: HeldRounds
@@ -521,9 +526,9 @@ def _check_epochs(lengths: tuple[Any, ...]) -> None:
         _check.integer_at_least(1, epochs=epochs)
 
 
-def _check_alike(planned: list[Any]) -> None:
+def _check_alike(samples: Iterable[Sampler]) -> None:
     """Raises unless all rounds of a training are drawn in the same way."""
-    if len(planned) > 1:
+    if any(len(each.planned(2)) > 1 for each in samples):
         raise ValueError(
             "`data` must draw all rounds alike: the plan of a trial has one "
             "kind of round. Received: a sampler whose rounds differ. Pass "

@@ -1,10 +1,18 @@
-"""One trial of a search: a private training in a ledger of its own."""
+"""One trial of a search: a private training in a ledger of its own.
+
+Its parts are tried out before the ledger holds the search.
+"""
 
 import dataclasses
+import math
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 
 from keras_dp.accountants.replay import replay_of
 from keras_dp.budgets import FixedPlan, open_account
@@ -13,14 +21,16 @@ from keras_dp.ledger import CountedRound, PrivacyLedger
 from keras_dp.recipes.assembly import assemble, compile_options
 from keras_dp.recipes.clip import clip_of
 from keras_dp.recipes.noise_for_target import queries_at
-from keras_dp.sampling import Sampler
+from keras_dp.sampling import PoissonBatches, Sampler
 from keras_dp.training import PrivateModel
+from keras_dp.training.data.in_range import check_in_range
 from keras_dp.training.private_model import check_kind
 from keras_dp.tuning.private_score import PrivateScore
 
-Plan: TypeAlias = tuple[CountedRound, ...]
 Score: TypeAlias = Callable[[keras.Model], float] | PrivateScore
 
+# The size and the noise of a training on made-up records.
+_RECORDS, _NOISE_MULTIPLIER = 64, 1.0
 # The account of a trial limits its rounds, and nothing else.
 _ANY_EPSILON = 1e300
 
@@ -50,7 +60,7 @@ class Trials:
 
     def plan(
         self, batch_size: int | None, epochs: int, noise_multiplier: float
-    ) -> Plan:
+    ) -> tuple[CountedRound, ...]:
         """Returns the most that a trial does: its training and its score.
 
         Args:
@@ -65,7 +75,7 @@ class Trials:
 
     def training(
         self, batch_size: int | None, epochs: int, noise_multiplier: float
-    ) -> Plan:
+    ) -> tuple[CountedRound, ...]:
         """Returns the rounds of `plan` that train."""
         samples = self.samples[batch_size]
         rounds = epochs * samples.rounds_per_epoch
@@ -177,7 +187,7 @@ class Trials:
             average=self.average,
         ).model
 
-    def _ledger(self, plan: Plan) -> PrivacyLedger:
+    def _ledger(self, plan: tuple[CountedRound, ...]) -> PrivacyLedger:
         """Returns a new ledger, whose account pays for a plan and no more."""
         ledger = PrivacyLedger.in_memory(dataset="of one trial", unit=self.unit)
         relation = replay_of(plan).relation(None)
@@ -193,3 +203,85 @@ def _not_apart(received: str) -> ValueError:
         "optimizer inside `build`; layers from outside must be frozen "
         "(`layer.trainable = False`) and without dropout."
     )
+
+
+def rehearse(trials: Trials, settings: Mapping[str, Any]) -> None:
+    """Trains for one round on made-up records, and scores the model.
+
+    Numbers with a point are random in [0, 1), all others are 0. What comes out
+    is dropped: it shows only whether model, loss and score go together.
+
+    Args:
+        trials: The trials of a search. Their samples are
+            `PoissonBatches` without microbatches.
+        settings: The settings of one trial.
+
+    Raises:
+        Exception: Whatever is wrong. It has nothing to do with the data.
+    """
+    score = trials.score
+    if isinstance(score, PrivateScore):
+        score = score.on_made_up(_made_up)
+    size, _ = trials.kind_of(settings)
+    short = dataclasses.replace(
+        trials,
+        samples={
+            size: PoissonBatches(
+                _made_up(trials.samples[size].record_structure),
+                sampling_probability=0.5,
+                rounds_per_epoch=1,
+                map=trials.samples[size].map,
+            )
+        },
+        score=score,
+        defaults={**trials.defaults, "epochs": 1},
+    )
+    short.run(settings, _NOISE_MULTIPLIER)
+
+
+def fault_of_records(
+    trials: Trials, settings: Mapping[str, Any]
+) -> ValueError | None:
+    """Evaluates an untrained model on every record that trials may see.
+
+    In a trial a record that raises would decide how the search ends, and it
+    would do so as often as it is drawn. What comes out is dropped.
+
+    Args:
+        trials: The trials of a search.
+        settings: The settings of one trial.
+
+    Returns:
+        An error that says whether labels or ids are out of range. `None` if
+        none are.
+
+    Raises:
+        Exception: Whatever else a record causes.
+    """
+    ledger = PrivacyLedger.in_memory(dataset="none", unit=trials.unit)
+    private = trials.private(settings, _NOISE_MULTIPLIER, ledger)
+    try:
+        private.evaluate(private.samples, verbose=0)
+        if isinstance(trials.score, PrivateScore):
+            trials.score.total(private.model)
+    except tf.errors.InvalidArgumentError as error:
+        try:
+            check_in_range(error)
+        except ValueError as fault:
+            return ValueError(str(fault))  # Without the text of the first one.
+        raise
+    return None
+
+
+def _made_up(structure: Any) -> Any:
+    """Returns records that nobody measured, of a structure."""
+
+    def leaf(spec: Any) -> npt.NDArray[Any]:
+        shape = (_RECORDS, *spec.shape)
+        if spec.dtype.kind != "f":
+            return np.zeros(shape, spec.dtype)
+        words = secrets.token_bytes(4 * math.prod(shape))
+        values = np.frombuffer(words, np.uint32).reshape(shape) / 2.0**32
+        return values.astype(spec.dtype)
+
+    return keras.tree.map_structure(leaf, structure)

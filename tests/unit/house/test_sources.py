@@ -129,7 +129,7 @@ class TestTheSources:
 
         # It draws nothing: it keeps generators of the program, and puts them
         # back.
-        assert set(found.pop("keras_dp/tuning/secrecy.py")) == KEPT
+        assert set(found.pop("keras_dp/tuning/best_of.py")) == KEPT
         assert found == {}
 
     @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from keras_dp.ledger import (
     TruncatedNegativeBinomial,
 )
 from keras_dp.sampling.prefetch import Prefetched
-from keras_dp.tuning.secrecy import like_the_first, silenced
+from keras_dp.tuning.best_of import like_the_first, silenced
 from tests.unit.tuning.searches import build, search_of
 
 NAMES = {"dense": 3}
@@ -194,7 +194,7 @@ def test_a_process_without_a_screen_can_be_silenced() -> None:
     script = textwrap.dedent(
         """
         import os, sys
-        from keras_dp.tuning.secrecy import silenced
+        from keras_dp.tuning.best_of import silenced
         os.close(1); os.close(2); sys.stdout = sys.stderr = None
         with silenced():
             pass
@@ -337,7 +337,7 @@ def test_no_live_object_or_thread_is_a_count_of_trials(held_after) -> None:
 def test_they_are_where_nobody_frees_them(held_after, monkeypatch) -> None:
     """The control: Python has not looked for them when the search ends."""
     monkeypatch.setattr(
-        "keras_dp.tuning.secrecy.gc",
+        "keras_dp.tuning.best_of.gc",
         types.SimpleNamespace(collect=lambda: None),
     )
     monkeypatch.setattr(threading.Thread, "join", lambda self: None)
