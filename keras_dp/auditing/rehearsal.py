@@ -21,7 +21,7 @@ from keras_dp.training.loop import TrainingLoop
 from keras_dp.training.preparation import Preparation
 from keras_dp.training.private_model import PrivateModel
 from keras_dp.training.step.batch_computation import BatchKind
-from keras_dp.training.step.layer_seeds import LayerSeeds
+from keras_dp.training.step.layer_states import LayerSeeds
 from keras_dp.training.step.step_parts import StepParts
 from keras_dp.training.step.training_step import TrainingStep
 

@@ -28,8 +28,10 @@ from keras_dp.training import (
     PrivateMetric,
     plan_batch_statistics,
 )
-from keras_dp.training.metrics.batch_statistics import trains_normalization
-from keras_dp.training.metrics.side_queries import SideQueries
+from keras_dp.training.metrics.side_queries import (
+    SideQueries,
+    trains_normalization,
+)
 
 # The least signal of a training, in standard deviations of its noise.
 _LEAST_SIGNAL = 3.0

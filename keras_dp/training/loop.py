@@ -40,9 +40,8 @@ from keras_dp.training.devices.workers import (
     refusal_of,
 )
 from keras_dp.training.preparation import Preparation
-from keras_dp.training.step.adapters import renew_adapters
 from keras_dp.training.step.batch_computation import BatchKind
-from keras_dp.training.step.layer_seeds import LayerSeeds
+from keras_dp.training.step.layer_states import LayerSeeds, renew_adapters
 from keras_dp.training.step.training_step import TrainingStep
 
 # Returns the compiled steps for batches of this form. It raises if the model or

@@ -10,7 +10,7 @@ import keras_dp
 from keras_dp import _reproducible
 from keras_dp.keras_internals import seed_generators_of
 from keras_dp.optimizers import DPSGD
-from keras_dp.training.step import layer_seeds
+from keras_dp.training.step import layer_states
 
 WIDTH, CLIP = 8, 1.0
 
@@ -75,7 +75,7 @@ class TestAnAdversaryWhoKnowsTheSeeds:
     def test_could_without_new_seeds(self, monkeypatch) -> None:
         """Control: and the sums of neighbours lie further apart than a clip."""
         monkeypatch.setattr(
-            layer_seeds.LayerSeeds, "renew", lambda self, rounds: None
+            layer_states.LayerSeeds, "renew", lambda self, rounds: None
         )
         x = records()
 

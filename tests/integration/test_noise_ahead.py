@@ -11,7 +11,7 @@ import keras_dp
 from keras_dp.noise import streams
 from keras_dp.optimizers.keras_optimizers import DPSGD
 from keras_dp.optimizers.private_round import PrivateRound
-from keras_dp.training.step.noise_ahead import TracedRelease
+from keras_dp.training.step.sample_release import TracedRelease
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from keras_dp.gradients import batch_losses, without_variable_writes
 from keras_dp.keras_internals import layers_of, trace_of
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.record_source import as_arrays
-from keras_dp.training.data.augmentation import Augmentation
+from keras_dp.training.data.record_map import Augmentation
 
 _LABELS = (
     "`y` must hold integer labels in [0, {end}), one for each output of the "

@@ -35,8 +35,7 @@ from keras_dp.optimizers.record_batch import (
 from keras_dp.training.devices.replicas import summed
 from keras_dp.training.metrics.example_metrics import masks_of, with_penalties
 from keras_dp.training.step.local_updates import LocalUpdates
-from keras_dp.training.step.noise_ahead import TracedRelease
-from keras_dp.training.step.sample_sums import SampleSums
+from keras_dp.training.step.sample_release import SampleSums, TracedRelease
 from keras_dp.training.step.step_parts import StepParts
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_dp
-from keras_dp.recipes.averaging import average_weights
+from keras_dp.recipes.assembly import average_weights
 
 ROUNDS = 40
 

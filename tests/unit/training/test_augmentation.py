@@ -12,7 +12,7 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.noise import reproducible
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import Augmentation
-from keras_dp.training.data.augmentation import ROWWISE
+from keras_dp.training.data.record_map import ROWWISE
 from keras_dp.training.data.sampled_batches import SampledBatches
 
 RECORDS, SHAPE = 48, (8, 8, 3)
