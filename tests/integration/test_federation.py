@@ -552,7 +552,7 @@ class TestWhatIsRefused:
     def test_a_ledger_of_records(self) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d", unit="record")
 
-        with pytest.raises(PrivateTrainingError, match="must be the user"):
+        with pytest.raises(PrivateTrainingError, match="must be what is drawn"):
             trained(federated(ledger=ledger), {1: idle})
         assert not len(ledger)
 

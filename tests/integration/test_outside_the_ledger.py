@@ -46,18 +46,17 @@ class TestPlainTraining:
         model.compile("sgd", "mse")
         model.fit(X, Y, batch_size=10, epochs=epochs, verbose=0)
 
-        with caplog.at_level("WARNING", logger="absl"):
-            keras_dp.make_private(
-                model,
-                (X, Y),
-                target_epsilon=3.0,
-                delta=1e-3,
-                epochs=1,
-                ledger=ledger(),
-            )
+        keras_dp.make_private(
+            model,
+            (X, Y),
+            target_epsilon=3.0,
+            delta=1e-3,
+            epochs=1,
+            ledger=ledger(),
+        )
 
         steps = [f"for {2 * epochs} steps"] if epochs else []
-        found = messages(caplog, "without privacy before")
+        found = messages(caplog, "are not fresh")
         assert len(found) == len(steps)
         assert all(part in found[0] for part in steps)
 
@@ -68,8 +67,7 @@ class TestAdaptedLayers:
         model = network(scales)
         scales.adapt(X)
 
-        with caplog.at_level("WARNING", logger="absl"):
-            compiled(model, ledger())
+        compiled(model, ledger())
 
         (message,) = messages(caplog, "without noise")
         assert "patient_scales" in message
@@ -78,8 +76,7 @@ class TestAdaptedLayers:
     def test_that_were_given_their_values_are_not(self, caplog) -> None:
         model = network(layers.Normalization(mean=0.0, variance=2.0))
 
-        with caplog.at_level("WARNING", logger="absl"):
-            compiled(model, ledger())
+        compiled(model, ledger())
 
         assert not messages(caplog, "without noise")
 
@@ -101,8 +98,7 @@ class TestDecisions:
     ) -> None:
         acts = callback(tmp_path)
 
-        with caplog.at_level("WARNING", logger="absl"):
-            compiled(network(), ledger()).fit(X, Y, verbose=0, callbacks=[acts])
+        compiled(network(), ledger()).fit(X, Y, verbose=0, callbacks=[acts])
 
         (message,) = messages(caplog, "what it decides")
         assert message.startswith(f"{type(acts).__name__} acts on")
@@ -125,14 +121,13 @@ class TestDecisions:
         ],
     )
     def test_on_anything_else_are_not(self, callback, tmp_path, caplog) -> None:
-        with caplog.at_level("WARNING", logger="absl"):
-            compiled(network(), ledger()).fit(
-                X,
-                Y,
-                verbose=0,
-                validation_data=(X, Y),
-                callbacks=callback(tmp_path),
-            )
+        compiled(network(), ledger()).fit(
+            X,
+            Y,
+            verbose=0,
+            validation_data=(X, Y),
+            callbacks=callback(tmp_path),
+        )
 
         assert not messages(caplog, "what it decides")
 
@@ -155,11 +150,8 @@ class TestRoundsThatTheLedgerMisses:
 
         with keras_dp.PrivacyLedger.open(path) as own:
             again = compiled(network(), own)
-            with caplog.at_level("WARNING", logger="absl"):
-                for epochs in (5, 6):
-                    again.fit(
-                        X, Y, epochs=epochs, callbacks=[restoring], verbose=0
-                    )
+            for epochs in (5, 6):
+                again.fit(X, Y, epochs=epochs, callbacks=[restoring], verbose=0)
 
         (said,) = messages(caplog, "has released")
         assert f"released 5 rounds, and the ledger {path} holds 1." in said
@@ -175,9 +167,8 @@ class TestRoundsThatTheLedgerMisses:
 
         again = compiled(network(), own)
         again.load_weights(tmp_path / "w.weights.h5")
-        with caplog.at_level("WARNING", logger="absl"):
-            again.fit(X, Y, verbose=0)
-            again.train_on_batch(X, Y)
+        again.fit(X, Y, verbose=0)
+        again.train_on_batch(X, Y)
 
         assert not messages(caplog, "has released")
         assert int(again.optimizer.iterations) == 4
@@ -241,10 +232,9 @@ class TestSeveralLedgers:
         model = network()
         one, other = (compiled(model, ledger()) for _ in range(2))
 
-        with caplog.at_level("WARNING", logger="absl"):
-            one.train_on_batch(X, Y)
-            assert not messages(caplog, "another ledger")
-            other.train_on_batch(X, Y)
+        one.train_on_batch(X, Y)
+        assert not messages(caplog, "another ledger")
+        other.train_on_batch(X, Y)
 
         assert len(messages(caplog, "another ledger")) == 1
 
@@ -259,9 +249,8 @@ class TestSeveralLedgers:
             compiled(network(), ledger()),
         ]
 
-        with caplog.at_level("WARNING", logger="absl"):
-            for private in privates:
-                private.train_on_batch(X, Y)
+        for private in privates:
+            private.train_on_batch(X, Y)
 
         assert not messages(caplog, "another ledger")
 
@@ -295,8 +284,7 @@ class TestContentsThatDecide:
         fixed = lambda data: data.padded_batch(4, [3])  # noqa: E731
         pipeline = self.PIPELINES.get(name, fixed)
         lengths = [2, 3] * 20
-        with caplog.at_level("WARNING", logger="absl"):
-            judge(BATCHES, pipeline(sequences(lengths)))
+        judge(BATCHES, pipeline(sequences(lengths)))
 
         changed = [5 - lengths[0], *lengths[1:]]
         pairs = zip(
@@ -372,8 +360,7 @@ class TestRecordsThatAreRepeated:
         ],
     )
     def test_in_other_batches_are_not(self, data, caplog) -> None:
-        with caplog.at_level("WARNING", logger="absl"):
-            judge(BATCHES, data())
+        judge(BATCHES, data())
 
         assert not caplog.records
 
@@ -387,8 +374,7 @@ class TestRecordsThatAreRepeated:
         ],
     )
     def test_that_nobody_can_see_are_said(self, data, caplog) -> None:
-        with caplog.at_level("WARNING", logger="absl"):
-            judge(BATCHES, data())
+        judge(BATCHES, data())
 
         assert messages(caplog, "cannot be verified")
 
@@ -432,8 +418,7 @@ class TestOtherWeights:
         private = self.private()
         change(private)
 
-        with caplog.at_level("WARNING", logger="absl"):
-            private.train_on_batch(X, Y)
+        private.train_on_batch(X, Y)
 
         assert messages(caplog, "by something else than a release")
 
@@ -443,8 +428,7 @@ class TestOtherWeights:
                 if epoch == 1:
                     by_a_tape(self.model)
 
-        with caplog.at_level("WARNING", logger="absl"):
-            self.private().fit(X, Y, epochs=2, verbose=0, callbacks=[Trains()])
+        self.private().fit(X, Y, epochs=2, verbose=0, callbacks=[Trains()])
 
         assert messages(caplog, "by something else than a release")
 
@@ -456,19 +440,18 @@ class TestOtherWeights:
             "val_loss", patience=1, restore_best_weights=True
         )
 
-        with caplog.at_level("WARNING", logger="absl"):
-            for _ in range(2):
-                private.fit(
-                    X,
-                    Y,
-                    batch_size=5,
-                    epochs=4,
-                    verbose=0,
-                    validation_data=(X, Y),
-                    callbacks=[stops],
-                )
-                private.evaluate(X, Y, verbose=0)
-                private.predict(X, verbose=0)
+        for _ in range(2):
+            private.fit(
+                X,
+                Y,
+                batch_size=5,
+                epochs=4,
+                verbose=0,
+                validation_data=(X, Y),
+                callbacks=[stops],
+            )
+            private.evaluate(X, Y, verbose=0)
+            private.predict(X, verbose=0)
 
         assert not messages(caplog, "by something else than a release")
 
@@ -482,10 +465,9 @@ class TestOtherWeights:
         )
         samples = keras_dp.PoissonBatches((X, Y), sampling_probability=0.5)
 
-        with caplog.at_level("WARNING", logger="absl"):
-            for _ in range(2):
-                for _ in answers.over(samples, rounds=2):
-                    by_a_tape(keras_dp.PrivateModel(model))
+        for _ in range(2):
+            for _ in answers.over(samples, rounds=2):
+                by_a_tape(keras_dp.PrivateModel(model))
 
         assert not messages(caplog, "by something else than a release")
 
@@ -496,11 +478,10 @@ class TestOtherWeights:
         given.fit(X, Y + 1, verbose=0)
         given.compile("sgd", "mse")
 
-        with caplog.at_level("WARNING", logger="absl"):
-            compiled(given, ledger())
-            private = compiled(network(layers.Dense(4)), ledger())
-            private.fit(X, Y, verbose=0)
-            compiled(private.model, ledger())
+        compiled(given, ledger())
+        private = compiled(network(layers.Dense(4)), ledger())
+        private.fit(X, Y, verbose=0)
+        compiled(private.model, ledger())
 
         assert len(messages(caplog, "are not fresh")) == 1
 

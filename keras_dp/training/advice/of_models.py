@@ -69,37 +69,26 @@ def _preprocessor(model: keras.Model) -> Any:
     return found is not None and type(found).__name__
 
 
-def _loss_of_batches(compiling: Compiling) -> Any:
-    """Returns a loss of Keras that is no mean or sum over examples, and why.
+def _loss_of_batches(compiling: Compiling) -> str | None:
+    """Returns a loss of Keras that is no mean or sum over examples.
 
     The self-check finds other such losses.
     """
     losses = keras.losses
     for each in keras.tree.flatten(compiling.loss):
         found = losses.get(each) if isinstance(each, str) else each
-        if found is losses.circle or isinstance(found, losses.Circle):
-            return (
-                repr(each),
-                ", which compares the examples of a batch with each other. Use "
-                "a loss of single examples, such as CategoricalCrossentropy.",
-            )
-        if getattr(found, "reduction", None) == "mean_with_sample_weight":
-            return (
-                repr(each),
-                " with reduction='mean_with_sample_weight', which divides by "
-                "the weights of the whole batch. Use "
-                "reduction='sum_over_batch_size'.",
-            )
-        if found in (losses.dice, losses.tversky) or (
-            isinstance(found, (losses.Dice, losses.Tversky))
-            and found.axis is None
+        by_weights = (
+            getattr(found, "reduction", None) == "mean_with_sample_weight"
+        )
+        of_pairs = isinstance(found, losses.Circle)
+        ratio = isinstance(found, losses.Dice | losses.Tversky)
+        if (
+            by_weights
+            or of_pairs
+            or (ratio and found.axis is None)
+            or found in (losses.circle, losses.dice, losses.tversky)
         ):
-            return (
-                repr(each),
-                " with axis=None, a ratio of sums over the whole batch. Give "
-                "it the axes of one example: for images, "
-                "keras.losses.Dice(axis=(1, 2, 3)).",
-            )
+            return repr(each)
     return None
 
 
@@ -115,28 +104,28 @@ def _adapted(model: keras.Model) -> str:
     )
 
 
-def _trained_steps(model: keras.Model) -> int:
-    optimizer = getattr(model, "optimizer", None)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        return 0
-    return int(keras.ops.convert_to_numpy(optimizer.iterations))
+def _trained_before(model: keras.Model) -> str | None:
+    """Returns what shows that weights were trained or set, if anything does.
 
-
-def _moved_layer(model: keras.Model) -> str | None:
-    """Returns a layer with other weights than all of its kind begin with."""
-    if _trained_steps(model) or is_known(model):
-        return None
-    initial = keras.initializers
-    for layer in layers_of(model):
+    Layers of a kind all begin with the same biases and scales.
+    """
+    optimizer, initial = getattr(model, "optimizer", None), keras.initializers
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        steps = int(keras.ops.convert_to_numpy(optimizer.iterations))
+        if steps:
+            return f"its own optimizer trained it for {steps} steps"
+    for layer in () if is_known(model) else layers_of(model):
         for name in _BEGINNINGS if isinstance(layer, _FRESH) else ():
             value = getattr(layer, name, None)
             begins = getattr(layer, f"{name}_initializer", None)
             if isinstance(value, keras.Variable) and isinstance(
-                begins, (initial.Zeros, initial.Ones, initial.Constant)
+                begins, initial.Zeros | initial.Ones | initial.Constant
             ):
                 first = begins(value.shape, value.dtype)
                 if bool(keras.ops.any(value != first)):
-                    return str(layer.path)
+                    return (
+                        f"layer {layer.path!r} has others than it begins with"
+                    )
     return None
 
 
@@ -199,7 +188,11 @@ COMPILED = (
     Condition(
         _loss_of_batches,
         ValueError,
-        "`loss` must be a mean or sum over examples. Received: loss={}{}",
+        "`loss` must be a mean or sum over examples. Received: loss={}, which "
+        "compares the examples of a batch with each other, or divides by sums "
+        "over all of them. Use a loss of single examples: with "
+        "reduction='sum_over_batch_size', and for images with the axes of one "
+        "example, such as keras.losses.Dice(axis=(1, 2, 3)).",
     ),
     Condition(
         _no_count,
@@ -232,18 +225,10 @@ HELD = (
         "constructor.",
     ),
     Condition(
-        _trained_steps,
+        _trained_before,
         None,
-        "The model was trained without privacy before, for {} steps: no ledger "
-        "covers these, and the weights tell of their data. If it was private, "
-        "begin with a new model.",
-    ),
-    Condition(
-        _moved_layer,
-        None,
-        "The weights of the model are not fresh: layer {!r} has others than it "
-        "begins with. If private data decided them, such as in a training "
-        "before, this ledger does not cover that.",
+        "The weights of the model are not fresh: {}. If private data decided "
+        "them, no ledger covers that: begin with a new model.",
     ),
 )
 

@@ -1,15 +1,14 @@
 """Conditions on a training: on its data, settings and first batch."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_dp import _check, _nests
-from keras_dp.dp_queries import NestedQuery
+from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import dataset_stages, optimizers_in, strategy_of
 from keras_dp.ledger import GaussianSum, PrivacyLedger, Round
@@ -54,14 +53,8 @@ _COUNTS = (
     "validation_batch_size",
     "validation_freq",
 )
-# The remedy for each option that must not be given with a sampler.
-_INSTEAD = {
-    "y": "Pass PoissonBatches((x, y), ...).",
-    "batch_size": "Give the sampler sampling_probability=... for its samples, "
-    "and physical_batch_size=... for the rows that are computed at once.",
-    "sample_weight": "Pass PoissonBatches((x, y, sample_weight), ...).",
-    "validation_split": "Hold records back, and pass validation_data=(x, y).",
-}
+# Options that must not be given with a sampler.
+_OF_SAMPLERS = ("y", "batch_size", "sample_weight", "validation_split")
 # The beginnings of names of logs that tell nothing of single records.
 _PUBLIC = ("val_", "epsilon")
 
@@ -124,11 +117,10 @@ def check_counts(epochs: int, options: Mapping[str, Any]) -> None:
 
 
 def _besides_a_sampler(options: Mapping[str, Any]) -> Any:
-    for name, remedy in _INSTEAD.items():
-        value = options.get(name)
-        if value is not None and not (name == "validation_split" and not value):
-            return name, remedy
-    return None
+    given = (name for name in _OF_SAMPLERS if options.get(name) is not None)
+    return next(
+        (x for x in given if x != "validation_split" or options[x]), None
+    )
 
 
 def _decided_by(callbacks: Any) -> Any:
@@ -176,15 +168,14 @@ def _rounded_factors(ready: Any) -> Any:
     for name in _MODES_OF_ONEDNN:
         mode = os.environ.get(name, "")
         if mode.upper() not in {"", "STRICT"}:
-            return f"{name}={_check.shown(mode)}"
+            remedy = "Unset it before TensorFlow is imported."
+            return f"{name}={_check.shown(mode)}", remedy
+    on_gpus = tf.config.list_physical_devices("GPU")
+    float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
+    if on_gpus and float_32:
+        remedy = "enable_tensor_float_32_execution(False)"
+        return "TensorFloat-32", f"Call tf.config.experimental.{remedy} first."
     return None
-
-
-def _has_tensor_float(ready: Any) -> bool:
-    return bool(
-        tf.config.list_physical_devices("GPU")
-        and tf.config.experimental.tensor_float_32_execution_enabled()
-    )
 
 
 def _made_elsewhere(ready: Any) -> Any:
@@ -204,18 +195,12 @@ def _made_elsewhere(ready: Any) -> Any:
     return None
 
 
-def _not_of_users(ready: Any) -> Any:
-    header = ready.ledger.header
-    fits = header.unit not in UNITS_OF_ROWS and header.rows_per_unit == 1
-    if ready.adapter.unit != "user" or fits:
-        return None
-    return header.unit, header.rows_per_unit
-
-
 def _other_unit(ready: Any) -> Any:
-    held, drawn = ready.ledger.header.unit, ready.adapter.unit
-    same = (held == "microbatch") == (drawn == "microbatch")
-    return not (same or drawn == "user") and (held, drawn)
+    header, drawn = ready.ledger.header, ready.adapter.unit
+    fits = (header.unit == "microbatch") == (drawn == "microbatch")
+    if drawn == "user":
+        fits = header.unit not in UNITS_OF_ROWS and header.rows_per_unit == 1
+    return not fits and (header.unit, header.rows_per_unit, drawn)
 
 
 def _units(ready: Any) -> int | None:
@@ -262,39 +247,21 @@ def _too_little_noise(first: FirstBatch) -> Any:
     return None
 
 
-def _sums(first: FirstBatch) -> Iterator[tuple[str, float]]:
-    """Yields the name and the noise multiplier of each sum of records."""
-    for event in first.planned.queries:
-        if isinstance(event, GaussianSum) and event.l2_norm_bound:
-            yield event.name, event.noise_stddev / event.l2_norm_bound
-
-
-def _bare_sums(first: FirstBatch) -> str:
-    return ", ".join(repr(name) for name, noise in _sums(first) if noise == 0)
-
-
 def _hardly_noised(first: FirstBatch) -> Any:
-    little = (each for each in _sums(first) if 0 < each[1] < _LEAST_MULTIPLIER)
-    return next(little, None)
+    """Returns the name and the noise multiplier of a sum."""
+    for event in first.planned.queries:
+        if isinstance(event, GaussianSum):
+            multiplier = event.noise_stddev / event.l2_norm_bound
+            if multiplier < _LEAST_MULTIPLIER:
+                return event.name, multiplier
+    return None
 
 
 def _other_denominator(first: FirstBatch) -> Any:
     expected = first.expected
-    for each in sorted(set(_denominators(first.query))) if expected else ():
-        if abs(each - expected) > _ABOUT * expected:
-            return each, expected, expected / each
-    return None
-
-
-def _denominators(query: Any) -> Iterator[float]:
-    """Yields the public denominators of a query and of those it holds."""
-    if hasattr(query, "denominator"):
-        yield query.denominator
-    elif isinstance(query, NestedQuery):
-        for each in _nests.leaves(query.queries):
-            yield from _denominators(each)
-    elif hasattr(query, "inner"):
-        yield from _denominators(query.inner)
+    own = getattr(first.query, "denominator", expected)
+    is_other = expected and abs(own - expected) > _ABOUT * expected
+    return is_other and (own, expected, expected / own)
 
 
 def _was_not_sampled(first: FirstBatch) -> bool:
@@ -336,7 +303,9 @@ BESIDES_A_SAMPLER = (
         _besides_a_sampler,
         ValueError,
         "`{}` must not be given with a sampler, whose records hold the inputs, "
-        "targets and sample weights, and whose sizes are drawn. {}",
+        "targets and sample weights, and whose sizes are drawn. Pass "
+        "PoissonBatches((x, y, sample_weight), sampling_probability=..., "
+        "physical_batch_size=...), and validation_data=(x, y).",
     ),
 )
 
@@ -405,15 +374,7 @@ PREPARED = (
         PrivateTrainingError,
         "Private training must multiply float32 numbers as such. In bfloat16 "
         "or TensorFloat-32, clipped gradients exceed their bound by a relative "
-        "1e-2 or 1e-3. Received: {}. Unset it before TensorFlow is imported.",
-    ),
-    Condition(
-        _has_tensor_float,
-        PrivateTrainingError,
-        "Private training on a GPU must run without TensorFloat-32, whose "
-        "rounding lets clipped gradients exceed their bound by a relative "
-        "1e-3. Call "
-        "tf.config.experimental.enable_tensor_float_32_execution(False) first.",
+        "1e-2 or 1e-3. Received: {}. {}",
     ),
     Condition(
         lambda ready: (
@@ -446,19 +407,13 @@ PREPARED = (
         "draw single examples or RandomMicrobatches.",
     ),
     Condition(
-        _not_of_users,
-        PrivateTrainingError,
-        "The unit of the ledger must be the user, with rows_per_unit=1, "
-        "because UserBatches draw whole users. Received: a ledger of unit {!r} "
-        "with rows_per_unit={}. Open another ledger with "
-        'unit="user", or a word for those whom `user_ids` name.',
-    ),
-    Condition(
         _other_unit,
         PrivateTrainingError,
-        "The unit of the ledger must be what is sampled: a guarantee for "
-        "microbatches says nothing of their examples. Received: a ledger of "
-        "unit {!r} and samples of unit {!r}. Open another ledger, or use "
+        "The unit of the ledger must be what is drawn: a guarantee for "
+        "microbatches says nothing of their examples, and users are drawn as a "
+        "whole. Received: a ledger of unit {!r} with rows_per_unit={}, and "
+        "samples of unit {!r}. Open another ledger: for UserBatches, with "
+        'unit="user" or a word for those whom `user_ids` name. Or use '
         "RandomMicrobatches, which protect examples.",
     ),
     Condition(
@@ -500,17 +455,11 @@ FIRST_BATCH = (
         "deviations of their noise. 0 trains without noise, to compare with.",
     ),
     Condition(
-        _bare_sums,
-        None,
-        "The sum {} has no noise: epsilon is infinite. Give its query a "
-        "noise_multiplier > 0.",
-    ),
-    Condition(
         _hardly_noised,
         None,
         "The noise of {!r} is only {:.3g} times its clip: every round costs a "
-        "large epsilon. Was it meant as noise_multiplier=, which follows the "
-        "clip?",
+        "large epsilon, and without noise an infinite one. Was it meant as "
+        "noise_multiplier=, which follows the clip?",
     ),
     Condition(
         _other_denominator,
