@@ -46,6 +46,12 @@ def samples(records, probability=1.0, **options):
     return PoissonBatches(records, sampling_probability=probability, **options)
 
 
+def assert_equal_weights(one, two):
+    for a, b in zip(one.get_weights(), two.get_weights(), strict=True):
+        # float32 rounding of weights of order 1.
+        np.testing.assert_allclose(a, b, atol=2e-6)
+
+
 def messages(caplog, part):
     return [r.message for r in caplog.records if part in r.message]
 
@@ -85,11 +91,7 @@ class TestText:
         inside.fit(samples((words, data()[1])), verbose=0)
         before.fit(samples((ids, data()[1])), verbose=0)
 
-        for one, two in zip(
-            inside.get_weights(), before.get_weights(), strict=True
-        ):
-            # float32 rounding of weights of order 1.
-            np.testing.assert_allclose(one, two, atol=2e-6)
+        assert_equal_weights(inside, before)
 
     @pytest.mark.full
     def test_is_prepared_by_a_map(self) -> None:
@@ -127,13 +129,7 @@ class TestWeights:
         by_class.fit(samples((x, y)), verbose=0, class_weight={1: 0.0, 2: 3.0})
         by_example.fit(samples((x, y, weights)), verbose=0)
 
-        for one, other in zip(
-            by_class.model.get_weights(),
-            by_example.model.get_weights(),
-            strict=True,
-        ):
-            # float32 rounding of weights of order 1.
-            np.testing.assert_allclose(one, other, atol=2e-6)
+        assert_equal_weights(by_class.model, by_example.model)
 
     @pytest.mark.full
     @pytest.mark.parametrize(
@@ -175,11 +171,7 @@ class TestWeights:
         found.fit(*given, class_weight={0: 3.0, 1: 2.0}, **options)
         expected.fit(samples((x, y, np.array([3.0, 2.0, 1.0])[y])), verbose=0)
 
-        for one, other in zip(
-            found.get_weights(), expected.get_weights(), strict=True
-        ):
-            # float32 rounding of weights of order 1.
-            np.testing.assert_allclose(one, other, atol=2e-6)
+        assert_equal_weights(found, expected)
 
     @pytest.mark.parametrize(
         "wrong",
@@ -216,10 +208,7 @@ class TestWeights:
         given = np.broadcast_to(weights.reshape(-1, 1), (RECORDS, 5))
         expected.fit(samples((x, steps, given)), verbose=0)
 
-        for one, other in zip(
-            found.get_weights(), expected.get_weights(), strict=True
-        ):
-            np.testing.assert_allclose(one, other, atol=2e-6)
+        assert_equal_weights(found, expected)
 
     @pytest.mark.parametrize("shape", [(3,), (5, 3), (1, 5)])
     def test_of_anything_else_are_refused(self, shape) -> None:
@@ -311,11 +300,7 @@ class TestALossThatIsNotReduced:
         for each in (found, expected):
             each.fit(samples((x, y)), epochs=2, verbose=0)
 
-        for one, other in zip(
-            found.get_weights(), expected.get_weights(), strict=True
-        ):
-            # float32 rounding of weights of order 1.
-            np.testing.assert_allclose(one, other, atol=2e-6)
+        assert_equal_weights(found, expected)
 
     @pytest.mark.full
     def test_is_so_for_each_of_several(self) -> None:
@@ -329,10 +314,7 @@ class TestALossThatIsNotReduced:
         for each in (found, expected):
             each.fit(samples((x, targets)), verbose=0)
 
-        for one, other in zip(
-            found.get_weights(), expected.get_weights(), strict=True
-        ):
-            np.testing.assert_allclose(one, other, atol=2e-6)
+        assert_equal_weights(found, expected)
 
     def test_stays_what_it_is_for_others(self) -> None:
         loss = cross_entropy(reduction="none")
@@ -380,11 +362,7 @@ class TestAnIgnoredClass:
         found.fit(samples((x, np.where(weights, y, 255))), verbose=0)
         expected.fit(samples((x, y, weights * scale)), verbose=0)
 
-        for one, other in zip(
-            found.get_weights(), expected.get_weights(), strict=True
-        ):
-            # float32 rounding of weights of order 1.
-            np.testing.assert_allclose(one, other, atol=2e-6)
+        assert_equal_weights(found, expected)
 
     def test_hides_no_coupling(self) -> None:
         """Control: what couples the records that are kept is refused."""

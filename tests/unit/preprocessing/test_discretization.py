@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_dp.ledger import GaussianSum, PrivacyLedger
 from keras_dp.preprocessing import Discretization
 from keras_dp.preprocessing.discretization import (
     below_edges,
@@ -15,7 +14,6 @@ from keras_dp.preprocessing.discretization import (
 from tests.adapters import (
     EXTREMES,
     adapted,
-    answers_in_another_process,
     without_noise,
 )
 
@@ -129,55 +127,3 @@ class TestTheNoise:
         assert len(boundaries) == 49
         assert np.all(np.diff(boundaries) >= 0)
         assert np.all((boundaries >= 0) & (boundaries <= 1))
-
-
-@pytest.mark.standard
-@pytest.mark.parametrize(
-    "output_mode", ["one_hot", pytest.param("int", marks=pytest.mark.nightly)]
-)
-def test_the_layer_is_served_by_keras_alone(output_mode, tmp_path) -> None:
-    x = np.random.default_rng(1).uniform(0, 9, (100, 1)).astype(np.float32)
-    layer = adapted(Discretization((0, 9), 5, 1.0, output_mode=output_mode), x)
-
-    answers = answers_in_another_process(layer, x, tmp_path)
-
-    np.testing.assert_array_equal(answers, layer(x))
-
-
-class TestRefuses:
-    @pytest.mark.parametrize(
-        ("arguments", "match"),
-        [
-            ({"bounds": ([0, 1], [2, 3])}, "`bounds`"),
-            ({"bounds": (1, 0)}, "`bounds`"),
-            ({"num_bins": 1}, "`num_bins`"),
-            ({"cells": 1}, "`cells`"),
-            ({"cells": 2**20 + 1}, "`cells`"),
-            ({"noise_multiplier": 0.0}, "`noise_multiplier`"),
-            ({"output_mode": "all"}, "`output_mode`"),
-        ],
-    )
-    def test_arguments(self, arguments, match) -> None:
-        with pytest.raises(ValueError, match=match):
-            Discretization(
-                **{
-                    "bounds": (0, 1),
-                    "num_bins": 4,
-                    "noise_multiplier": 1.0,
-                    **arguments,
-                }
-            )
-
-    def test_text(self) -> None:
-        with pytest.raises(TypeError, match="real numbers"):
-            Discretization((0, 1), 2, 1.0).adapt(
-                ["secret"], PrivacyLedger.in_memory(dataset="d")
-            )
-
-
-def test_the_round_is_known_before() -> None:
-    planned = Discretization((0, 1), 2, 4.0).planned_round()
-
-    assert planned.queries == (
-        GaussianSum("preprocessing/discretization", 1.0, 4.0),
-    )

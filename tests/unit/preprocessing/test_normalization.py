@@ -7,12 +7,10 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_dp.ledger import GaussianSum, PrivacyLedger
 from keras_dp.preprocessing import Normalization
 from tests.adapters import (
     EXTREMES,
     adapted,
-    answers_in_another_process,
     without_noise,
 )
 
@@ -201,87 +199,3 @@ class TestTheNoise:
         layer = adapted(Normalization((0, 1), 1.0), np.zeros((0, 3)))
 
         assert np.all(np.isfinite(statistics(layer)))
-
-
-@pytest.mark.standard
-def test_the_layer_is_served_by_keras_alone(tmp_path) -> None:
-    x = np.random.default_rng(1).uniform(0, 9, (100, 2, 3)).astype(np.float32)
-    layer = adapted(Normalization((0, 9), 1.0, axis=(1, 2)), x)
-
-    answers = answers_in_another_process(layer, x, tmp_path)
-
-    np.testing.assert_allclose(answers, layer(x), rtol=1e-5)
-
-
-class TestRefuses:
-    @pytest.mark.parametrize(
-        ("arguments", "match"),
-        [
-            ({"bounds": (1, 1)}, "`bounds`"),
-            ({"bounds": (2, 1)}, "`bounds`"),
-            ({"bounds": (0, np.inf)}, "`bounds`"),
-            ({"bounds": (-1.7e308, 1.7e308)}, "`bounds`"),
-            ({"bounds": (0, 1e-320)}, "`bounds`"),
-            ({"bounds": (np.nan, 1)}, "`bounds`"),
-            ({"bounds": 3}, "`bounds`"),
-            ({"bounds": ("a", "b")}, "`bounds`"),
-            ({"noise_multiplier": 0.0}, "`noise_multiplier`"),
-            ({"noise_multiplier": np.inf}, "`noise_multiplier`"),
-            ({"axis": 0}, "`axis`"),
-            ({"axis": (0, 1)}, "`axis`"),
-            ({"denominator": 0}, "`denominator`"),
-        ],
-    )
-    def test_arguments(self, arguments, match) -> None:
-        with pytest.raises(ValueError, match=match):
-            Normalization(
-                **{"bounds": (0, 1), "noise_multiplier": 1.0, **arguments}
-            )
-
-    @pytest.mark.parametrize(
-        ("data", "arguments", "error", "match"),
-        [
-            (np.array([["secret"]]), {}, TypeError, "real numbers"),
-            (np.array([1j]), {}, TypeError, "real numbers"),
-            (np.ones((3, 0)), {}, ValueError, "at least one number"),
-            (np.ones((3, 2)), {"axis": 2}, ValueError, "`axis`"),
-            (np.ones((3, 2)), {"axis": -2}, ValueError, "`axis`"),
-            (
-                np.ones((3, 2)),
-                {"bounds": ([0, 0, 0], 1)},
-                ValueError,
-                "number for each feature",
-            ),
-        ],
-    )
-    def test_data_and_says_nothing_of_it(
-        self, data, arguments, error, match
-    ) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="d")
-        adapter = Normalization(
-            **{"bounds": (0, 1), **arguments}, noise_multiplier=1.0
-        )
-
-        with pytest.raises(error, match=match) as raised:
-            adapter.adapt(data, ledger)
-
-        assert "secret" not in str(raised.value)
-        assert len(ledger) == 0
-
-    def test_data_that_must_be_read_in_a_round_that_counts(self) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="d")
-
-        with pytest.raises(TypeError, match="real numbers") as raised:
-            Normalization((0, 1), 1.0).adapt(["secret"], ledger)
-
-        assert "secret" not in str(raised.value)
-        assert len(ledger) == 1
-
-
-def test_the_round_is_known_before() -> None:
-    planned = Normalization((0, 1), 3.0).planned_round()
-
-    assert planned.queries == (
-        GaussianSum("preprocessing/normalization", 1.0, 3.0),
-    )
-    assert planned.sampling.drawn_by_library

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_dp.ledger import GaussianSum, PrivacyLedger
 from keras_dp.preprocessing import PCA
 from keras_dp.preprocessing.pca import symmetric
 from keras_dp.preprocessing.release import noised
 from tests.adapters import (
     EXTREMES,
     adapted,
-    answers_in_another_process,
     without_noise,
 )
 
@@ -173,39 +171,3 @@ class TestTheLayer:
 
         assert adapted(PCA(2, 1.0), x).trainable_variables == []
         assert len(adapted(PCA(2, 1.0, trainable=True), x).trainable_variables)
-
-    @pytest.mark.standard
-    def test_is_served_by_keras_alone(self, tmp_path) -> None:
-        x = np.random.default_rng(1).normal(size=(50, 6)).astype(np.float32)
-        layer = adapted(PCA(2, 1.0), x)
-
-        answers = answers_in_another_process(layer, x, tmp_path)
-
-        np.testing.assert_allclose(answers, layer(x), rtol=1e-5, atol=1e-6)
-
-
-class TestRefuses:
-    @pytest.mark.parametrize(
-        ("arguments", "match"),
-        [
-            ({"components": 0}, "`components`"),
-            ({"noise_multiplier": -1.0}, "`noise_multiplier`"),
-            ({"l2_norm_clip": 0.0}, "`l2_norm_clip`"),
-        ],
-    )
-    def test_arguments(self, arguments, match) -> None:
-        with pytest.raises(ValueError, match=match):
-            PCA(**{"components": 1, "noise_multiplier": 1.0, **arguments})
-
-    @pytest.mark.parametrize("shape", [(5, 2), (5, 2, 2), (5,)])
-    def test_data_of_another_shape(self, shape) -> None:
-        with pytest.raises(ValueError, match="as many entries"):
-            PCA(3, 1.0).adapt(
-                np.ones(shape), PrivacyLedger.in_memory(dataset="d")
-            )
-
-
-def test_the_round_is_known_before() -> None:
-    planned = PCA(60, 4.0).planned_round()
-
-    assert planned.queries == (GaussianSum("preprocessing/pca", 1.0, 4.0),)
