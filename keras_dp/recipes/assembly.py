@@ -143,10 +143,6 @@ def _taken(given: keras.optimizers.Optimizer, rate: Any) -> Any:
 
     One of a class of the user is taken itself, the first time: what it refers
     to may refer to it.
-
-    Args:
-        given: The optimizer of the script.
-        rate: A learning rate or schedule in the place of its own, or `None`.
     """
     is_new = not given.built and not is_closed(given)
     if is_new and not type(given).__module__.startswith("keras."):

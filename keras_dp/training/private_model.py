@@ -489,17 +489,7 @@ class PrivateModel(HeldModel):
 
         `PrivateGradients` uses it. The caller may save the model or change its
         weights between two rounds: the secret seeds of its layers are replaced
-        before each yield.
-
-        Args:
-            samples: The sampler that draws the samples.
-            rounds: The number of rounds, unless the target ends them earlier.
-            target_epsilon: As in `fit`.
-            delta: As in `fit`, for the target.
-            run: As in `fit`.
-
-        Yields:
-            The metrics of each round, after its release.
+        before each yield. It yields the metrics of each round.
         """
         ready = self._preparation(
             samples, target_epsilon=target_epsilon, delta=delta
@@ -611,11 +601,7 @@ class PrivateModel(HeldModel):
         return self._step
 
     def _answer_by(self, round_: PrivateRound | None) -> None:
-        """Makes another round with the same queries answer from now on.
-
-        Args:
-            round_: The round; `None` for that of the optimizer.
-        """
+        """Makes another round answer, with the same queries."""
         self._round, self._step = round_, None
 
     def step_parts(self) -> StepParts:
@@ -709,12 +695,6 @@ class PrivateModel(HeldModel):
 
         Labels and ids in memory are read, and the first batch of the validation
         data goes through the model. What it tells is forgotten.
-
-        Args:
-            x: A sampler, or the argument of `fit`.
-            y: The argument of `fit`.
-            batch_size: The argument of `fit`.
-            options: Other arguments for Keras's `fit`.
 
         Raises:
             ValueError: A label or an id is out of range, or the model cannot be

@@ -347,12 +347,7 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
 
 
 def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:
-    """Returns a tensor of floats with noise of the size of its entries.
-
-    Args:
-        leaf: A tensor, or `None`.
-        whole_numbers: Whether whole numbers get noise, too.
-    """
+    """Returns a tensor with noise of the size of its entries, if of floats."""
     if leaf is None or not leaf.dtype.is_floating:
         return leaf
     noise = tf.random.stateless_normal(leaf.shape, [0, 0], alg="philox")

@@ -254,13 +254,8 @@ def _fits(weight: tuple[int, ...], entries: tuple[int, ...]) -> bool:
 def _check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
     """Raises for text that must be numbers, and if no record is finite.
 
-    All of them would count as zero, and rounds release nothing but noise.
-
-    Args:
-        model: The user's model, built.
-        x: Its inputs, leaves `[batch, ...]`.
-        y: The targets.
-        mask: Which rows are records, `[batch]`, or `None` for all.
+    All of them would count as zero, and rounds release nothing but noise. The
+    mask says which rows are records, `[batch]`; `None` stands for all.
     """
     if any(map(_is_text, _leaves(x))):
         try:

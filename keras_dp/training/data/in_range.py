@@ -48,16 +48,10 @@ _AT_ONCE = 4096
 
 
 class _Lookup(NamedTuple):
-    """An operation that looks up rows by numbers that follow from data alone.
-
-    Attributes:
-        numbers: The numbers, a tensor of integers.
-        end: The number of rows.
-        name: The name of the operation.
-    """
+    """An operation that looks up rows by numbers that follow from data."""
 
     numbers: tf.Tensor
-    end: int
+    end: int  # The number of rows.
     name: str
 
 
@@ -190,7 +184,7 @@ def _check(function: Callable[[Any], Any], nest: Any, message: str) -> None:
     Args:
         function: Maps a nest of tensors `[_AT_ONCE, ...]` to anything.
         nest: The arrays, `[records, ...]`.
-        message: The error that is raised.
+        message: See `_LABELS`.
     """
     leaves = keras.tree.flatten(nest)
     found: list[_Lookup] = []
@@ -223,12 +217,7 @@ def _check(function: Callable[[Any], Any], nest: Any, message: str) -> None:
 
 
 def _lookups(graph: tf.Graph, data: set[str]) -> Iterator[_Lookup]:
-    """Yields the lookups of a graph by numbers that follow from data alone.
-
-    Args:
-        graph: The graph.
-        data: The names of the tensors that hold data.
-    """
+    """Yields the lookups of a graph, given the names of tensors of data."""
     for operation in graph.get_operations():
         if operation.type not in _LOOKUPS:
             continue
