@@ -35,8 +35,8 @@ from keras_dp.sampling import Sampler
 from keras_dp.sampling.record_source import RecordSpec
 from keras_dp.training.data.sampled_batches import SampledBatches
 
-# What follows was measured by benchmarks/first_run.py (docs/choosing.md). The
-# walk of a weight is `_WALK * weights**(-1/4)`, at most `_LONGEST_WALK`.
+# These were measured by benchmarks/first_run.py (docs/choosing.md). The walk of
+# a weight is `_WALK * weights**(-1/4)`, at most `_LONGEST_WALK`.
 _WALK, _LONGEST_WALK = 2.0, 0.3
 # Tables of embeddings begin with small entries, and must leave them: networks
 # on top of tables walk further.

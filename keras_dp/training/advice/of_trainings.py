@@ -251,9 +251,9 @@ def _hardly_noised(first: FirstBatch) -> Any:
     """Returns the name and the noise multiplier of a sum."""
     for event in first.planned.queries:
         if isinstance(event, GaussianSum):
-            multiplier = event.noise_stddev / event.l2_norm_bound
-            if multiplier < _LEAST_MULTIPLIER:
-                return event.name, multiplier
+            stddev, bound = event.noise_stddev, event.l2_norm_bound
+            if stddev < _LEAST_MULTIPLIER * bound:
+                return event.name, stddev / bound
     return None
 
 

@@ -1,4 +1,4 @@
-"""What layers hold besides weights that are released: seeds, and idle adapters.
+"""Renews what layers hold besides released weights: seeds and idle adapters.
 
 Dropout and similar layers draw random numbers for each row of a batch. An
 attacker who knows the seeds knows which row got which numbers. A seed in a
