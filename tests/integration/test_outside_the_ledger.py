@@ -15,7 +15,7 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import SamplingByContents
 from keras_dp.optimizers import DPSGD
 from keras_dp.training.advice.condition import judge
-from keras_dp.training.advice.of_trainings import BATCHES
+from keras_dp.training.advice.of_trainings import BATCHES, CALLBACKS
 
 X, Y = np.ones([20, 3], "float32"), np.zeros([20, 1], "float32")
 
@@ -39,97 +39,112 @@ def messages(caplog, part):
     return [r.message for r in caplog.records if part in r.message]
 
 
-class TestPlainTraining:
-    @pytest.mark.parametrize("epochs", [0, 2])
-    def test_before_is_named(self, caplog, epochs) -> None:
-        model = network()
-        model.compile("sgd", "mse")
-        model.fit(X, Y, batch_size=10, epochs=epochs, verbose=0)
+def trained(steps):
+    model = network()
+    model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=10, epochs=steps // 2, verbose=0)
+    return model
 
-        keras_dp.make_private(
-            model,
-            (X, Y),
-            target_epsilon=3.0,
-            delta=1e-3,
-            epochs=1,
-            ledger=ledger(),
-        )
 
-        steps = [f"for {2 * epochs} steps"] if epochs else []
-        found = messages(caplog, "are not fresh")
-        assert len(found) == len(steps)
-        assert all(part in found[0] for part in steps)
+def trained_by_nobody_knows_whom():
+    model = trained(2)
+    model.compile("sgd", "mse")
+    return model
+
+
+def trained_privately():
+    private = compiled(network(layers.Dense(4)), ledger())
+    private.fit(X, Y, verbose=0)
+    return private.model
+
+
+def scaled(**given):
+    scales = layers.Normalization(name="patient_scales", **given)
+    model = network(scales)
+    if not given:
+        scales.adapt(X)
+    return model
 
 
 class TestAdaptedLayers:
-    def test_are_named_at_compile(self, caplog) -> None:
-        scales = layers.Normalization(name="patient_scales")
-        model = network(scales)
-        scales.adapt(X)
+    """And other weights that data may have decided before `compile`."""
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (scaled, ["patient_scales", "means and variances"]),
+            (lambda: scaled(mean=0.0, variance=2.0), []),
+            (lambda: trained(4), ["are not fresh", "for 4 steps"]),
+            (trained_by_nobody_knows_whom, ["are not fresh", "than it begins"]),
+            (lambda: trained(0), []),
+            (trained_privately, []),
+        ],
+    )
+    def test_are_named_at_compile(self, make, words, caplog) -> None:
+        model = make()
+        caplog.clear()
 
         compiled(model, ledger())
 
-        (message,) = messages(caplog, "without noise")
-        assert "patient_scales" in message
-        assert "means and variances" in message
-
-    def test_that_were_given_their_values_are_not(self, caplog) -> None:
-        model = network(layers.Normalization(mean=0.0, variance=2.0))
-
-        compiled(model, ledger())
-
-        assert not messages(caplog, "without noise")
+        found = [r.message for r in caplog.records if r.name == "absl"]
+        assert len(found) == bool(words)
+        assert all(word in found[0] for word in words)
 
 
 class TestDecisions:
+    """On metrics without noise they are named, and on anything else not."""
+
     @pytest.mark.parametrize(
-        "callback",
+        ("callback", "metric"),
         [
-            lambda path: keras.callbacks.EarlyStopping("loss"),
-            lambda path: keras.callbacks.ReduceLROnPlateau("loss"),
-            lambda path: keras.callbacks.ModelCheckpoint(
-                path / "a.keras", monitor="loss", save_best_only=True
+            (lambda path: keras.callbacks.EarlyStopping("loss"), "loss"),
+            (lambda path: keras.callbacks.ReduceLROnPlateau("mae"), "mae"),
+            (
+                lambda path: keras.callbacks.ModelCheckpoint(
+                    path / "a.keras", monitor="loss", save_best_only=True
+                ),
+                "loss",
             ),
-            lambda path: keras.callbacks.TerminateOnNaN(),
+            (lambda path: keras.callbacks.TerminateOnNaN(), "loss"),
+            (lambda path: keras.callbacks.EarlyStopping("val_loss"), None),
+            (
+                lambda path: keras.callbacks.EarlyStopping(
+                    "epsilon", mode="min"
+                ),
+                None,
+            ),
+            (
+                lambda path: keras.callbacks.LearningRateScheduler(
+                    lambda epoch: 1.0
+                ),
+                None,
+            ),
+            (
+                lambda path: keras.callbacks.ModelCheckpoint(
+                    path / "a.keras", monitor="loss"
+                ),
+                None,
+            ),
         ],
     )
-    def test_on_metrics_without_noise_are_named(
-        self, callback, tmp_path, caplog
-    ) -> None:
+    def test_are_named(self, callback, metric, tmp_path, caplog) -> None:
         acts = callback(tmp_path)
 
-        compiled(network(), ledger()).fit(X, Y, verbose=0, callbacks=[acts])
+        judge(CALLBACKS, [keras.callbacks.CSVLogger("a"), acts])
 
-        (message,) = messages(caplog, "what it decides")
-        assert message.startswith(f"{type(acts).__name__} acts on")
-        assert f"'val_{getattr(acts, 'monitor', 'loss')}'" in message
+        found = messages(caplog, "what it decides")
+        assert len(found) == (metric is not None)
+        for message in found:
+            assert message.startswith(f"{type(acts).__name__} acts on")
+            assert f"'val_{metric}'" in message
 
-    @pytest.mark.parametrize(
-        "callback",
-        [
-            lambda path: keras.callbacks.EarlyStopping("val_loss"),
-            lambda path: keras.callbacks.EarlyStopping("epsilon", mode="min"),
-            lambda path: keras.callbacks.LearningRateScheduler(
-                lambda epoch: 1.0
-            ),
-            lambda path: keras.callbacks.LambdaCallback(
-                on_epoch_end=lambda epoch, logs: path.mkdir(exist_ok=True)
-            ),
-            lambda path: keras.callbacks.ModelCheckpoint(
-                path / "a.keras", monitor="loss"
-            ),
-        ],
-    )
-    def test_on_anything_else_are_not(self, callback, tmp_path, caplog) -> None:
-        compiled(network(), ledger()).fit(
-            X,
-            Y,
-            verbose=0,
-            validation_data=(X, Y),
-            callbacks=callback(tmp_path),
-        )
+    def test_are_looked_at_by_fit(self, caplog) -> None:
+        stops = keras.callbacks.EarlyStopping("loss")
 
-        assert not messages(caplog, "what it decides")
+        compiled(network(), ledger()).fit(X, Y, verbose=0, callbacks=stops)
+
+        assert messages(caplog, "what it decides")
+        assert messages(caplog, "let no callback decide by them")
 
 
 class TestRoundsThatTheLedgerMisses:
@@ -470,20 +485,6 @@ class TestOtherWeights:
                 by_a_tape(keras_dp.PrivateModel(model))
 
         assert not messages(caplog, "by something else than a release")
-
-    def test_that_are_not_fresh_are_said(self, caplog) -> None:
-        """Also where nothing tells who trained them."""
-        given = network()
-        given.compile("sgd", "mse")
-        given.fit(X, Y + 1, verbose=0)
-        given.compile("sgd", "mse")
-
-        compiled(given, ledger())
-        private = compiled(network(layers.Dense(4)), ledger())
-        private.fit(X, Y, verbose=0)
-        compiled(private.model, ledger())
-
-        assert len(messages(caplog, "are not fresh")) == 1
 
 
 class TestAdapters:
