@@ -9,11 +9,11 @@ import keras
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.experimental.federation.local_updates import LocalTraining
 from keras_dp.sampling import UserBatches
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.preparation import Preparation
 from keras_dp.training.private_model import PrivateModel
-from keras_dp.training.step.local_updates import LocalTraining
 from keras_dp.training.step.step_parts import StepParts
 
 
@@ -87,7 +87,9 @@ class FederatedModel(PrivateModel):
 
     @override
     def step_parts(self) -> StepParts:
-        return dataclasses.replace(super().step_parts(), local=self.local)
+        return dataclasses.replace(
+            super().step_parts(), local=self.local.updates
+        )
 
     @override
     def _preparation(self, x: Any, **options: Any) -> Preparation:

@@ -7,8 +7,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from keras_dp import _check
+from keras_dp.experimental.federation.local_updates import LocalTraining
 from keras_dp.sampling import random_words
-from keras_dp.training.step.local_updates import LocalTraining
 
 
 class FlowerClient:

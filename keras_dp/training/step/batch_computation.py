@@ -34,7 +34,6 @@ from keras_dp.optimizers.record_batch import (
 )
 from keras_dp.training.devices.replicas import summed
 from keras_dp.training.metrics.example_metrics import masks_of, with_penalties
-from keras_dp.training.step.local_updates import LocalUpdates
 from keras_dp.training.step.sample_release import SampleSums, TracedRelease
 from keras_dp.training.step.step_parts import StepParts
 
@@ -118,8 +117,8 @@ class BatchComputation:
         )
         self._updates = None
         if parts.local is not None:
-            self._updates = LocalUpdates(
-                self.engine, parts.loss, parts.local, parts.options.loss_scale
+            self._updates = parts.local(
+                self.engine, parts.loss, parts.options.loss_scale
             )
         if statistics is not None and not self.engine.normalized:
             raise ValueError(

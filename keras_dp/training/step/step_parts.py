@@ -2,18 +2,21 @@
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import keras
+import tensorflow as tf
 
 from keras_dp import _check
+from keras_dp.gradients import GradientEngine
+from keras_dp.gradients.records.records import GradientRecords
 from keras_dp.keras_internals import layers_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.side_queries import SideQueries
-from keras_dp.training.step.local_updates import LocalTraining
 
 # The gradient of a cross-entropy with respect to a logit is at most 1. With
 # this scale it can grow by a factor of 2^6 on its way back before float16
@@ -47,6 +50,15 @@ def resolved_loss_scale(given: float | None, model: keras.Model) -> float:
             "out."
         )
     return float(given)
+
+
+class UserUpdates(Protocol):
+    """Computes how users change the weights, where these are the records."""
+
+    def records(
+        self, data: tuple[Any, Any, Any], mask: tf.Tensor, rows: int
+    ) -> list[GradientRecords]:
+        """Returns the change by each user, as records of gradients."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,8 +96,8 @@ class StepParts:
         metrics: Keras's metrics, which are not private.
         side_queries: The queries beside the query of the gradients.
         options: The options of the step.
-        local: The training of each user, if records are the users' updates;
-            `None` if records are gradients.
+        local: From the engine, the loss and its scale to the updates of users,
+            if records are these; `None` if records are gradients.
     """
 
     model: keras.Model
@@ -95,4 +107,4 @@ class StepParts:
     metrics: ExampleMetrics
     side_queries: SideQueries
     options: StepOptions
-    local: LocalTraining | None = None
+    local: Callable[[GradientEngine, Any, float], UserUpdates] | None = None

@@ -67,6 +67,12 @@ class LocalTraining:
             )
         return self.epochs * (records_per_user // size)
 
+    def updates(
+        self, engine: GradientEngine, compiled_loss: Any, loss_scale: float
+    ) -> "LocalUpdates":
+        """Returns the updates of users of a model; see `LocalUpdates`."""
+        return LocalUpdates(engine, compiled_loss, self, loss_scale)
+
 
 class LocalUpdates:
     """Computes what each user's training takes from the weights.
