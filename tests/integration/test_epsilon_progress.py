@@ -105,14 +105,6 @@ class TestEpsilonProgress:
         for shown, least in zip(watcher.batches, spent, strict=True):
             assert shown >= least
 
-    def test_covers_earlier_runs_on_the_data_set(self) -> None:
-        ledger = in_memory((FullDataset(), STEP, 3))
-        before = TIGHT.epsilon(ledger, delta=DELTA)
-
-        history = training(ledger, None, epochs=1)
-
-        assert history["epsilon"][0] > before
-
     def test_takes_the_strongest_relation_of_all_rounds(self) -> None:
         ledger = in_memory((UnverifiedSampling(), STEP, 3))
 
@@ -142,15 +134,6 @@ class TestEpsilonProgress:
 
         assert seen[0] == seen[1] == seen[2] < seen[3]
 
-    def test_works_without_logs(self) -> None:
-        ledger = in_memory((FullDataset(), STEP, 1))
-        progress = EpsilonProgress(ledger, DELTA, lambda: None)
-
-        progress.on_train_batch_end(0)
-        progress.on_epoch_end(0)
-
-        assert progress._logs["epsilon"] == TIGHT.epsilon(ledger, delta=DELTA)
-
 
 def shown(ledger):
     """Returns the logs of a callback for a ledger."""
@@ -160,14 +143,18 @@ def shown(ledger):
 
 
 class TestEpsilonInFit:
-    def test_is_shown_without_being_asked_for(self) -> None:
+    @pytest.mark.parametrize(
+        ("given", "delta"),
+        [(None, 0.010), (1e-7, 1e-7)],  # 64^-1.1 = 0.0103, two digits of it.
+    )
+    def test_is_shown_without_being_asked_for(self, given, delta) -> None:
         ledger = in_memory()
 
-        history = training(ledger, None, delta=None)
+        history = training(ledger, None, delta=given)
 
-        delta = 0.010  # 64^-1.1 = 0.0103, two digits of it.
         assert history["epsilon"][-1] == TIGHT.epsilon(ledger, delta=delta)
         assert "epsilon_of_run" not in history
+        assert "rounds_left" not in history
 
     def test_tells_the_run_from_the_whole_ledger(self) -> None:
         ledger = in_memory((FullDataset(), STEP, 3))
@@ -178,14 +165,6 @@ class TestEpsilonInFit:
         run = [each for each in ledger.rounds if each.round not in before]
         assert history["epsilon_of_run"][-1] == TIGHT.epsilon(run, delta=0.010)
         assert history["epsilon_of_run"][-1] < history["epsilon"][-1]
-
-    def test_takes_the_delta_of_fit(self) -> None:
-        ledger = in_memory()
-        private, samples = private_model(ledger)
-
-        history = private.fit(samples, verbose=0, delta=1e-7).history
-
-        assert history["epsilon"] == [TIGHT.epsilon(ledger, delta=1e-7)]
 
     def test_ends_with_the_line_to_publish(self, capsys) -> None:
         private, samples = private_model(in_memory())
@@ -323,9 +302,6 @@ class TestWhatIsLeft:
             account.balance.room(charge, 10**9) + 4,
             account.balance.room(charge, 10**9),
         ]
-
-    def test_is_not_shown_where_nothing_limits(self) -> None:
-        assert "rounds_left" not in training(in_memory(), None)
 
 
 class TestATarget:
