@@ -38,7 +38,7 @@ from keras_dp.sampling import (
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.spending import recording
 from keras_dp.training.metrics import side_queries
-from keras_dp.training.step import batch_computation, sample_sums
+from keras_dp.training.step import batch_computation, sample_release
 from tests.audited import X, Y, average, samples, training
 
 Patch = pytest.MonkeyPatch
@@ -251,7 +251,7 @@ def _(patch):
 def _(patch):
     around(
         patch,
-        sample_sums.SampleSums,
+        sample_release.SampleSums,
         "read",
         lambda f: (
             lambda self: tf.nest.map_structure(lambda leaf: 2 * leaf, f(self))
