@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from keras_dp import _check
 from keras_dp.accountants.groups import Group
-from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
@@ -13,8 +12,8 @@ from keras_dp.accountants.normalize.mechanisms import (
     Mechanism,
 )
 from keras_dp.accountants.normalize.normalize import normalized
-from keras_dp.accountants.normalize.readings import readings
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
+from keras_dp.accountants.normalize.truncation import readings
 from keras_dp.accountants.slack import sampled_as_slack, split
 from keras_dp.errors import UnsupportedEventError
 

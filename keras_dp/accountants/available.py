@@ -2,10 +2,12 @@
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.fourier import Fourier
-from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.accountants.normalize.normalized_rounds import NormalizedRounds
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import (
+    LedgerLike,
+    Neighbours,
+    NormalizedRounds,
+)
 from keras_dp.accountants.rdp import RDP
 from keras_dp.errors import UnsupportedEventError
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.rounds import Neighbours
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,9 +40,8 @@ class Claim:
         """
         if self.neighbours is None:
             return "no bound: no adjacency relation is supported by all rounds"
-        relation = (
-            f"{self.neighbours.replace('_', ' ')} {together(unit, self.units)}"
-        )
+        protected = units_in_words(unit, self.units)
+        relation = f"{self.neighbours.replace('_', ' ')} {protected}"
         if self.records > 1:
             relation += f" of at most {self.records:,} records"
         if self.accountant is None:
@@ -61,10 +60,10 @@ class Claim:
         )
 
 
-def together(unit: str, units: int) -> str:
+def units_in_words(unit: str, units: int) -> str:
     """Returns the unit, or the group of units, that is protected, in words.
 
-    >>> together("patient", 2)
+    >>> units_in_words("patient", 2)
     'group of 2, each one patient,'
     """
     return unit if units == 1 else f"group of {units:,}, each one {unit},"

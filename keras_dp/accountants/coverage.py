@@ -9,9 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import Gaussian, Mechanism
 from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CyclicPoissonSampling,

@@ -17,7 +17,6 @@ from keras_dp.accountants.accountant import (
 from keras_dp.accountants.compose import choose, told_rounds
 from keras_dp.accountants.compose.directions import Direction, directions
 from keras_dp.accountants.groups import Group
-from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.few_kinds import FewKinds, few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
@@ -31,8 +30,8 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianReplaceOne,
     Selected,
 )
-from keras_dp.accountants.normalize.readings import readings
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
+from keras_dp.accountants.normalize.truncation import readings
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.slack import sampled_as_slack, split
 from keras_dp.errors import UnsupportedEventError

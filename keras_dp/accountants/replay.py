@@ -11,22 +11,22 @@ from keras_dp.accountants.available import tightest
 from keras_dp.accountants.claim import Claim
 from keras_dp.accountants.coverage import kept_plans
 from keras_dp.accountants.groups import Group
-from keras_dp.accountants.normalize.adjacency import (
-    RELATIONS,
+from keras_dp.accountants.normalize.normalize import (
+    normalize,
+    normalized,
+)
+from keras_dp.accountants.normalize.rounds import (
+    LedgerLike,
     Neighbours,
+    NormalizedRounds,
+    counted_rounds,
+    rows_per_unit_of,
+)
+from keras_dp.accountants.normalize.samplings import (
+    RELATIONS,
     check_neighbours,
     strongest_neighbours,
     supported_neighbours,
-)
-from keras_dp.accountants.normalize.normalize import (
-    normalized,
-    put_together,
-)
-from keras_dp.accountants.normalize.normalized_rounds import NormalizedRounds
-from keras_dp.accountants.normalize.rounds import (
-    LedgerLike,
-    counted_rounds,
-    rows_per_unit_of,
 )
 from keras_dp.accountants.rdp import RDP
 from keras_dp.errors import UnsupportedEventError
@@ -205,8 +205,8 @@ class Replay:
         """
         relation = self.relation(neighbours)
         if relation not in self._normalized:
-            self._normalized[relation] = put_together(
-                self.rounds, relation, self.rows_per_unit
+            self._normalized[relation] = NormalizedRounds(
+                relation, normalize(self.rounds, relation), self.rows_per_unit
             )
         return self._normalized[relation]
 

@@ -20,8 +20,8 @@ from keras_dp.accountants.normalize.mechanisms import (
     Mechanism,
     ProfilePair,
     Selected,
+    in_order,
 )
-from keras_dp.accountants.normalize.order import in_order
 from keras_dp.accountants.roots import last_true
 from keras_dp.ledger import PoissonTrials, TrialLaw, TruncatedNegativeBinomial
 

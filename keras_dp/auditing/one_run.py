@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_dp import _check
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.accountants.roots import last_true
 from keras_dp.auditing.scores import Scores
 

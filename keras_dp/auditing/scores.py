@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from keras_dp import _check
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
+from keras_dp.accountants.normalize.rounds import Neighbours
+from keras_dp.accountants.normalize.samplings import RELATIONS
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

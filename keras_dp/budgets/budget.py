@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from keras_dp import _check
-from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
+from keras_dp.accountants.normalize.rounds import Neighbours
+from keras_dp.accountants.normalize.samplings import RELATIONS
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import CountedRound, Round
 from keras_dp.planning.calibration import check_target

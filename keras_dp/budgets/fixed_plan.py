@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 
 from keras_dp._override import override
 from keras_dp.accountants.coverage import covers, spans_of
-from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.accountants.replay import Replay
 from keras_dp.budgets.budget import Budget
 from keras_dp.errors import BudgetExceededError

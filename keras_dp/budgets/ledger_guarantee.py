@@ -17,7 +17,7 @@ from typing import Literal
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.claim import Claim
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.accountants.replay import Replay, replay_of
 from keras_dp.budgets.accounts import budget_of, why_not_covered
 from keras_dp.ledger import PrivacyLedger, RunRecord

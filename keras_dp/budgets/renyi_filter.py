@@ -22,9 +22,9 @@ import scipy
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.accountants.loss.log_moments import conversion
-from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import SLACK, CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.budgets.budget import UNITS, Budget, units
 from keras_dp.errors import (

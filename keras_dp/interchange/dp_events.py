@@ -17,10 +17,6 @@ import numpy as np
 from keras_dp import _check
 from keras_dp.accountants.coverage import spans_of
 from keras_dp.accountants.groups import k_fold
-from keras_dp.accountants.normalize.adjacency import (
-    Neighbours,
-    chosen_neighbours,
-)
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -36,9 +32,11 @@ from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.release import released
 from keras_dp.accountants.normalize.rounds import (
     LedgerLike,
+    Neighbours,
     counted_rounds,
     rows_per_unit_of,
 )
+from keras_dp.accountants.normalize.samplings import chosen_neighbours
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,

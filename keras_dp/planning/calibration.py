@@ -9,8 +9,7 @@ from typing import TypeAlias, TypeVar
 from keras_dp import _check
 from keras_dp.accountants.accountant import CHOOSE_DELTA, Accountant
 from keras_dp.accountants.fourier import Fourier
-from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.accountants.replay import replay_of
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round

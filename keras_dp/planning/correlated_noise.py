@@ -9,9 +9,8 @@ import numpy as np
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.participations import strategy_sensitivity
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.ledger import (
     BandedToeplitz,
     CorrelatedSum,

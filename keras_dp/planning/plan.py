@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.claim import rounded_up
-from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.accountants.replay import replay_of
 from keras_dp.ledger import (
     GaussianSum,

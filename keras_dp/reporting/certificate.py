@@ -22,9 +22,9 @@ from typing import Any, Self
 from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.accountants.claim import rounded_up
-from keras_dp.accountants.normalize.adjacency import (
+from keras_dp.accountants.normalize.rounds import Neighbours
+from keras_dp.accountants.normalize.samplings import (
     RELATIONS,
-    Neighbours,
     check_neighbours,
 )
 from keras_dp.budgets import guarantee

@@ -11,9 +11,9 @@ from keras_dp.accountants.attacks.trade_off import (
     bayes_risk,
     trade_off,
 )
-from keras_dp.accountants.claim import Claim, rounded_up, together
-from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.normalized_rounds import (
+from keras_dp.accountants.claim import Claim, rounded_up, units_in_words
+from keras_dp.accountants.normalize.rounds import (
+    Neighbours,
     NormalizedRounds,
 )
 from keras_dp.accountants.replay import (
@@ -303,7 +303,7 @@ def _promised(replay: Replay, delta: float) -> TradeOff:
 
 def _asked(replay: Replay, claim: Claim) -> str:
     """Returns the unit, or the group of units, that is protected."""
-    return together(replay.header.unit, claim.units)
+    return units_in_words(replay.header.unit, claim.units)
 
 
 def _attacker(replay: Replay, claim: Claim) -> Text:

@@ -9,7 +9,7 @@ from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.accountants import Accountant, available_accountants
 from keras_dp.accountants.claim import Claim, rounded_up
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.accountants.replay import Replay
 from keras_dp.budgets import Guarantee, guarantee
 from keras_dp.errors import UnsupportedEventError

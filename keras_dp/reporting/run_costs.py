@@ -7,15 +7,15 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from keras_dp.accountants.claim import shown_epsilon
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.correlated import with_whole_spans
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
 )
 from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.accountants.normalize.normalized_rounds import (
+from keras_dp.accountants.normalize.rounds import (
+    Neighbours,
     NormalizedRounds,
 )
-from keras_dp.accountants.normalize.spans import with_whole_spans
 from keras_dp.accountants.replay import (
     Replay,
     bounded_epsilon,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
-from keras_dp.accountants.normalize.adjacency import strongest_neighbours
+from keras_dp.accountants.normalize.samplings import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import SamplingByContents
 from keras_dp.optimizers import DPSGD

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.accountants.normalize.adjacency import strongest_neighbours
+from keras_dp.accountants.normalize.samplings import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import BinaryTree, FixedSizeWithoutReplacement
 from keras_dp.sampling import TFRecordShards

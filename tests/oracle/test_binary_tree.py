@@ -12,9 +12,9 @@ import pytest
 
 from keras_dp.accountants import Fourier, strategy_sensitivity
 from keras_dp.accountants.normalize.participations import (
+    largest_square,
     sensitivity_of_classes,
 )
-from keras_dp.accountants.normalize.tree_sensitivity import largest_square
 from keras_dp.ledger import (
     BinaryTree,
     CorrelatedSum,

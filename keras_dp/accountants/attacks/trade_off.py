@@ -13,8 +13,7 @@ from keras_dp.accountants.attacks.supporting_lines import (
     supporting_lines,
 )
 from keras_dp.accountants.groups import Group
-from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.accountants.replay import group_of
 
 # Where lines end: at as many false positives, and as many true ones.

@@ -32,8 +32,8 @@ from keras_dp.accountants.normalize.mechanisms import (
     OneOf,
     ProfilePair,
     Selected,
+    in_order,
 )
-from keras_dp.accountants.normalize.order import in_order
 
 # Up to this many kinds are computed exactly. `Fourier` takes about 5 ms for
 # each.

@@ -8,11 +8,6 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from keras_dp.accountants.normalize.adjacency import (
-    Neighbours,
-    check_supported,
-    chosen_neighbours,
-)
 from keras_dp.accountants.normalize.correlated import CorrelatedRounds
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -21,28 +16,28 @@ from keras_dp.accountants.normalize.mechanisms import (
     Mechanism,
     OneOf,
     Selected,
+    in_order,
+    place,
 )
-from keras_dp.accountants.normalize.normalized_rounds import (
-    NormalizedRounds,
-)
-from keras_dp.accountants.normalize.one_round import (
-    exposure_of,
-    mechanism_of,
-    overflow_of,
-    unamplified,
-)
-from keras_dp.accountants.normalize.order import in_order, place
 from keras_dp.accountants.normalize.release import Release, released
 from keras_dp.accountants.normalize.rounds import (
     LedgerLike,
+    Neighbours,
+    NormalizedRounds,
     NormalizesItself,
     counted_rounds,
     rows_per_unit_of,
 )
+from keras_dp.accountants.normalize.samplings import (
+    check_supported,
+    chosen_neighbours,
+    exposure_of,
+    overflow_of,
+    sampling_of,
+    unamplified,
+)
 from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.ledger import (
-    CyclicPoissonSampling,
-    DisjointBatches,
     Round,
     Selection,
 )
@@ -69,7 +64,7 @@ def normalize(
     | CyclicPoissonSampling | once a cycle, amplified |
     | FixedSizeWithoutReplacement | amplified |
 
-    `adjacency` says which relations these are. `replace_one` moves a sum by
+    `samplings` says which relations these are. `replace_one` moves a sum by
     twice the bound `S` of a record, but for `PoissonSampling`, whose mechanism
     has the two records one by one. `UnverifiedSampling` takes the caller's
     word that a record occurs in a batch at most once. An epoch of disjoint
@@ -94,7 +89,7 @@ def normalize(
         neighbours: The adjacency relation: two data sets are neighbours if
             one record is added or removed, replaced by another, or replaced
             by one that contributes zero. None stands for the strongest that
-            all rounds support, see `adjacency.strongest_neighbours`.
+            all rounds support, see `samplings.strongest_neighbours`.
 
     Returns:
         Mechanisms and counts, in an order that does not depend on the order
@@ -127,105 +122,57 @@ def normalized(
         return ledger.normalized(neighbours)
     pairs = tuple(counted_rounds(ledger))
     relation = chosen_neighbours(pairs, neighbours)
-    return put_together(pairs, relation, rows_per_unit_of(ledger))
+    mechanisms = _mechanisms(pairs, relation)
+    return NormalizedRounds(relation, mechanisms, rows_per_unit_of(ledger))
 
 
-def put_together(
-    rounds: Iterable[tuple[Round, int]],
-    neighbours: Neighbours,
-    rows_per_unit: int,
-) -> NormalizedRounds:
-    """Returns the mechanisms of rounds under a relation.
+def _mechanisms(
+    rounds: Iterable[tuple[Round, int]], neighbours: Neighbours
+) -> tuple[CountedMechanism, ...]:
+    """Returns what rounds are together.
 
-    Args:
-        rounds: Pairs of a round and its count.
-        neighbours: The adjacency relation.
-        rows_per_unit: The largest number of records that one unit has.
-
-    Raises:
-        UnsupportedEventError: A round has no bound under the relation.
+    They add up, unless they are part of an epoch of disjoint batches or of a
+    mechanism with correlated noise.
     """
-    together = RoundsTogether(neighbours)
+    counts: Counter[Mechanism] = Counter()
+    epochs: defaultdict[str, _Epoch] = defaultdict(_Epoch)
+    correlated = CorrelatedRounds()
     for event, count in rounds:
-        together.add(event, count)
-    return NormalizedRounds(neighbours, together.mechanisms(), rows_per_unit)
-
-
-class RoundsTogether:
-    """Rounds of a ledger, normalized one by one as they come.
-
-    Rounds add up, unless they are part of an epoch of disjoint batches or of a
-    mechanism with correlated noise. An epoch keeps the largest
-    sensitivity of its rounds.
-
-    Attributes:
-        neighbours: The adjacency relation.
-    """
-
-    def __init__(self, neighbours: Neighbours) -> None:
-        """Starts with nothing."""
-        self.neighbours = neighbours
-        self._alone: Counter[Mechanism] = Counter()
-        self._epochs: defaultdict[str, _Epoch] = defaultdict(_Epoch)
-        self._correlated = CorrelatedRounds()
-
-    def add(self, event: Round, count: int) -> None:
-        """Adds `count` rounds.
-
-        Raises:
-            UnsupportedEventError: They have no bound under the relation.
-        """
         sampling, release = event.sampling, released(event.queries)
-        check_supported(sampling, release, self.neighbours)
+        check_supported(sampling, release, neighbours)
         if release.search is not None:
-            search = _selected(release.search, self.neighbours)
+            search = _selected(release.search, neighbours)
             if search:
-                self._alone[search] += count
-            return
-        is_cyclic = isinstance(sampling, CyclicPoissonSampling)
-        if is_cyclic or release.spans:
-            self._correlated.add(sampling, release, count)
-        if is_cyclic:
-            return
-        if isinstance(sampling, DisjointBatches):
-            self._epochs[sampling.epoch_id].add(release)
-        else:
-            own = mechanism_of(sampling, release, self.neighbours)
+                counts[search] += count
+            continue
+        kind = sampling_of(sampling)
+        if kind.takes_turns or release.spans:
+            correlated.add(sampling, release, count)
+        if kind.epoch:
+            epochs[kind.epoch(sampling)].add(release)
+        elif not kind.takes_turns:
+            own = kind.mechanism(sampling, release, neighbours)
             for found in (
                 own,
                 exposure_of(sampling, release),
-                overflow_of(sampling, release, self.neighbours, own),
+                overflow_of(sampling, release, neighbours, own),
             ):
                 if found:
-                    self._alone[found] += count
-
-    def mechanisms(self) -> tuple[CountedMechanism, ...]:
-        """Returns what the rounds so far are together, see `normalize`."""
-        counts = Counter(self._alone)
-        once: list[Mechanism | None] = []
-        others = set()
-        for name, each in self._epochs.items():
-            own = each.mechanism(self.neighbours)
-            if each.differs:
-                others.add(name)
-            once += [own, each.exposure]
-        for mechanism in once:
-            if mechanism:
-                counts[mechanism] += 1
-        for found, times in self._correlated.mechanisms(
-            self.neighbours, others
-        ):
-            counts[found] += times
-        return in_order(counts)
+                    counts[found] += count
+    for epoch in epochs.values():
+        for once in (epoch.mechanism(neighbours), epoch.exposure):
+            if once:
+                counts[once] += 1
+    others = {name for name, epoch in epochs.items() if epoch.differs}
+    for whole, times in correlated.mechanisms(neighbours, others):
+        counts[whole] += times
+    return in_order(counts)
 
 
 @functools.lru_cache(maxsize=64)
 def _selected(search: Selection, neighbours: Neighbours) -> Selected | None:
     """Returns what a search is; None if its trials release nothing."""
-    plans = {
-        put_together(plan, neighbours, rows_per_unit=1).mechanisms: None
-        for plan in search.plans
-    }
+    plans = {_mechanisms(plan, neighbours): None for plan in search.plans}
     plans.pop((), None)
     return Selected(tuple(plans), search.law) if plans else None
 

@@ -25,7 +25,7 @@ participations meet in a row of C, or there is only one, `c` takes the place of
 *A binary tree.* Row `T` of `BinaryTree` is a sum of nodes that end at `T`, with
 weights whose squares add up to 1. So it moves no further than all nodes do
 (docs/accounting.md, Theorem 3). A record that takes part once moves it by the
-norm of a column. See `tree_sensitivity`.
+norm of a column. See `largest_square`.
 
 *One set.* Where the rounds of a record are known, (1) is the square of the norm
 of the sum of their columns.
@@ -40,10 +40,6 @@ import numpy as np
 
 from keras_dp import _check
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.normalize.tree_sensitivity import (
-    largest_column,
-    largest_square,
-)
 from keras_dp.ledger import BandedToeplitz, Strategy
 
 _ULP = 2.0**-52
@@ -263,3 +259,54 @@ def _norm_of_sum(column: Array, separation: int, most: int) -> float:
         for shift in range(most):  # No difference of sums, which would cancel.
             sums[shift:] += rows[: cycles - shift]
     return float(np.linalg.norm(sums.ravel()[:rounds]))
+
+
+def largest_square(leaves: int, participations: int) -> int:
+    """Returns the largest sum over the nodes of (participations below)^2.
+
+    On the level of blocks of `b = 2^l` leaves there are `n // b` nodes, each
+    with at most `b` participations below it. The sum of their squares is
+    largest if as many nodes as possible are full; all participations at the
+    first leaves do that on all levels at once.
+
+    Args:
+        leaves: `n` >= 1, rounds of the tree.
+        participations: Rounds that a record takes part in, in [0, n].
+
+    >>> largest_square(8, 1)  # One path from a leaf to the root.
+    4
+    >>> largest_square(7, 7)  # 7 leaves, 3 pairs, one block of four.
+    35
+    """
+    total = 0
+    for level in range(leaves.bit_length()):
+        block = 1 << level
+        nodes = leaves // block
+        full = min(participations // block, nodes)
+        total += full * block**2
+        if full < nodes:
+            total += (participations - full * block) ** 2
+    return total
+
+
+def largest_column(rounds: int) -> float:
+    """Returns the largest norm of a column of `BinaryTree`.
+
+    A round of a block is its last one, or in the first half of it, or of its
+    second half, and so on. In each of these smaller blocks the best round has
+    the best norm; the row of the last round adds one entry.
+
+    Args:
+        rounds: The number of rounds, >= 1.
+
+    >>> largest_column(4) ** 2  # 1 + 6^2 / 21, of round 3.
+    2.71428...
+    """
+    squares: list[float] = []
+    for level in range(rounds.bit_length()):
+        size, square = 2.0 ** (level + 1), (4.0 ** (level + 1) - 1) / 3
+        entries = size - 2.0 ** np.arange(level + 2)
+        of_block = np.array([0.0, *squares])
+        found = of_block + np.square(entries[:-1]) / square
+        squares.append(float(found.max()))
+    return math.sqrt(squares[-1])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 from keras_dp import _check
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.budgets import budget_of
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.document import Document

@@ -9,7 +9,7 @@ import keras
 
 from keras_dp._override import override
 from keras_dp.accountants.claim import Claim
-from keras_dp.accountants.normalize.spans import with_whole_spans
+from keras_dp.accountants.normalize.correlated import with_whole_spans
 from keras_dp.accountants.replay import Replay
 from keras_dp.budgets import guarantee
 from keras_dp.keras_internals import print_line

@@ -41,10 +41,10 @@ def test_each_part_of_a_ledger_is_normalized_once(ledger, monkeypatch) -> None:
 
     def counting(rounds, *arguments):
         asked.append(rounds)
-        return put_together(rounds, *arguments)
+        return normalize(rounds, *arguments)
 
-    put_together = module.put_together
-    monkeypatch.setattr(module, "put_together", counting)
+    normalize = module.normalize
+    monkeypatch.setattr(module, "normalize", counting)
 
     make_report(ledger, delta=DELTA)
 

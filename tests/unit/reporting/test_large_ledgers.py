@@ -7,7 +7,7 @@ import pytest
 
 from keras_dp.accountants import trade_off
 from keras_dp.accountants.normalize import normalize as module
-from keras_dp.accountants.normalize import normalized_rounds
+from keras_dp.accountants.normalize import rounds as normalized_rounds
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.normalize import normalize, normalized
 from keras_dp.budgets import guarantee
@@ -63,13 +63,13 @@ class TestReport:
     def test_normalizes_rounds_twice(self, ledger, rounds, monkeypatch) -> None:
         """For all numbers together, and for the curve, whose end is known."""
         added = []
-        add = module.RoundsTogether.add
+        released = module.released
 
-        def counting(self, event, count) -> None:
-            added.append(count)
-            add(self, event, count)
+        def counting(queries):
+            added.append(queries)
+            return released(queries)
 
-        monkeypatch.setattr(module.RoundsTogether, "add", counting)
+        monkeypatch.setattr(module, "released", counting)
 
         report = make_report(ledger, delta=DELTA, details=True)
 
