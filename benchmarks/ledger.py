@@ -117,13 +117,14 @@ def _renew_changed(ledger: PrivacyLedger) -> list[float]:
 def _renew(
     ledger: PrivacyLedger, round_of: Callable[[int], Round]
 ) -> list[float]:
-    block = ledger.reserve(FullDataset(), round_of(0).queries)
+    run = ledger.start_run("a")
+    run.cover(round_of(0))
     seconds = []
     for step in range(1, COMMITS + 1):
         start = time.perf_counter()
-        block = block.renew(used=1, count=1, round_=round_of(step))
+        run.cover(round_of(step), most=1)
         seconds.append(time.perf_counter() - start)
-    block.settle(used=1)
+    run.settle()
     return seconds
 
 
@@ -141,21 +142,16 @@ def _rounds(address: str, kinds: int) -> None:
 
 
 def _record_steps(name: str, ledger: PrivacyLedger) -> None:
-    from keras_dp.spending.recording import RoundRecorder
-    from keras_dp.spending.run import TrainingRun
+    from keras_dp.spending.run import new_run
 
     planned = Round(PoissonSampling(0.001), QUERIES)
-    recorder = RoundRecorder(
-        TrainingRun(ledger, most=STEPS),
-        lambda: planned,
-        events_of=lambda event: event,
-    )
+    run = new_run(ledger, most=STEPS)
     seconds = []
     for _ in range(STEPS):
-        took = _seconds(recorder.cover)
+        took = _seconds(lambda: run.cover(planned))
         time.sleep(STEP_SECONDS)
-        seconds.append(took + _seconds(lambda: recorder.released(QUERIES)))
-    seconds.append(_seconds(recorder.end))
+        seconds.append(took + _seconds(lambda: run.released(lambda: QUERIES)))
+    seconds.append(_seconds(run.finish))
     commits = [each for each in seconds if each > COMMIT_SECONDS]
     print(
         f"| {name} | {1e6 * sum(seconds) / STEPS:.0f} "

@@ -21,7 +21,7 @@ from keras_dp.gradients.records.outer_product_records import (
 from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import CoordinateBounds
 from keras_dp.ledger.events.noise_families import StudentTNoise
-from keras_dp.ledger.rows import reservation
+from keras_dp.ledger.rows import run_writer
 from keras_dp.noise import samplers, seeds
 from keras_dp.optimizers import dp_optimizer, private_round
 from keras_dp.sampling import (
@@ -36,7 +36,6 @@ from keras_dp.sampling import (
     user_batches,
 )
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.spending import recording
 from keras_dp.training.metrics import side_queries
 from keras_dp.training.step import batch_computation, sample_release
 from tests.audited import X, Y, average, samples, training
@@ -930,18 +929,24 @@ def _(patch):
 
 @mutant("ledger", "a round is not reserved")
 def _(patch):
-    patch.setattr(recording.RoundRecorder, "cover", lambda self: None)
+    patch.setattr(run_writer.RunWriter, "cover", lambda *_, **__: None)
 
 
 @mutant("ledger", "a round is recorded after it ran")
 def _(patch):
-    cover = recording.RoundRecorder.cover
-    patch.setattr(recording.RoundRecorder, "cover", lambda self: None)
+    cover, asked = run_writer.RunWriter.cover, []
+    patch.setattr(
+        run_writer.RunWriter,
+        "cover",
+        lambda self, planned, **more: asked.append(planned),
+    )
     around(
         patch,
-        recording.RoundRecorder,
+        run_writer.RunWriter,
         "released",
-        lambda f: lambda self, event: (cover(self), f(self, event)),
+        lambda f: (
+            lambda self, queries: (cover(self, asked.pop()), f(self, queries))
+        ),
     )
 
 
@@ -949,9 +954,9 @@ def _(patch):
 def _(patch):
     around(
         patch,
-        reservation.Reservation,
+        run_writer.RunWriter,
         "settle",
-        lambda f: lambda self, used: f(self, 0),
+        lambda f: lambda self, used=None: f(self, 0),
     )
 
 

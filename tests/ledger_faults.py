@@ -8,7 +8,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+)
 from keras_dp.ledger.places import connections, storage
 from keras_dp.ledger.places.file_handle import FileHandle
 
@@ -50,7 +54,7 @@ def in_a_fork(act: Callable[[], object]) -> int:
 
 
 def die_in_commit(path: Path) -> bytes:
-    """Kills a process while it commits a reservation of `CUT` rounds.
+    """Kills a process while it commits `CUT` rounds.
 
     The file may not grow: the kernel kills the process when it has changed the
     pages that were there, and writes the first new one.
@@ -65,7 +69,7 @@ def die_in_commit(path: Path) -> bytes:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), len(before)))
-        ledger.reserve(FullDataset(), CUT_QUERIES, count=CUT)
+        ledger.record(FullDataset(), CUT_QUERIES, count=CUT)
 
     assert in_a_fork(die) == -signal.SIGXFSZ
     assert path.read_bytes() != before

@@ -51,7 +51,8 @@ def poisson(ledger: PrivacyLedger) -> None:
     with ledger.start_run("training", description="the first one") as run:
         run.plan([(Round(sampling, (NOISY,)), 1000)], delta=DELTA)
         run.record(sampling, [NOISY], count=600)
-        run.reserve(sampling, [NOISY], count=400).settle(150)
+        run.cover(Round(sampling, [NOISY]), 400)
+        run.settle(150)
 
 
 def samplings(ledger: PrivacyLedger) -> None:

@@ -14,7 +14,7 @@ from keras_dp.auditing.observed_round import ObservedRound
 from keras_dp.dp_queries import DPQuery, Mechanism
 from keras_dp.ledger import CountedRound, PrivacyLedger, SumQueryEvent
 from keras_dp.optimizers.private_round import GRADIENTS, Event
-from keras_dp.spending.run import TrainingRun
+from keras_dp.spending.run import new_run
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.devices.workers import FitTerms
 from keras_dp.training.loop import TrainingLoop
@@ -166,7 +166,7 @@ class Rehearsal:
         loop = _RehearsedLoop(
             self._ready,
             FitTerms(1, {"steps_per_epoch": 1}, 1),
-            TrainingRun(self._ledger, most=1),
+            new_run(self._ledger, most=1),
             lambda _: self._step,
         )
         last = len(batches) - 1

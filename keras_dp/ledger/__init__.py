@@ -43,8 +43,8 @@ from keras_dp.ledger.rows.contents import AccountRecord as AccountRecord
 from keras_dp.ledger.rows.contents import Stated as Stated
 from keras_dp.ledger.rows.contents import Verification as Verification
 from keras_dp.ledger.rows.header import Header as Header
-from keras_dp.ledger.rows.reservation import Reservation as Reservation
-from keras_dp.ledger.rows.runs import Run
+from keras_dp.ledger.rows.run_writer import Limits as Limits
+from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.ledger.rows.runs import RunRecord as RunRecord
 from keras_dp.ledger.rows.statements import Account
 from keras_dp.ledger.rows.statements import CountedRound as CountedRound
@@ -70,7 +70,7 @@ __all__ = [
     "PrivacyLedger",
     "ProvenGaussianSum",
     "Round",
-    "Run",
+    "RunWriter",
     "SamplingByContents",
     "Selection",
     "StudentTNoise",

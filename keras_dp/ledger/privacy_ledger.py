@@ -1,35 +1,34 @@
 """The ledger of a data set: each release is on disk before it is used."""
 
-import dataclasses
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
+from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.places import connections, copies, schema
 from keras_dp.ledger.places.file_handle import FileHandle
 from keras_dp.ledger.places.handle import Handle
 from keras_dp.ledger.places.place import Place, place_of
 from keras_dp.ledger.rows import log
 from keras_dp.ledger.rows.author import this_process
-from keras_dp.ledger.rows.charges import Charge, balances_from_text
+from keras_dp.ledger.rows.charges import Charge
+from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.ledger.rows.contents import (
     AccountRecord,
     Contents,
     Stated,
     Verification,
-    account_records,
+    accounts_of,
     stated,
     verified,
 )
 from keras_dp.ledger.rows.header import Header
-from keras_dp.ledger.rows.reservation import Recorder
-from keras_dp.ledger.rows.runs import (
-    Run,
-    RunRecord,
-    runs_of,
-)
+from keras_dp.ledger.rows.run_writer import Limits, RunWriter
+from keras_dp.ledger.rows.runs import RunRecord
 from keras_dp.ledger.rows.statements import (
     Account,
     CountedRound,
@@ -44,12 +43,12 @@ Decision: TypeAlias = Callable[
 ]
 
 
-class PrivacyLedger(Recorder):
+class PrivacyLedger:
     """Records what was released from one data set, and survives crashes.
 
-    Guarantee: when `record` or `reserve` returns, the rounds are on disk, in
-    the file itself (SQLite, rollback journal, `synchronous=EXTRA`) or in the
-    log of the server (PostgreSQL), and every later reader counts them. A
+    Guarantee: when `record`, or `cover` of a run, returns, the rounds are on
+    disk, in the file itself (SQLite, rollback journal, `synchronous=EXTRA`) or
+    in the log of the server (PostgreSQL), and every later reader counts them. A
     reservation counts in full until it is settled, so that a process that dies
     at any moment leaves a ledger that covers all it released.
 
@@ -68,7 +67,6 @@ class PrivacyLedger(Recorder):
 
     def __init__(self, handle: Handle) -> None:
         """Takes over a handle; use `in_memory` or `open` instead."""
-        super().__init__(handle.transaction)
         self._handle = handle
         self._kept: Contents | None = None
         with handle.reading() as connection:
@@ -291,7 +289,7 @@ class PrivacyLedger(Recorder):
     def accounts(self) -> tuple[AccountRecord, ...]:
         """All accounts in the order of their opening."""
         with self._handle.reading() as database:
-            return _accounts(database)
+            return accounts_of(database)
 
     @property
     def seals(self) -> tuple[Stated[Seal], ...]:
@@ -320,6 +318,50 @@ class PrivacyLedger(Recorder):
         """
         return self.contents().unsettled
 
+    def lock(self) -> contextlib.AbstractContextManager[log.Database]:
+        """Runs one transaction, in which nobody else writes to the ledger.
+
+        All its changes are durable when it ends, or none is made.
+
+        Raises:
+            LedgerIntegrityError: The last row or the table `meta` was edited.
+            LedgerWriteError: The ledger could not be written.
+        """
+        return self._handle.transaction()
+
+    def record(
+        self,
+        sampling: SamplingEvent,
+        queries: Iterable[SumQueryEvent],
+        count: int = 1,
+        *,
+        seeded: bool = False,
+    ) -> None:
+        """Adds `count` equal rounds that ran already, on disk.
+
+        They belong to no run. `start_run` is for rounds that are still to run.
+
+        Args:
+            sampling: How the sample of each round was drawn.
+            queries: The sums that were released over each sample, at least
+                one.
+            count: The number of rounds, >= 1.
+            seeded: Whether the caller chose the seed of the rounds.
+
+        Raises:
+            LedgerWriteError: The rounds were not recorded. An exception is a
+                commit that itself failed: the rounds may be in the ledger, and
+                the message says so. Also raised in a ledger with accounts,
+                where a run must pay.
+            OverflowError: The number of all rounds would not fit 64 bits. The
+                rounds were not recorded.
+        """
+        _check.integer_at_least(1, count=count)
+        round_ = Round(sampling, tuple(queries), seeded)
+        with self.lock() as database:
+            rounds = log.Rounds(text_from_round(round_))
+            log.append_record(database, rounds, int(count))
+
     def start_run(
         self,
         name: str,
@@ -329,13 +371,15 @@ class PrivacyLedger(Recorder):
         account: str | None = None,
         model: str = "",
         library: str = "",
-    ) -> Run:
+        plan: Iterable[tuple[Round, int]] = (),
+        delta: float | None = None,
+        limits: Limits | None = None,
+    ) -> RunWriter:
         """Begins a run: a training, a trial, a statistic.
 
         The ledger notes who begins the run, when and where: the user, the
         machine, the process, the program with its hash, and the versions of
-        the loaded libraries. Rounds are then recorded by the run that is
-        returned.
+        the loaded libraries. The run that is returned covers rounds.
 
         Args:
             name: A name for people; several runs may share one.
@@ -343,31 +387,33 @@ class PrivacyLedger(Recorder):
                 "audit" or "other".
             description: Free text. It must hold nothing secret.
             account: The name of the account that pays for the rounds of the
-                run; `None` for none.
+                run; by default that of the limits.
             model: The SHA-256 hash of the model's summary, if there is a model.
             library: The name and version of another library that draws the
                 samples, clips and adds the noise. Reports and certificates
                 then say that this was declared, and not checked.
+            plan: The most that the run will do; see `RunWriter.plan`.
+            delta: The delta of the plan, in (0, 1).
+            limits: What the run may do, such as `spending.RunLimits`; by
+                default anything.
 
         Raises:
             LedgerWriteError: The run was not begun.
             ValueError: `name` is empty, `purpose` is unknown, or the ledger has
                 no account of this name.
         """
+        if account is None and limits is not None:
+            account = limits.account
         start = RunStart(
             name, purpose, description, account, model, this_process(), library
         )
-        with self._handle.transaction() as connection:
-            names = [each.account.name for each in _accounts(connection)]
-            if account is not None and account not in names:
-                raise ValueError(
-                    f"`account` must be the name of an account of the ledger. "
-                    f"Received: account={account!r}. The ledger has {names!r}."
-                )
-            number = log.append_statement(connection, start)
-        return Run(self._handle.transaction, number, start)
+        run = RunWriter(self.lock, start, limits).begin()
+        planned = tuple(plan)
+        if planned:
+            run.plan(planned, delta=delta)
+        return run
 
-    def continue_run(self, number: int, *, library: str = "") -> Run:
+    def continue_run(self, number: int, *, library: str = "") -> RunWriter:
         """Continues an interrupted run, whose plan has rounds left.
 
         The rounds that follow are a part of this plan. The ledger notes who
@@ -385,31 +431,18 @@ class PrivacyLedger(Recorder):
 
         >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
         >>> ledger = PrivacyLedger.in_memory(dataset="doc")
-        >>> run, step = ledger.start_run("night"), GaussianSum("all", 1.0, 4.0)
-        >>> run.plan([(Round(FullDataset(), (step,)), 10)])
-        >>> run.record(FullDataset(), [step], 3)
-        >>> run.finish("stopped")
+        >>> step = Round(FullDataset(), (GaussianSum("all", 1.0, 4.0),))
+        >>> with ledger.start_run("night", plan=[(step, 10)]) as run:
+        ...     run.cover(step, 3)
         >>> with ledger.continue_run(run.number) as run:
-        ...     run.record(FullDataset(), [step], 7)
+        ...     run.cover(step, 7)
         >>> [(each.number, each.state, len(each)) for each in ledger.runs]
         [(1, 'finished', 10)]
         """
-        with self._handle.transaction() as connection:
-            runs = {run.number: run for run in runs_of(log.rows(connection))}
-            run = runs.get(number)
-            if run is None or run.start is None or run.rest is None:
-                raise ValueError(
-                    "`number` must be that of a run that was interrupted, and "
-                    f"has rounds of its plan left. Received: number={number!r}."
-                    " Start another run."
-                )
-            start = dataclasses.replace(
-                run.start,
-                author=this_process(),
-                library=library or run.start.library,
-            )
-            log.append_statement(connection, start, run=run.row)
-        return Run(self._handle.transaction, run.row, start)
+        start = RunStart(
+            f"run {number}", "other", "", None, "", this_process(), library
+        )
+        return RunWriter(self.lock, start, continues=number).begin()
 
     def open_account(
         self, account: Account | Decision, charge: Charge | None = None
@@ -433,8 +466,8 @@ class PrivacyLedger(Recorder):
             LedgerWriteError: The account was not opened.
             ValueError: Another account of the ledger has this name.
         """
-        with self._handle.transaction() as connection:
-            opened = _accounts(connection)
+        with self.lock() as connection:
+            opened = accounts_of(connection)
             if not isinstance(account, Account):
                 held = Contents.of(log.rows(connection), log.meta(connection))
                 account, charge = account(opened, held.rounds)
@@ -444,7 +477,7 @@ class PrivacyLedger(Recorder):
                     f"has. Received: {account.name!r}. Choose another name."
                 )
             log.append_statement(connection, account, charge=charge)
-            return _accounts(connection)[-1]
+            return accounts_of(connection)[-1]
 
     def seal(self, note: str = "") -> Stated[Seal]:
         """Writes a seal, a row after which no earlier row is changed.
@@ -462,7 +495,7 @@ class PrivacyLedger(Recorder):
         >>> ledger.seal("end of the study").number
         1
         """
-        with self._handle.transaction() as connection:
+        with self.lock() as connection:
             number = log.append_statement(connection, Seal(note))
             return stated(log.row(connection, number))
 
@@ -523,12 +556,6 @@ class PrivacyLedger(Recorder):
     def _stated(self, kind: str) -> tuple[Stated[Any], ...]:
         with self._handle.reading() as database:
             return tuple(map(stated, log.rows(database, kind)))
-
-
-def _accounts(database: log.Database) -> tuple[AccountRecord, ...]:
-    balances = balances_from_text(log.meta(database)["balances"])
-    rows = [log.row(database, number) for number in sorted(balances)]
-    return account_records(rows, balances)
 
 
 def _new_header(

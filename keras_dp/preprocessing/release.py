@@ -21,8 +21,7 @@ from keras_dp.preprocessing.columns import (
     schema_of,
     with_capped_units,
 )
-from keras_dp.spending.recording import RoundRecorder
-from keras_dp.spending.run import RunDetails, TrainingRun
+from keras_dp.spending.run import RunDetails, new_run
 
 Result = TypeVar("Result")
 Floats = npt.NDArray[np.float64]
@@ -68,27 +67,20 @@ def released(
             "bound. Received: a ledger of unit 'microbatch'. Adapt the layers "
             "under a ledger of examples, or on public data."
         )
-    recorder = RoundRecorder(
-        TrainingRun(
-            ledger,
-            RunDetails.of(run),
-            name="preprocessing",
-            purpose="preprocessing",
-            most=1,
-        ),
-        plan=lambda: planned,
-        events_of=lambda events: events,
-    )
-    recorder.cover()
-    try:
-        result = compute()
-        recorder.released(planned.queries)
-    except BaseException as error:
-        with noted_in(error):
-            recorder.end(failed=True)
-        raise
-    recorder.end()
-    return result
+    with new_run(
+        ledger,
+        RunDetails.of(run),
+        name="preprocessing",
+        purpose="preprocessing",
+        most=1,
+    ) as writer:
+        writer.cover(planned)
+        try:
+            return compute()
+        except BaseException as error:
+            with noted_in(error):
+                writer.finish("failed")  # Also if somebody interrupts it.
+            raise
 
 
 def noised(

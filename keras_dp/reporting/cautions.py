@@ -243,11 +243,6 @@ def _of_runs(runs: Sequence[RunRecord]) -> Iterator[str]:
 
 def _unsettled(run: RunRecord, name: str) -> str:
     counts = f"The ledger counts {counted(run.unsettled, 'round')}"
-    if run.start is None:
-        return (
-            f"{counts} outside of runs that a process reserved and did not "
-            "settle: it is running, or it died."
-        )
     reserved = f"{counts} that the process of {name} reserved"
     if run.state in ("running", "planned"):
         return f"{reserved}. It is running, and the numbers may change."

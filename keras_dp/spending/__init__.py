@@ -1,6 +1,6 @@
-"""The spending of a run: its record, its limit, and its reservations."""
+"""The spending of a run: what it is called, and what limits it."""
 
 from keras_dp.spending.epsilon_limit import PrivacyTarget as PrivacyTarget
-from keras_dp.spending.run import RunDetails
+from keras_dp.spending.run import RunDetails, RunLimits
 
-__all__ = ["RunDetails"]
+__all__ = ["RunDetails", "RunLimits"]

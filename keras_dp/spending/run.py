@@ -1,28 +1,28 @@
-"""A run of the ledger, as one training keeps it."""
+"""What a run of the ledger is called, and what it may spend."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
 
 from keras_dp import _check
 from keras_dp._counted import first_of
+from keras_dp._override import override
 from keras_dp.budgets import charge_of, chosen_account
 from keras_dp.errors import (
     BudgetExceededError,
-    LedgerError,
     PrivateTrainingError,
 )
 from keras_dp.ledger import (
     AccountRecord,
     Charge,
     CountedRound,
+    Limits,
     PrivacyLedger,
-    Reservation,
     Round,
-    Run,
+    RunWriter,
 )
+from keras_dp.ledger.rows.author import this_process
 from keras_dp.ledger.rows.header import GENERATOR
-from keras_dp.ledger.rows.statements import PURPOSES
+from keras_dp.ledger.rows.statements import PURPOSES, RunPlan, RunStart
 from keras_dp.spending.epsilon_limit import EpsilonLimit
 
 Coming = Callable[[Round, int], Iterable[tuple[Round, int]]]
@@ -80,125 +80,79 @@ class RunDetails:
         return cls(given)
 
 
-class TrainingRun:
-    """Begins or continues a run of the ledger with its first rounds; ends it.
+class RunLimits(Limits):
+    """A target, an account and a plan, which a run does not exceed.
 
-    Where the ledger has accounts, it charges the one of the run, and reserves
-    no more rounds than that one has room for.
+    Where the ledger has accounts, it charges the one of the run, and allows no
+    more rounds than that one has room for.
 
     Attributes:
-        ledger: Where rounds are recorded.
-        note: Text that is added to the description when the run begins.
+        most: The most rounds that will run; `None` if nobody knows.
     """
 
     def __init__(
         self,
         ledger: PrivacyLedger,
-        details: RunDetails | None = None,
         *,
-        name: str = "training",
-        purpose: str = "training",
-        model: str = "",
-        library: str = "",
+        account: str | None = None,
         most: int | None = None,
-        limit: EpsilonLimit | None = None,
+        target: EpsilonLimit | None = None,
         coming: Coming = lambda planned, rounds: [(planned, rounds)],
         correlated: Correlated = lambda planned: None,
         delta: float | None = None,
+        rest: CountedRound | None = None,
     ) -> None:
-        """Starts without a row in the ledger.
+        """Takes what limits a run.
 
         Args:
             ledger: Where rounds are recorded.
-            details: Its name, purpose and account.
-            name: The name by default.
-            purpose: The purpose by default.
-            model: SHA-256 of the model's summary.
-            library: The other library that runs the rounds, with its version;
-                empty for this one.
+            account: The name of the account; by default the only one.
             most: The most rounds that will run; `None` if nobody knows.
-            limit: How many rounds a target leaves room for.
+            target: How many rounds a target leaves room for.
             coming: From the first round and a number to all rounds, counted.
             correlated: From the first round to all rounds that are left of
                 correlated noise, counted; `None` for independent noise.
             delta: The delta of the plan; `None` for none.
+            rest: What an interrupted run has left, which goes on.
 
         Raises:
-            PrivateTrainingError: The ledger names another generator of noise
-                than the one that draws.
             ValueError: The ledger has no such account, or several of which
-                none was named; or no such run has rounds of its plan left.
+                none was named.
         """
-        if ledger.header.generator != GENERATOR:
-            raise PrivateTrainingError(
-                f"`ledger` must name {GENERATOR!r}, the generator that draws "
-                f"the noise. Received: a ledger of "
-                f"{ledger.header.generator!r}, which can only be read. Open "
-                "another ledger, and add up what both certify."
-            )
-        self.ledger, self._limit, self.note = ledger, limit, ""
-        self._details = RunDetails() if details is None else details
-        self._name, self._purpose = name, purpose
-        self._model, self._library, self._most = model, library, most
-        self._account = chosen_account(ledger, self._details.account)
-        self._run: Run | None = None
-        self._own, self._coming, self._delta = 0, coming, delta
+        self._ledger, self._target, self._rest = ledger, target, rest
+        self.most = most if rest is None else rest.count
+        self._account = chosen_account(ledger, account)
+        if self._account is not None:
+            self.account = self._account.account.name
+        self._coming, self._delta = coming, delta
         self._rounds_of_noise = correlated
         self._correlated: list[tuple[Round, int]] | None = None
-        self._rest: CountedRound | None = None
-        if self._details.continues is not None:
-            self._rest = self._rest_of(self._details.continues)
-            self._most = self._rest.count
+        limits = target, self._account, rest
+        self.is_limited = any(limit is not None for limit in limits)
 
-    @property
-    def number(self) -> int | None:
-        """Its number in the ledger, `None` before its first rounds."""
-        return None if self._run is None else self._run.number
-
-    @property
-    def row(self) -> int | None:
-        """The row in which it began, `None` before its first rounds."""
-        return None if self._run is None else self._run.row
-
-    @property
-    def has_limit(self) -> bool:
-        """Whether a target, an account or a plan may end it."""
-        limits = self._limit, self._account, self._rest
-        return any(limit is not None for limit in limits)
-
+    @override
     def expect(self, most: int | None) -> None:
-        """Says anew how many rounds will run at most, before the first.
-
-        Args:
-            most: As in the constructor. A run that is continued has its plan
-                already.
-        """
         if self._rest is None:
-            self._most = most
+            self.most = most
 
-    def room(self, planned: Round, count: int) -> int:
-        """Returns how many of `count` rounds target, account and plan allow.
-
-        Args:
-            planned: One of the rounds.
-            count: >= 1.
-        """
-        if self._run is None and not self._own:
+    @override
+    def room(self, planned: Round, count: int, own: int) -> int:
+        if not own:
             self._correlated = self._rounds_of_noise(planned)
         if self._correlated is not None:
-            count = self._correlated_room(self._correlated, count)
-        elif self._limit is not None:
-            promised = (self._most or 0) - self._own
-            count = self._limit.allowed(planned, count, self._own, promised)
+            count = self._correlated_room(self._correlated, count, own)
+        elif self._target is not None:
+            promised = (self.most or 0) - own
+            count = self._target.allowed(planned, count, own, promised)
         if self._rest is not None:
-            count = min(count, self._rest.count - self._own)
-        account, charge = self._account_now(), self._charge(planned)
+            count = min(count, self._rest.count - own)
+        account, charge = self._account_now(), self.charge(planned)
         if account is not None and count and charge is not None:
             count = account.balance.room(charge, count)
         return count
 
     def _correlated_room(
-        self, coming: list[tuple[Round, int]], count: int
+        self, coming: list[tuple[Round, int]], count: int, own: int
     ) -> int:
         """Returns how many of `count` rounds of correlated noise fit.
 
@@ -206,211 +160,173 @@ class TrainingRun:
             ValueError: The noise ends before the training would.
         """
         rounds = sum(n for _, n in coming)
-        if self._most is not None and self._most > rounds:
+        if self.most is not None and self.most > rounds:
             raise ValueError(
                 "Correlated noise must have as many rounds left as the "
                 f"training has. Received: {rounds:,} rounds that are left "
-                f"of the mechanism, and {self._most:,} in the training. "
+                f"of the mechanism, and {self.most:,} in the training. "
                 f"Train for at most {rounds:,} rounds, or make a new query "
                 "and optimizer: their mechanism costs anew."
             )
-        count = min(count, rounds - self._own)
-        if self._limit is None or not count:
+        count = min(count, rounds - own)
+        if self._target is None or not count:
             return count
-        return self._limit.allowed_of(coming, count, self._own)
+        return self._target.allowed_of(coming, count, own)
 
-    def reserve(
-        self, planned: Round, count: int, block: Reservation | None
-    ) -> Reservation:
-        """Reserves the next block of rounds, as many as there is room for.
-
-        Args:
-            planned: One of the rounds.
-            count: How many, at most. The rounds that are left of the training
-                bound them, too: a process that dies is charged for its block.
-            block: The block before, all of whose rounds ran, if there is one.
+    @override
+    def plan(self, planned: Round) -> RunPlan | None:
+        """Returns the most that the run will do, before its first round.
 
         Raises:
-            BudgetExceededError: There is no room for a single round.
-            LedgerWriteError: The ledger cannot be written.
+            PrivateTrainingError: The run goes on, with other rounds than those
+                of its plan.
         """
-        if self._most is not None:
-            count = max(1, min(count, self._most - self._own))
-        while True:
-            allowed = self.room(planned, count)
-            if not allowed:
-                raise self._exceeded(planned)
-            try:
-                reserved = self._reserve(planned, allowed, block)
-            except BudgetExceededError:
-                continue  # Another process was faster: there is less room.
-            self._own += allowed
-            return reserved
-
-    def settled(self, unused: int) -> None:
-        """Notes that rounds of the last block did not run."""
-        self._own -= unused
-
-    def record(self, planned: Round) -> None:
-        """Adds one round that was released and not covered.
-
-        Raises:
-            BudgetExceededError: Its account has no room for it.
-        """
-        self._started(planned).record(
-            planned.sampling,
-            planned.queries,
-            seeded=planned.seeded,
-            charge=self._charge(planned),
+        if self._rest is not None:
+            if planned != self._rest.round:
+                raise PrivateTrainingError(
+                    "A training that continues a run must have the rounds of "
+                    f"its plan, {self._rest.round!r}. Received: {planned!r}. "
+                    "No round ran. Call make_private with the arguments of "
+                    "that run, or start another run (`run=RunDetails(...)`)."
+                )
+            return None
+        most = self.most and self.room(planned, self.most, 0)
+        if not most:
+            return None
+        rounds = (
+            self._coming(planned, most)
+            if self._correlated is None
+            else first_of(self._correlated, most)
+        )
+        return RunPlan(
+            tuple(CountedRound(each, n) for each, n in rounds), self._delta
         )
 
-    def finish(self, *, failed: bool, exhausted: bool) -> None:
-        """Ends the run, if it has begun.
+    @override
+    def charge(self, planned: Round) -> Charge | None:
+        if self._account is None:
+            return None
+        return charge_of(self._account, planned)
 
-        Args:
-            failed: Whether an exception ended it.
-            exhausted: Whether there is no room for a round more.
-        """
-        run, self._run = self._run, None
-        if run is None:
-            return
-        if failed:
-            run.finish("failed")
-        elif self._most is not None and self._own >= self._most:
-            run.finish("finished")
-        elif exhausted:
-            run.finish("budget")
-        else:
-            run.finish("finished" if self._most is None else "stopped")
-
-    def abandon(self) -> None:
-        """Ends the run if it is still open, when nothing more can come.
-
-        Where the ledger was closed before, it shows later that the process is
-        gone.
-        """
-        with contextlib.suppress(LedgerError):
-            self.finish(failed=False, exhausted=False)
-
-    def _reserve(
-        self, planned: Round, count: int, block: Reservation | None
-    ) -> Reservation:
-        charge = self._charge(planned)
-        if block is not None:
-            return block.renew(block.count, count, planned, charge)
-        return self._started(planned).reserve(
-            planned.sampling,
-            planned.queries,
-            count,
-            seeded=planned.seeded,
-            charge=charge,
+    @override
+    def exceeded(self, planned: Round, own: int) -> BudgetExceededError:
+        if self._target is not None and not self._target.allowed(
+            planned, 1, own
+        ):
+            return self._target.exceeded()
+        if self._rest is not None and own >= self._rest.count:
+            return BudgetExceededError(
+                "The plan of the run must have one more round. Received: a run "
+                f"of {self._rest.count:,} rounds, which has none left. No "
+                "round ran. Start another run."
+            )
+        return BudgetExceededError(
+            "The account must have room for one more round. Received: the "
+            f"account {self.account!r}, which has none for {planned!r}. No "
+            "round ran. Take more noise or smaller samples, or another account "
+            "(`run=RunDetails(account=...)`)."
         )
-
-    def _started(self, planned: Round) -> Run:
-        """Returns the run; begun and planned before its first round."""
-        if self._run is None and self._rest is not None:
-            self._run = self._continued(self._rest, planned)
-        if self._run is None:
-            most, coming = self._most, None
-            if most is not None:
-                most = self.room(planned, most)
-            if most and self._correlated is None:
-                coming = list(self._coming(planned, most))
-            elif most:
-                coming = first_of(self._correlated or (), most)
-            self._run = self.ledger.start_run(
-                self._details.name or self._name,
-                purpose=self._details.purpose or self._purpose,
-                description="; ".join(
-                    filter(None, (self._details.description, self.note))
-                ),
-                account=None
-                if self._account is None
-                else self._account.account.name,
-                model=self._model,
-                library=self._library,
-            )
-            if coming:
-                self._run.plan(coming, delta=self._delta)
-        return self._run
-
-    def _rest_of(self, number: int) -> CountedRound:
-        """Returns what the plan of an interrupted run has left.
-
-        Raises:
-            ValueError: No such run has anything left, or its account is
-                another one.
-        """
-        account = None if self._account is None else self._account.account.name
-        rests = {
-            run.number: run.rest
-            for run in self.ledger.runs
-            if run.start is not None
-            and run.start.account == account
-            and _named(run.start.library) == _named(self._library)
-        }
-        rest = rests.get(number)
-        if rest is None:
-            left = [each for each, found in rests.items() if found is not None]
-            raise ValueError(
-                "`continues` must be the number of an interrupted run that has "
-                "rounds of its plan left, of the same library, and paid for by "
-                "the same account. "
-                f"Received: continues={number!r}. The ledger has such runs of "
-                f"the numbers {left!r}."
-            )
-        return rest
-
-    def _continued(self, rest: CountedRound, planned: Round) -> Run:
-        """Returns the run whose plan goes on.
-
-        Raises:
-            PrivateTrainingError: The rounds are others than those of the plan.
-            ValueError: The run cannot be continued any more.
-        """
-        number = self._details.continues or 0
-        if planned != rest.round:
-            raise PrivateTrainingError(
-                f"A training that continues run {number} must have the rounds "
-                f"of its plan, {rest.round!r}. Received: {planned!r}. No round "
-                "ran. Call make_private with the arguments of that run, or "
-                "start another run (`run=RunDetails(...)`)."
-            )
-        return self.ledger.continue_run(number, library=self._library)
 
     def _account_now(self) -> AccountRecord | None:
         if self._account is None:
             return None
         return next(
             each
-            for each in self.ledger.accounts
+            for each in self._ledger.accounts
             if each.number == self._account.number
         )
 
-    def _charge(self, planned: Round) -> Charge | None:
-        if self._account is None:
-            return None
-        return charge_of(self._account, planned)
 
-    def _exceeded(self, planned: Round) -> BudgetExceededError:
-        limit, account = self._limit, self._account_now()
-        if limit is not None and not limit.allowed(planned, 1, self._own):
-            return limit.exceeded()
-        if self._rest is not None and self._own >= self._rest.count:
-            return BudgetExceededError(
-                "The plan of the run must have one more round. Received: run "
-                f"{self._details.continues}, which has none left. No round "
-                "ran. Start another run."
-            )
-        name = None if account is None else account.account.name
-        return BudgetExceededError(
-            "The account must have room for one more round. Received: the "
-            f"account {name!r}, which has none for {planned!r}. No round ran. "
-            "Take more noise or smaller samples, or another account "
-            "(`run=RunDetails(account=...)`)."
+def new_run(
+    ledger: PrivacyLedger,
+    details: RunDetails | None = None,
+    *,
+    name: str = "training",
+    purpose: str = "training",
+    model: str = "",
+    most: int | None = None,
+    target: EpsilonLimit | None = None,
+    coming: Coming = lambda planned, rounds: [(planned, rounds)],
+    correlated: Correlated = lambda planned: None,
+    delta: float | None = None,
+) -> RunWriter:
+    """Returns a run that begins, or goes on, with its first round.
+
+    Args:
+        ledger: Where rounds are recorded.
+        details: Its name, purpose and account.
+        name: The name by default.
+        purpose: The purpose by default.
+        model: SHA-256 of the model's summary.
+        most: As in `RunLimits`, and so the others.
+        target: How many rounds a target leaves room for.
+        coming: From the first round and a number to all rounds, counted.
+        correlated: All rounds that are left of correlated noise.
+        delta: The delta of the plan.
+
+    Raises:
+        PrivateTrainingError: The ledger names another generator of noise than
+            the one that draws.
+        ValueError: The ledger has no such account, or several of which none was
+            named; or no such run has rounds of its plan left.
+    """
+    if ledger.header.generator != GENERATOR:
+        raise PrivateTrainingError(
+            f"`ledger` must name {GENERATOR!r}, the generator that draws "
+            f"the noise. Received: a ledger of "
+            f"{ledger.header.generator!r}, which can only be read. Open "
+            "another ledger, and add up what both certify."
         )
+    details = RunDetails() if details is None else details
+    number, rest = details.continues, None
+    account = chosen_account(ledger, details.account)
+    if number is not None:
+        rest = _rest_of(ledger, number, account)
+    limits = RunLimits(
+        ledger,
+        account=details.account,
+        most=most,
+        target=target,
+        coming=coming,
+        correlated=correlated,
+        delta=delta,
+        rest=rest,
+    )
+    start = RunStart(
+        details.name or name,
+        details.purpose or purpose,
+        details.description,
+        limits.account,
+        model,
+        this_process(),
+    )
+    return RunWriter(ledger.lock, start, limits, number)
 
 
-def _named(library: str) -> str:
-    """Returns the name of a library without its version."""
-    return library.partition(" ")[0]
+def _rest_of(
+    ledger: PrivacyLedger, number: int, account: AccountRecord | None
+) -> CountedRound:
+    """Returns what the plan of an interrupted run has left.
+
+    Raises:
+        ValueError: No such run has anything left, its account is another one,
+            or another library ran it.
+    """
+    name = None if account is None else account.account.name
+    rests = {
+        run.number: run.rest
+        for run in ledger.runs
+        if run.start is not None
+        and run.start.account == name
+        and not run.start.library
+    }
+    rest = rests.get(number)
+    if rest is None:
+        left = [each for each, found in rests.items() if found is not None]
+        raise ValueError(
+            "`continues` must be the number of an interrupted run that has "
+            "rounds of its plan left, that this library ran, and that the same "
+            f"account pays for. Received: continues={number!r}. The ledger has "
+            f"such runs of the numbers {left!r}."
+        )
+    return rest

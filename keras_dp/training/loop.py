@@ -2,27 +2,30 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, Self
 
 import tensorflow as tf
 from absl import logging
 
-from keras_dp.errors import BudgetExceededError
+from keras_dp.errors import (
+    BudgetExceededError,
+    PrivateTrainingError,
+    noted_in,
+)
 from keras_dp.keras_internals import counting_one_replica
 from keras_dp.ledger import (
     Round,
+    RunWriter,
     SamplingEvent,
-    SumQueryEvent,
     UnverifiedSampling,
 )
-from keras_dp.optimizers.private_round import Event
-from keras_dp.spending.recording import (
+from keras_dp.ledger.rows.run_writer import (
     LARGEST_BLOCK,
-    RoundRecorder,
-    UnrecordedRounds,
-    recording_with,
+    Limits,
+    NextRound,
+    Queries,
 )
-from keras_dp.spending.run import TrainingRun
+from keras_dp.optimizers.private_round import Event
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import (
     EPOCHS,
@@ -54,9 +57,7 @@ class TrainingLoop:
 
     Attributes:
         ready: The terms of the training.
-        ledger_run: The run of the ledger; `None` if another worker records.
-        recorder: Reserves the rounds of the loop in the ledger and settles
-            them.
+        ledger_run: Covers the rounds of the loop in the ledger.
         logs: The metrics after the last round, empty before the first.
     """
 
@@ -64,7 +65,7 @@ class TrainingLoop:
         self,
         ready: Preparation,
         terms: FitTerms,
-        run: TrainingRun | None,
+        run: RunWriter | None,
         built_step: BuiltStep,
         *,
         stop: Callable[[], None] = lambda: None,
@@ -88,7 +89,7 @@ class TrainingLoop:
         Raises:
             PrivateTrainingError: The optimizer has no ledger.
         """
-        self.ready, self.ledger_run = ready, run
+        self.ready = ready
         self._terms, self._built_step = terms, built_step
         self._stop, self._ends_run = stop, ends_run
         self._try_out, self._weights = try_out, weights
@@ -105,16 +106,10 @@ class TrainingLoop:
         self._sampling: SamplingEvent = UnverifiedSampling()
         self._left = LARGEST_BLOCK
         self._refusal = refusal_of(ready.ledger, ready.adapter, ready.replicas)
-        self.recorder: RoundRecorder[Event] | UnrecordedRounds
-        self.recorder = UnrecordedRounds()
+        self._round: tuple[Event, SamplingEvent, Round] | None = None
+        self.ledger_run: RunWriter | RunOfChief = RunOfChief()
         if run is not None and self._refusal is None:
-            self.recorder = RoundRecorder(
-                run,
-                plan=self._planned_round,
-                events_of=self._events_of,
-                adapts=lambda: self._optimizer.round.adapts,
-                left=lambda: min(self._left, self._until_settled),
-            )
+            self.ledger_run = run
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -125,7 +120,7 @@ class TrainingLoop:
                 released something else than the ledger covers.
         """
         with recording_with(
-            self._optimizer, self.recorder, ends_run=self._ends_run
+            self._optimizer, self.ledger_run, ends_run=self._ends_run
         ):
             try:
                 yield
@@ -143,14 +138,13 @@ class TrainingLoop:
         """
         if not self._rounds_run:
             self._terms = self._terms.from_epoch(epoch)
-            if self.ledger_run is not None:
-                self.ledger_run.expect(self._terms.rounds)
+            self.ledger_run.limits.expect(self._terms.rounds)
         self._left_of_epoch = self._terms.options.get("steps_per_epoch")
         self.renew_seeds()
 
     def end_epoch(self) -> None:
         """Settles the ledger and draws new seeds, before callbacks save."""
-        self.recorder.settle()
+        self.ledger_run.settle()
         if self._weights is not None:
             self._weights.note()
         self.renew_seeds()
@@ -171,15 +165,28 @@ class TrainingLoop:
         return self._planned
 
     def _planned_round(self) -> Round:
-        return self._optimizer.planned_round(
-            self._plan(),
-            self._sampling,
-            seeded=self._adapter.seeded,
-            gradient_bound_factor=self._bound_factor,
-        )
+        event, sampling = self._plan(), self._sampling
+        made = self._round
+        # Rounds that are equal are one object, which the ledger knows at once.
+        if made is None or made[0] is not event or made[1] is not sampling:
+            round_ = self._optimizer.planned_round(
+                event,
+                sampling,
+                seeded=self._adapter.seeded,
+                gradient_bound_factor=self._bound_factor,
+            )
+            made = self._round = event, sampling, round_
+        return made[2]
 
-    def _events_of(self, event: Event) -> tuple[SumQueryEvent, ...]:
-        return self._optimizer.round.ledger_events(event, self._bound_factor)
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether there is no room for a round more."""
+        return self.ledger_run.is_exhausted(self._planned_round)
+
+    @property
+    def rounds_left(self) -> int | None:
+        """How many rounds may still run; `None` where nothing limits them."""
+        return self.ledger_run.rounds_left(self._planned_round)
 
     @property
     def _bound_factor(self) -> int:
@@ -214,10 +221,10 @@ class TrainingLoop:
                 if self._left_of_epoch is not None:
                     self._until_settled = self._left_of_epoch + rounds - done
                 self.logs = self._run_round(iterator)
-                if self.recorder.is_exhausted:
+                if self.is_exhausted:
                     break
         except BudgetExceededError:
-            if not self.recorder.ran_out or not self._rounds_run:
+            if not self.ledger_run.ran_out or not self._rounds_run:
                 raise
         except StopIteration:
             if self._rounds_run == before:
@@ -225,7 +232,7 @@ class TrainingLoop:
         except tf.errors.InvalidArgumentError as error:
             check_in_range(error)
             raise
-        if self.recorder.is_exhausted:
+        if self.is_exhausted:
             self._stop()
             if self._rounds_run != self._terms.rounds:
                 logging.warning(
@@ -253,9 +260,11 @@ class TrainingLoop:
             self._try_out()
             self._try_out = None
         # Looked at about once a second: to compare takes as long as to copy.
-        if self._weights is not None and self.recorder.is_between_blocks:
+        if self._weights is not None and self.ledger_run.is_between_blocks:
             self._weights.check(self.ready.said)
-        self.recorder.cover()
+        adapts = self._optimizer.round.adapts
+        most = 1 if adapts else min(self._left, self._until_settled)
+        self.ledger_run.cover(self._planned_round(), most=most)
         logs, event = step.run(batch, kind, planned)
         while not batch.ends_sample:
             batch = self._next_batch(iterator)
@@ -266,10 +275,13 @@ class TrainingLoop:
             logs, event = step.release(planned)
         if event is None:
             raise RuntimeError("A sample must end with a release.")
-        self.recorder.released(event)
+        released, factor = event, self._bound_factor
+        self.ledger_run.released(
+            lambda: self._optimizer.round.ledger_events(released, factor)
+        )
         self._rounds_run += 1
         if self._weights is not None:
-            if self.recorder.is_between_blocks:
+            if self.ledger_run.is_between_blocks:
                 self._weights.note()
             else:
                 self._weights.forget()
@@ -279,7 +291,7 @@ class TrainingLoop:
     def _turn_to(self, sampling: SamplingEvent) -> None:
         """Settles the reserved rounds if a new pass begins."""
         if sampling != self._sampling:
-            self.recorder.settle()
+            self.ledger_run.settle()
             self._sampling = sampling
 
     def _next_batch(self, iterator: Iterator[Any]) -> PhysicalStep:
@@ -302,7 +314,7 @@ class TrainingLoop:
         # The first replica is checked, with its own copy of the weights.
         with counting_one_replica():
             step.check(batch)
-        if self.ledger_run is not None and step.examples_apart:
+        if step.examples_apart:
             self.ledger_run.note = f"examples kept apart: {step.examples_apart}"
         if begins and self._replicas.workers > 1:
             check_agreement(
@@ -322,3 +334,96 @@ class TrainingLoop:
         first = FirstBatch(self._planned_round(), query, self._adapter, batch)
         judge(FIRST_BATCH, first, said=said)
         self.renew_seeds()  # Building may have made generators.
+
+
+class RunOfChief:
+    """Stands for the run where another worker, the chief, records.
+
+    The sums of this worker are released with those of the chief or not at all,
+    and the chief covers a round before it takes part.
+    """
+
+    row = None
+    # The chief stops, and the others with it.
+    ran_out = is_between_blocks = False
+    note = ""
+
+    def __init__(self) -> None:
+        self.limits = Limits()
+
+    def cover(self, planned: Round, *, most: int) -> None:
+        """Does nothing."""
+
+    def released(self, queries: Callable[[], Queries]) -> None:
+        """Does nothing: the chief has the same event."""
+
+    def settle(self) -> None:
+        """Does nothing."""
+
+    def is_exhausted(self, coming: NextRound) -> bool:
+        """Returns False."""
+        return False
+
+    def rounds_left(self, coming: NextRound) -> int | None:
+        """Returns `None`."""
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Does nothing: the chief ends the run."""
+
+
+class Recorded(Protocol):
+    """An object that runs rounds, such as an optimizer.
+
+    Attributes:
+        is_recording: Whether it runs rounds now.
+    """
+
+    is_recording: bool
+
+
+@contextlib.contextmanager
+def recording_with(
+    optimizer: Recorded, run: RunWriter | RunOfChief, *, ends_run: bool = True
+) -> Iterator[None]:
+    """Marks an optimizer as busy, and settles its rounds at the end.
+
+    Args:
+        optimizer: Its rounds are run inside.
+        run: It covers them.
+        ends_run: Whether the run ends with the rounds.
+
+    Raises:
+        PrivateTrainingError: The optimizer is training already.
+    """
+    if optimizer.is_recording:
+        raise nested_training()
+    optimizer.is_recording = True
+    try:
+        with run if ends_run else _settled(run):
+            yield
+    finally:
+        optimizer.is_recording = False
+
+
+@contextlib.contextmanager
+def _settled(run: RunWriter | RunOfChief) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        with noted_in(error):
+            run.settle()
+        raise
+    run.settle()
+
+
+def nested_training() -> PrivateTrainingError:
+    """Returns why a training cannot start inside another one."""
+    return PrivateTrainingError(
+        "A private training must not be started inside another one of "
+        "the same model or optimizer, such as from a callback. Start it after "
+        "the other one has ended, or with a model and optimizer of its own."
+    )

@@ -8,7 +8,7 @@ import keras
 
 from keras_dp._counted import in_step
 from keras_dp.keras_internals import untuned_arrays
-from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.ledger import PrivacyLedger, Round, RunWriter
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.planning.calibration import check_target_delta
@@ -18,7 +18,7 @@ from keras_dp.spending.epsilon_limit import (
     PrivacyTarget,
     default_delta,
 )
-from keras_dp.spending.run import RunDetails, TrainingRun
+from keras_dp.spending.run import RunDetails, new_run
 from keras_dp.training.advice.condition import Said, judge
 from keras_dp.training.advice.of_trainings import BATCHES, PREPARED, TARGETS
 from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
@@ -145,7 +145,7 @@ class Preparation(NamedTuple):
 
     def new_run(
         self, details: RunDetails | str | None, most: int | None
-    ) -> TrainingRun | None:
+    ) -> RunWriter | None:
         """Returns a run of the ledger, which begins with its first round.
 
         Args:
@@ -162,13 +162,13 @@ class Preparation(NamedTuple):
         """
         if not isinstance(self.ledger, PrivacyLedger):
             return None
-        return TrainingRun(
+        return new_run(
             self.ledger,
             RunDetails.of(details),
             name=self.model.name,
             model=summary_hash(self.model),
             most=most,
-            limit=self.limit,
+            target=self.limit,
             coming=self.adapter.coming,
             correlated=self._correlated,
             delta=self.delta,

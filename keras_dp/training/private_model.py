@@ -24,13 +24,13 @@ from keras_dp.keras_internals import (
     print_line,
     python_values,
 )
+from keras_dp.ledger import RunWriter
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.sampling import Sampler
 from keras_dp.spending.epsilon_limit import PrivacyTarget
-from keras_dp.spending.recording import nested_training
-from keras_dp.spending.run import RunDetails, TrainingRun
+from keras_dp.spending.run import RunDetails
 from keras_dp.training.advice.condition import Said, judge
 from keras_dp.training.advice.of_models import (
     BUILT,
@@ -64,7 +64,7 @@ from keras_dp.training.description import description_of
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import FitTerms
 from keras_dp.training.held_model import HeldModel
-from keras_dp.training.loop import TrainingLoop
+from keras_dp.training.loop import TrainingLoop, nested_training
 from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.metrics.side_queries import SideQueries
@@ -176,7 +176,7 @@ class PrivateModel(HeldModel):
         self._round: PrivateRound | None = None
         self._side_queries, self._said = SideQueries(None, None), Said()
         self._loop: TrainingLoop | None = None
-        self._batches_run: TrainingRun | None = None
+        self._batches_run: RunWriter | None = None
         self._weights = ReleasedWeights(model)
         self._looked_at: list[Any] = []
         self.last_run: int | None = None
@@ -470,7 +470,7 @@ class PrivateModel(HeldModel):
                     loop.end_epoch,
                     ready.ledger,
                     ready.delta,
-                    lambda: loop.recorder.rounds_left,
+                    lambda: loop.rounds_left,
                     self.optimizer,
                     self._answer_sizes,
                 ),
@@ -510,7 +510,7 @@ class PrivateModel(HeldModel):
                     break
                 loop.renew_seeds()
                 yield loop.logs
-                if loop.recorder.is_exhausted:
+                if loop.is_exhausted:
                     break
 
     @override
@@ -733,7 +733,7 @@ class PrivateModel(HeldModel):
         self,
         ready: Preparation,
         terms: FitTerms,
-        run: TrainingRun | None,
+        run: RunWriter | None,
         *,
         try_out: Callable[[], None],
         watches_weights: bool = True,

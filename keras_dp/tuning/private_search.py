@@ -35,8 +35,7 @@ from keras_dp.recipes.training_data import training_data
 from keras_dp.sampling import Sampler
 from keras_dp.spending import PrivacyTarget, RunDetails
 from keras_dp.spending.epsilon_limit import default_delta
-from keras_dp.spending.recording import RoundRecorder
-from keras_dp.spending.run import TrainingRun
+from keras_dp.spending.run import new_run
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import TARGETS
 from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
@@ -386,21 +385,14 @@ class PrivateSearch:
 
         A row that is written later would tell the time that the trials took.
         """
-        queries = self.round.queries
-        recorder = RoundRecorder(
-            TrainingRun(
-                self._ledger,
-                self._details,
-                name="search",
-                most=1,
-                delta=self.target.delta,
-            ),
-            plan=lambda: self.round,
-            events_of=lambda event: event,
-        )
-        recorder.cover()
-        recorder.released(queries)
-        recorder.end()
+        with new_run(
+            self._ledger,
+            self._details,
+            name="search",
+            most=1,
+            delta=self.target.delta,
+        ) as run:
+            run.cover(self.round)
 
     def _selection(
         self, noise_multipliers: Mapping[tuple[Any, int], float]

@@ -58,8 +58,7 @@ from keras_dp.ledger.rows import log
 from keras_dp.noise import grid
 from keras_dp.optimizers.private_round import GRADIENTS
 from keras_dp.spending import RunDetails
-from keras_dp.spending.recording import RoundRecorder
-from keras_dp.spending.run import TrainingRun
+from keras_dp.spending.run import new_run
 from tests.ledger_faults import start_fork
 from tests.waiting import let_others_run, until
 
@@ -137,30 +136,22 @@ def run_query(place: Place, how: str, begins: str) -> None:
 def run_rounds(place, ledger, state, continues, how=""):
     """Runs the rounds that a mechanism has left, as a training does."""
     mechanism = state.secret_mechanism
-    recorder = RoundRecorder(
-        TrainingRun(
-            ledger,
-            RunDetails(continues=continues),
-            most=ROUNDS - int(mechanism.noise.step),
-        ),
-        lambda: Round(
-            FullDataset(), QUERY.ledger_events(QUERY.planned_event(state))
-        ),
-        events_of=QUERY.ledger_events,
-        left=lambda: ROUNDS - int(state.secret_mechanism.noise.step),
-    )
+    left = ROUNDS - int(mechanism.noise.step)
+    run = new_run(ledger, RunDetails(continues=continues), most=left)
+    step = Round(FullDataset(), QUERY.ledger_events(QUERY.planned_event(state)))
     while (row := int(state.secret_mechanism.noise.step)) < ROUNDS:
         if how != "late":
-            recorder.cover()
+            run.cover(step, most=ROUNDS - row)
         place.keep(tf.nest.map_structure(np.asarray, state))
         noise = state.secret_mechanism.noise
         result = QUERY.get_noised_result(tf.zeros([2]), state)
         place.note(mechanism.mechanism_id.numpy(), row, noise.seed.numpy())
         if how == "late":
-            recorder.cover()
+            run.cover(step, most=ROUNDS - row)
         state = result.global_state
-        recorder.released(result.event)
-    recorder.end()
+        event = result.event
+        run.released(lambda event=event: QUERY.ledger_events(event))
+    run.finish()
 
 
 def run_fit(place: Place, how: str, begins: str) -> None:

@@ -220,7 +220,7 @@ def test_a_process_that_dies_is_charged_for_the_epoch_that_was_open(
     tmp_path, monkeypatch
 ) -> None:
     """Blocks grow with the speed of rounds, and end with the epoch."""
-    monkeypatch.setattr(keras_dp.spending.recording, "BLOCK_SECONDS", 1e9)
+    monkeypatch.setattr(keras_dp.ledger.rows.run_writer, "BLOCK_SECONDS", 1e9)
     own = keras_dp.PrivacyLedger.open(tmp_path / "own.ledger", dataset="test")
     copies = []
 

@@ -254,13 +254,13 @@ def test_a_ledger_that_no_accountant_can_price_is_reported(
 def test_a_ledger_is_reported_while_it_is_written(tmp_path, capsys) -> None:
     path = tmp_path / "a.ledger"
     with PrivacyLedger.open(path, dataset="d") as ledger:
-        ledger.reserve(PoissonSampling(0.01), STEP, 7)
+        ledger.start_run("a").cover(Round(PoissonSampling(0.01), STEP), 7)
 
         code = main([*REPORT, str(path)])
 
     out, _ = capsys.readouterr()
     assert code == 0
-    assert "counts 7 rounds outside of runs that a process" in out
+    assert "counts 7 rounds that the process of" in " ".join(out.split())
 
 
 def test_verify_prints_ok_and_the_head(tmp_path, capsys) -> None:

@@ -15,6 +15,7 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     PrivacyLedger,
+    Round,
 )
 from keras_dp.ledger.places import journal
 from tests.ledger_faults import start_fork
@@ -23,6 +24,7 @@ from tests.waiting import let_others_run, until, wait_until
 KILLS = 20
 BLOCK = 7
 QUERIES = [GaussianSum("gradients", 1.0, 4.0)]
+STEP = Round(FullDataset(), QUERIES)
 
 
 class _UncoveredError(Exception):
@@ -32,11 +34,12 @@ class _UncoveredError(Exception):
 def cover_first(address: str, releases: int) -> None:
     """Releases rounds, each after the ledger covers it."""
     ledger = PrivacyLedger.open(address, dataset="d")
-    block = ledger.reserve(FullDataset(), QUERIES, count=BLOCK)
+    block = ledger.start_run("a")
+    block.cover(STEP, BLOCK)
     while True:
         for _ in range(BLOCK):
             os.write(releases, b".")
-        block = block.renew(used=BLOCK, count=BLOCK)
+        block.cover(STEP, BLOCK, most=BLOCK)
 
 
 def cover_and_charge(address: str, releases: int) -> None:
@@ -44,11 +47,11 @@ def cover_and_charge(address: str, releases: int) -> None:
     ledger = PrivacyLedger.open(address)
     run = ledger.start_run("a", account="all")
     charge = Charge(ledger.accounts[0].number, ((0, 1), (1, 3)))
-    block = run.reserve(FullDataset(), QUERIES, BLOCK, charge=charge)
+    run.cover(STEP, BLOCK, charge=charge)
     while True:
         for _ in range(BLOCK):
             os.write(releases, b".")
-        block = block.renew(used=BLOCK, count=BLOCK)
+        run.cover(STEP, BLOCK, most=BLOCK, charge=charge)
 
 
 def release_first(address: str, releases: int) -> None:

@@ -15,7 +15,13 @@ from keras_dp.errors import (
     LedgerVersionError,
     LedgerWriteError,
 )
-from keras_dp.ledger import Account, FullDataset, GaussianSum, PrivacyLedger
+from keras_dp.ledger import (
+    Account,
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    Round,
+)
 from keras_dp.ledger.places import connections
 from keras_dp.ledger.places.place import place_of
 from tests.ledger_faults import in_a_fork, start_fork
@@ -45,7 +51,7 @@ def rounds_of(url: str) -> int:
 def refuses(ledger: PrivacyLedger, message: str | None = None) -> bool:
     for act in (
         lambda: ledger.record(FullDataset(), QUERIES),
-        lambda: ledger.reserve(FullDataset(), QUERIES),
+        lambda: ledger.start_run("a"),
         lambda: ledger.start_run("a"),
         lambda: ledger.open_account(Account("all", (9,), "{}")),
         lambda: ledger.seal(),
@@ -565,7 +571,8 @@ TERMINATE = (
 class TestFailures:
     def test_a_lost_connection_reserves_nothing(self, server, url) -> None:
         ledger = PrivacyLedger.open(url)
-        block = ledger.reserve(FullDataset(), QUERIES, count=3)
+        block = ledger.start_run("a")
+        block.cover(Round(FullDataset(), QUERIES), 3)
         server.execute(TERMINATE)
 
         with pytest.raises(LedgerWriteError, match="held before"):
@@ -593,7 +600,8 @@ class TestFailures:
         self, server, url, happened, monkeypatch
     ) -> None:
         ledger = PrivacyLedger.open(url)
-        block = ledger.reserve(FullDataset(), QUERIES, count=3)
+        block = ledger.start_run("a")
+        block.cover(Round(FullDataset(), QUERIES), 3)
         database = ledger._handle._database
         execute = database.execute
 
@@ -641,10 +649,11 @@ class TestFailures:
         def release(releases: int) -> bool:
             ledger = PrivacyLedger.open(url)
             try:
-                block = ledger.reserve(FullDataset(), QUERIES, count=7)
+                block = ledger.start_run("a")
+                block.cover(Round(FullDataset(), QUERIES), 7)
                 while True:
                     os.write(releases, b"." * 7)
-                    block = block.renew(used=7, count=7)
+                    block.cover(Round(FullDataset(), QUERIES), 7, most=7)
             except LedgerWriteError as error:
                 return "pen the ledger again" in str(error)
 

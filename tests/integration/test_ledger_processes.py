@@ -3,7 +3,12 @@
 import os
 from collections.abc import Callable
 
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    Round,
+)
 from tests.ledger_faults import start_fork
 
 PROCESSES = 4
@@ -17,10 +22,12 @@ def append(address: str, number: int) -> None:
         GaussianSum("all", 1.0, 4.0),
     )
     with PrivacyLedger.open(address, dataset="d") as ledger:
-        block = ledger.reserve(FullDataset(), [own], count=3)
+        block = ledger.start_run("a")
+        block.cover(Round(FullDataset(), [own]), 3)
         for _ in range(STEPS):
             ledger.record(FullDataset(), [shared])
-            block = block.renew(used=2, count=3)
+            block.settle(used=2)
+            block.cover(Round(FullDataset(), [own]), 3, most=3)
         block.settle(used=0)
 
 

@@ -106,14 +106,15 @@ def test_no_round_is_lost_doubled_or_torn(
             PrivacyLedger.open(address) as ledger,
             ledger.start_run(f"run {number}") as run,
         ):
-            block = run.reserve(FullDataset(), SHARED, 5)
+            run.cover(Round(FullDataset(), SHARED), 5)
             for _ in seen_at_work.turns():
                 count = chosen.randrange(1, 9)
                 run.record(FullDataset(), SHARED, count)
-                used = chosen.randrange(block.count + 1)
-                block = block.renew(used, 5, Round(FullDataset(), OTHER))
+                used = chosen.randrange(6)
+                run.settle(used)
+                run.cover(Round(FullDataset(), OTHER), 5, most=5)
                 total += count + used
-            block.settle(0)
+            run.settle(0)
         return run.row, total
 
     totals: list[int] = []
@@ -163,10 +164,11 @@ def test_together_they_never_overspend(
             for _ in happened.turns():
                 asked += 1
                 try:
-                    block = run.reserve(
-                        FullDataset(),
-                        SHARED,
-                        chosen.randrange(1, CAPACITY // 2),
+                    size = chosen.randrange(1, CAPACITY // 2)
+                    run.cover(
+                        Round(FullDataset(), SHARED),
+                        size,
+                        most=size,
                         charge=charge,
                     )
                 except BudgetExceededError:
@@ -175,7 +177,7 @@ def test_together_they_never_overspend(
                     continue
                 os.sched_yield()  # The others take what is left.
                 used = chosen.random() < 0.02
-                block.settle(int(used))
+                run.settle(int(used))
                 kept += used
         return asked, refused, kept
 

@@ -11,78 +11,65 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     PrivacyLedger,
-    Reservation,
     Round,
 )
-from keras_dp.spending import recording
-from keras_dp.spending.run import TrainingRun
+from keras_dp.ledger.rows import log, run_writer
+from keras_dp.ledger.rows.run_writer import RunWriter
+from keras_dp.spending.run import new_run
+from keras_dp.training.loop import recording_with
 from tests.ledger_faults import in_a_fork
 
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
+STEP = Round(FullDataset(), QUERIES)
 
 
 def test_a_forked_process_does_not_use_the_rounds_of_its_parent(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
-    monkeypatch.setattr(recording, "LARGEST_BLOCK", 4)
+    monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+    monkeypatch.setattr(run_writer, "LARGEST_BLOCK", 4)
     with PrivacyLedger.open(tmp_path / "l.db", dataset="d") as ledger:
-        recorder = recording.RoundRecorder(
-            TrainingRun(ledger),
-            lambda: Round(FullDataset(), QUERIES),
-            events_of=lambda event: event,
-        )
+        recorder = new_run(ledger)
         for _ in range(2):  # The second block has room for more.
-            recorder.cover()
-            recorder.released(QUERIES)
+            cover(recorder)
 
         def is_refused() -> bool:
             try:
-                recorder.cover()
+                recorder.cover(STEP)
             except LedgerWriteError as error:
                 return "forked" in str(error)
             return False
 
         assert in_a_fork(is_refused) == 0
-        recorder.cover()
-        recorder.released(QUERIES)
+        cover(recorder)
         recorder.settle()
         assert len(ledger) == 3
 
 
-def recorder_of(ledger: PrivacyLedger) -> recording.RoundRecorder:
-    return recording.RoundRecorder(
-        TrainingRun(ledger, most=4),
-        lambda: Round(FullDataset(), QUERIES),
-        events_of=lambda event: event,
-    )
+def cover(run: RunWriter) -> None:
+    run.cover(STEP)
+    run.released(lambda: QUERIES)
 
 
 def test_blocks_of_an_epoch_are_as_large_as_those_of_the_last(
     monkeypatch,
 ) -> None:
     """A settled block does not let the next ones grow from one again."""
-    monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
+    monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
     ledger = PrivacyLedger.in_memory(dataset="d")
-    run, asked = TrainingRun(ledger, most=60), []
-    reserve = run.reserve
+    asked, append = [], log.append_reservation
 
-    def reserves(planned, count, block):
+    def appends(database, rounds, count):
         asked.append(count)
-        return reserve(planned, count, block)
+        return append(database, rounds, count)
 
-    monkeypatch.setattr(run, "reserve", reserves)
-    recorder = recording.RoundRecorder(
-        run,
-        lambda: Round(FullDataset(), QUERIES),
-        events_of=lambda event: event,
-    )
+    monkeypatch.setattr(log, "append_reservation", appends)
+    run = new_run(ledger)
 
     for _ in range(3):
         for _ in range(20):
-            recorder.cover()
-            recorder.released(QUERIES)
-        recorder.settle()
+            cover(run)
+        run.settle()
 
     assert asked == [1, 4, 16, 64, 256]
     assert (len(ledger), ledger.unsettled) == (60, 0)
@@ -91,20 +78,16 @@ def test_blocks_of_an_epoch_are_as_large_as_those_of_the_last(
 def test_what_follows_the_last_round_is_none_of_its_time(monkeypatch) -> None:
     """Keras validates before an epoch settles its block."""
     clock = [0.0]
-    monkeypatch.setattr(recording.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(run_writer.time, "monotonic", lambda: clock[0])
     ledger = PrivacyLedger.in_memory(dataset="d")
-    recorder = recording.RoundRecorder(
-        TrainingRun(ledger, most=100),
-        lambda: Round(FullDataset(), QUERIES),
-        events_of=lambda event: event,
-    )
+    recorder = new_run(ledger, most=100)
     for _ in range(20):
-        recorder.cover()
+        recorder.cover(STEP)
         clock[0] += 0.01
-        recorder.released(QUERIES)
+        recorder.released(lambda: QUERIES)
     clock[0] += 60.0  # The validation.
     recorder.settle()
-    recorder.cover()
+    recorder.cover(STEP)
 
     assert ledger.unsettled == 64  # Four times the last block.
 
@@ -122,7 +105,7 @@ def interrupted_at(
         The class of what came out, and the number of rounds that were released.
     """
     passed = released = 0
-    renew = Reservation.renew.__code__
+    renew = RunWriter._reserve.__code__
 
     def trace(frame, event, argument):
         nonlocal passed
@@ -130,22 +113,22 @@ def interrupted_at(
         while inside is not None and inside.f_code is not renew:
             inside = inside.f_back
         own = "keras_dp" in frame.f_code.co_filename
-        if inside is not None and own and event == "line":
+        if released and inside is not None and own and event == "line":
             passed += 1
             if passed == line:
                 raise KeyboardInterrupt
         return trace
 
-    recorder, before = recorder_of(ledger), sys.gettrace()
+    recorder, before = new_run(ledger, most=4), sys.gettrace()
     sys.settrace(trace)
     try:
-        with recording.recording_with(
+        with recording_with(
             types.SimpleNamespace(is_recording=False), recorder
         ):
             for _ in range(2):
-                recorder.cover()
+                recorder.cover(STEP)
                 released += 1
-                recorder.released(QUERIES)
+                recorder.released(lambda: QUERIES)
     except BaseException as error:  # noqa: BLE001 - the test looks at it.
         return type(error), released
     finally:
@@ -158,8 +141,8 @@ def test_an_interrupt_comes_out_and_all_rounds_stay_covered(
     monkeypatch,
 ) -> None:
     """At every line between two blocks, as Ctrl-C may come."""
-    monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
-    monkeypatch.setattr(recording, "LARGEST_BLOCK", 2)
+    monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+    monkeypatch.setattr(run_writer, "LARGEST_BLOCK", 2)
     line, kept = 0, collections.Counter()
     while True:
         line += 1
@@ -183,11 +166,9 @@ def test_an_interrupt_comes_out_and_all_rounds_stay_covered(
 def test_a_failure_at_the_end_does_not_hide_the_first_one() -> None:
     def train(first: str) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d")
-        recorder = recorder_of(ledger)
-        with recording.recording_with(
-            types.SimpleNamespace(is_recording=False), recorder
-        ):
-            recorder.cover()
+        run = new_run(ledger, most=4)
+        with recording_with(types.SimpleNamespace(is_recording=False), run):
+            run.cover(STEP)
             ledger.close()
             if first:
                 raise ZeroDivisionError(first)

@@ -24,10 +24,10 @@ from keras_dp.ledger import (
     Round,
     UnverifiedSampling,
 )
+from keras_dp.ledger.rows import run_writer
 from keras_dp.optimizers import DPSGD, DPAdam
 from keras_dp.sampling import PoissonBatches
-from keras_dp.spending import recording
-from keras_dp.spending.run import TrainingRun
+from keras_dp.spending.run import new_run
 
 RECORDS, FEATURES = 60, 5
 
@@ -405,7 +405,7 @@ class TestTheLedger:
                     self.model.load_weights(path)
 
         # Blocks of 1, 4, 16 rounds: the change falls into the second.
-        monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
+        monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
         ledger = _ledger()
         private = _private(
             query=_query(1.0),
@@ -415,7 +415,7 @@ class TestTheLedger:
         )
         if mode == "killed":
             monkeypatch.setattr(
-                recording.RoundRecorder, "_compare", lambda self: None
+                run_writer.RunWriter, "_compare", lambda self: None
             )
 
         with (
@@ -452,17 +452,13 @@ class TestTheLedger:
         planned, other = (
             (GaussianSum("gradients", 1.0, noise),) for noise in (1.0, 0.1)
         )
-        recorder = recording.RoundRecorder(
-            TrainingRun(ledger),
-            lambda: Round(UnverifiedSampling(), planned),
-            events_of=lambda event: event,
-        )
+        run = new_run(ledger)
 
-        recorder.cover()
+        run.cover(Round(UnverifiedSampling(), planned))
         with pytest.raises(PrivateTrainingError, match="changed"):
-            recorder.released(other)
+            run.released(lambda: other)
 
-        recorder.settle()
+        run.settle()
         assert {r.queries for r, _ in ledger.rounds} == {planned, other}
 
 

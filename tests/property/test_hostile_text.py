@@ -48,8 +48,8 @@ def a_ledger() -> dict:
     charge = budgets.charge_of(account, STEP)
     run = ledger.start_run("a", account="all", description="first")
     run.plan([(STEP, 30)])
-    block = run.reserve(STEP.sampling, STEP.queries, 30, charge=charge)
-    block.settle(20)
+    run.cover(Round(STEP.sampling, STEP.queries), 30, charge=charge)
+    run.settle(20)
     run.finish("stopped")
     ledger.seal("June")
     with ledger._handle.reading() as database:

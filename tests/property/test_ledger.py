@@ -14,7 +14,13 @@ from hypothesis.stateful import (
 )
 
 from keras_dp.errors import LedgerIntegrityError
-from keras_dp.ledger import FullDataset, GaussianSum, Header, PrivacyLedger
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    Header,
+    PrivacyLedger,
+    Round,
+)
 from keras_dp.ledger.places import connections, schema
 from keras_dp.ledger.places.file_handle import FileHandle
 
@@ -70,10 +76,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(body=BODY, count=COUNT, writer=st.integers(0, 1))
     def reserve(self, body: int, count: int, writer: int) -> None:
+        round_ = Round(FullDataset(), [BODIES[body]])
         blocks = [
-            ledger.reserve(FullDataset(), [BODIES[body]], count=count)
-            for ledger in (self.memory, self.disk[writer])
+            ledger.start_run("a") for ledger in (self.memory, self.disk[writer])
         ]
+        for block in blocks:
+            block.cover(round_, count)
         part = self.model.add(body, count, reserved=True)
         self.blocks.append((blocks, part))
 
@@ -91,10 +99,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def renew(self, data, part: float, count: int) -> None:
         blocks, reserved = self.blocks.pop(self._choose(data))
         used = round(part * reserved[1])
-        renewed = [block.renew(used=used, count=count) for block in blocks]
+        round_ = Round(FullDataset(), [BODIES[reserved[0]]])
+        for block in blocks:
+            if used < reserved[1]:
+                block.settle(used)
+            block.cover(round_, count, most=count)
         reserved[1:] = used, False
         following = self.model.add(reserved[0], count, reserved=True)
-        self.blocks.append((renewed, following))
+        self.blocks.append((blocks, following))
 
     @rule(writer=st.integers(0, 1))
     def reopen(self, writer: int) -> None:
@@ -162,8 +174,9 @@ def test_verify_finds_any_edited_field(
     connections.adopt(connection)
     with PrivacyLedger(FileHandle(connection, None, writable=True)) as ledger:
         ledger.record(FullDataset(), [BODIES[0]], count=2)
-        block = ledger.reserve(FullDataset(), [BODIES[1]], count=3)
-        ledger.reserve(FullDataset(), [BODIES[1]], count=3)
+        block = ledger.start_run("a")
+        block.cover(Round(FullDataset(), [BODIES[1]]), 3)
+        ledger.start_run("a").cover(Round(FullDataset(), [BODIES[1]]), 3)
         ledger.record(FullDataset(), [BODIES[2]], count=3)
         block.settle(used=1)
         before = connection.execute(f"SELECT * FROM {table}").fetchall()

@@ -19,8 +19,8 @@ from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
     PrivacyLedger,
-    Reservation,
     Round,
+    RunWriter,
     StudentTNoise,
     Verification,
 )
@@ -147,9 +147,10 @@ def write_a_ledger_by_hand() -> float:
     sampling = PoissonSampling(probability=0.01)
     queries = [GaussianSum(name="gradients", l2_norm_bound=1.0, noise_stddev=4)]
     ledger.record(sampling, queries, count=10_000)
-    block = ledger.reserve(sampling, queries, count=10)
-    assert_type(block, Reservation)
-    block.settle(used=3)
+    run = ledger.start_run("a")
+    run.cover(Round(sampling, tuple(queries)), 10)
+    assert_type(run, RunWriter)
+    run.settle(used=3)
     for round_, count in ledger:
         assert_type(round_, Round)
         assert_type(count, int)

@@ -20,13 +20,13 @@ from keras_dp.optimizers.private_round import GRADIENTS, Event, Sample
 from keras_dp.optimizers.record_batch import RecordBatch
 from keras_dp.sampling import random_words
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.spending.recording import RoundRecorder, recording_with
 from keras_dp.spending.run import RunDetails
 from keras_dp.training.advice.condition import Said, judge
 from keras_dp.training.advice.of_models import BUILT
 from keras_dp.training.advice.of_trainings import RESTORED
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
+from keras_dp.training.loop import recording_with
 from keras_dp.training.preparation import prepare
 
 User = TypeVar("User", bound=Hashable)
@@ -123,13 +123,7 @@ class RemoteRounds:
         self._rounds, self._rounds_run = rounds, 0
         self._optimizer: DPOptimizer = optimizer
         self._variables = list(model.trainable_variables)
-        self._recorder = RoundRecorder(
-            recorded,
-            plan=self._planned_round,
-            events_of=optimizer.round.ledger_events,
-            adapts=lambda: optimizer.round.adapts,
-            left=lambda: 1,  # Users take longer than the ledger.
-        )
+        self._run = recorded
         self._planned: Event | None = None
         self._sample: Sample | None = None
         self._before: list[tf.Tensor] = []
@@ -142,7 +136,7 @@ class RemoteRounds:
         Raises:
             PrivateTrainingError: The optimizer is training already.
         """
-        with recording_with(self._optimizer, self._recorder):
+        with recording_with(self._optimizer, self._run):
             yield
 
     def draw(self, users: Sequence[User]) -> list[User] | None:
@@ -158,14 +152,15 @@ class RemoteRounds:
         Raises:
             BudgetExceededError: There is no room for the first of all rounds.
         """
-        if self._recorder.ran_out:
+        if self._run.ran_out:
             return None
         if self._optimizer.round.adapts:
             self._planned = None
         try:
-            self._recorder.cover()
+            # Users take longer than the ledger.
+            self._run.cover(self._planned_round(), most=1)
         except BudgetExceededError:
-            if not self._recorder.ran_out or not self._rounds_run:
+            if not self._run.ran_out or not self._rounds_run:
                 raise
             logging.warning(
                 "Training ends after %d rounds of %d: one more would exceed "
@@ -239,7 +234,7 @@ class RemoteRounds:
         event, _ = self._optimizer.release(
             sample, self._variables, penalties, self._plan()
         )
-        self._recorder.released(event)
+        self._run.released(lambda: self._optimizer.round.ledger_events(event))
         self._rounds_run += 1
         metrics = self._optimizer.public_metrics()
         return {name: float(value) for name, value in metrics.items()}

@@ -2,7 +2,7 @@
 
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from keras_dp.ledger.rows import chain
+from keras_dp.ledger.rows import chain, log
 from keras_dp.ledger.rows.charges import Balance, balances_from_text
 from keras_dp.ledger.rows.codec import round_from_text
 from keras_dp.ledger.rows.header import Header
@@ -138,6 +138,13 @@ def stated(row: Row) -> Stated[Any]:
     """Returns the statement of a row."""
     statement = statement_from_text(row.kind, row.body)
     return Stated(row.seq, row.hash, row.time, statement)
+
+
+def accounts_of(database: log.Database) -> tuple[AccountRecord, ...]:
+    """Returns all accounts of a ledger in the order of their opening."""
+    balances = balances_from_text(log.meta(database)["balances"])
+    rows = [log.row(database, number) for number in sorted(balances)]
+    return account_records(rows, balances)
 
 
 def account_records(

@@ -2,117 +2,23 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Literal, Self, cast
+from typing import Literal, cast
 
-from keras_dp.errors import noted_in
 from keras_dp.ledger.events.rounds import Round
-from keras_dp.ledger.rows import log
 from keras_dp.ledger.rows.charges import Charge
 from keras_dp.ledger.rows.codec import round_from_text
-from keras_dp.ledger.rows.reservation import Recorder, Transaction
 from keras_dp.ledger.rows.row import KINDS_OF_ROUNDS, CountedBody, Row, counted
 from keras_dp.ledger.rows.statements import (
     KINDS_WITHOUT_RUN,
     CountedRound,
     Outcome,
-    Plan,
     RunEnd,
+    RunPlan,
     RunStart,
-    Statement,
     statement_from_text,
 )
 
 State = Literal["planned", "running", "finished", "died", "unknown"]
-
-
-class Run(Recorder):
-    """A run in progress, to which its process adds rounds.
-
-    `PrivacyLedger.start_run` makes it. Used in a `with` statement, the run ends
-    with the block: as "finished", or as "failed" if an exception left the
-    block.
-
-    Attributes:
-        row: The number of the row in which the run began. It never changes.
-        start: The content of this row: the name, the purpose, the author.
-
-    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
-    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
-    >>> with ledger.start_run("ages", purpose="statistics") as run:
-    ...     run.record(FullDataset(), [GaussianSum("sum", 1.0, 2.0)])
-    >>> [(each.name, each.state, len(each)) for each in ledger.runs]
-    [('ages', 'finished', 1)]
-    """
-
-    def __init__(
-        self, transaction: Transaction, row: int, start: RunStart
-    ) -> None:
-        super().__init__(transaction, row)
-        self.row, self.start = row, start
-
-    @property
-    def number(self) -> int:
-        """The number of the run: 1 for the first; asks the ledger."""
-        with self._transaction() as connection:
-            return log.count_of(connection, RunStart.kind, self.row)
-
-    def plan(
-        self,
-        rounds: Iterable[tuple[Round, int]],
-        *,
-        delta: float | None = None,
-    ) -> None:
-        """Writes the plan of the run: the most that it will do.
-
-        Write it before the first round. A plan does not limit the run. If the
-        run keeps to its plan, the cost of the plan is a guarantee, even if
-        somebody stops the run early because of its answers.
-
-        Args:
-            rounds: Pairs of a round and the largest number of times that it
-                will run.
-            delta: The delta that the epsilon of the run will be published
-                with, in (0, 1), which `keras-dp report` then takes.
-
-        Raises:
-            LedgerWriteError: The plan was not written.
-        """
-        counted = tuple(CountedRound(each, int(n)) for each, n in rounds)
-        self._state(Plan(counted, delta))
-
-    def finish(self, outcome: Outcome = "finished") -> None:
-        """Ends the run, which can then release nothing more.
-
-        Args:
-            outcome: "finished" if the run ended as planned; "budget" if a
-                target or an account left no room; "stopped" if somebody ended
-                it early, perhaps because of its answers; "failed" if an
-                exception ended it.
-
-        Raises:
-            LedgerWriteError: The run has ended already, or the ledger could not
-                be written.
-        """
-        self._state(RunEnd(outcome))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, traceback: object
-    ) -> None:
-        if error is None:
-            self.finish("finished")
-        else:
-            with noted_in(error):
-                self.finish("failed")
-
-    def __repr__(self) -> str:
-        return f"<Run name={self.start.name!r}, begun in row {self.row}>"
-
-    def _state(self, statement: Statement) -> None:
-        with self._transaction() as connection:
-            log.append_statement(connection, statement, run=self.row)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -277,7 +183,7 @@ def _record(
         statement = statement_from_text(row.kind, row.body)
         if isinstance(statement, RunStart):
             start, outcome, started = statement, None, started or row.time
-        elif isinstance(statement, Plan):
+        elif isinstance(statement, RunPlan):
             # A run that goes on may plan more.
             plan = (*(plan or ()), *statement.rounds)
             plan_row, delta = row.seq, statement.delta

@@ -98,7 +98,7 @@ class RunStart:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """The plan of a run: the most that it will do.
 
     Attributes:
@@ -190,19 +190,19 @@ class Seal:
 
 
 _Kind = TypeVar("_Kind", RunStart, Account)
-Statement = RunStart | Plan | RunEnd | Account | Seal
+Statement = RunStart | RunPlan | RunEnd | Account | Seal
 
 _CLASSES: dict[str, type[Any]] = {
-    each.kind: each for each in (RunStart, Plan, RunEnd, Account, Seal)
+    each.kind: each for each in (RunStart, RunPlan, RunEnd, Account, Seal)
 }
 KINDS = frozenset(_CLASSES)
 # Their rows belong to no run; only a start may continue one.
-KINDS_WITHOUT_RUN = KINDS - {Plan.kind, RunEnd.kind}
+KINDS_WITHOUT_RUN = KINDS - {RunPlan.kind, RunEnd.kind}
 
 
 def text_from_statement(statement: Statement) -> str:
     """Returns the canonical text of a statement."""
-    if isinstance(statement, Plan):
+    if isinstance(statement, RunPlan):
         content: dict[str, Any] = {
             "rounds": [
                 [content_from_round(round_), count]
@@ -276,7 +276,7 @@ def _author(*fields: tuple[str, Any]) -> Author:
 def _statement(kind: str, content: Any) -> Statement:
     if kind == "plan":
         rounds = content.pop("rounds")
-        return Plan(
+        return RunPlan(
             tuple(
                 CountedRound(round_from_content(each), count)
                 for each, count in rounds

@@ -646,7 +646,8 @@ class TestRoundsWhileAnAccountIsOpened:
             budgets.verify_prices(ledger)
 
     def test_that_are_reserved_may_run_less_often(self, ledger) -> None:
-        block = ledger.reserve(self.STEP.sampling, self.STEP.queries, 10)
+        block = ledger.start_run("a")
+        block.cover(Round(self.STEP.sampling, self.STEP.queries), 10)
         budgets.open_account(ledger, "all", budgets.RenyiFilter(8.0, DELTA))
         block.settle(3)
 

@@ -230,7 +230,7 @@ def test_paths_of_no_file_say_so(tmp_path, monkeypatch, path, mode) -> None:
 
 def test_an_open_ledger_is_one_file(tmp_path) -> None:
     with PrivacyLedger.open(tmp_path / "l.db", dataset="d") as ledger:
-        ledger.reserve(FullDataset(), QUERIES)
+        ledger.start_run("a").cover(Round(FullDataset(), QUERIES))
         assert os.listdir(tmp_path) == ["l.db"]
 
     assert os.listdir(tmp_path) == ["l.db"]
@@ -247,7 +247,7 @@ def test_reading_changes_no_byte_of_the_file(tmp_path) -> None:
         with pytest.raises(LedgerWriteError, match="mode='a'"):
             ledger.record(FullDataset(), QUERIES)
         with pytest.raises(LedgerWriteError, match="mode='a'"):
-            ledger.reserve(FullDataset(), QUERIES)
+            ledger.start_run("a").cover(Round(FullDataset(), QUERIES))
 
     assert (digest(path), path.stat().st_mtime_ns) == before
 

@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from keras_dp.errors import LedgerError, LedgerFormatError
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    Round,
+)
 from keras_dp.ledger.places import journal, storage
 from keras_dp.ledger.places.file_handle import FileHandle
 from tests.ledger_faults import (
@@ -80,7 +85,7 @@ class TestACommitThatWasCutShort:
         """Before or after: the rounds were not released, as it did not end."""
         before = path.read_bytes()
         with PrivacyLedger.open(path) as ledger:
-            ledger.reserve(FullDataset(), CUT_QUERIES, count=CUT)
+            ledger.record(FullDataset(), CUT_QUERIES, count=CUT)
         after = path.read_bytes()
         path.write_bytes(before)
         die_in_commit(path)
@@ -149,7 +154,7 @@ class TestARoundThatWasReserved:
     def test_is_in_a_copy_of_the_file(self, path, act) -> None:
         def reserve() -> None:
             ledger = PrivacyLedger.open(path)
-            ledger.reserve(FullDataset(), QUERIES, count=100)
+            ledger.start_run("a").cover(Round(FullDataset(), QUERIES), 100)
             if act == "die":
                 os.kill(os.getpid(), 9)
 

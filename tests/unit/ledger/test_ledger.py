@@ -74,18 +74,20 @@ def test_equal_neighbours_are_counted_together(ledger) -> None:
 
 
 def test_a_million_equal_steps_of_one_writer_are_one_row(ledger) -> None:
-    block = ledger.reserve(SAMPLING, QUERIES, count=10_000)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, QUERIES), 10_000)
     for _ in range(99):
-        block = block.renew(used=10_000, count=10_000)
+        block.cover(Round(SAMPLING, QUERIES), 10_000, most=10_000)
 
-    block.settle(used=10_000)
+    block.settle()
 
-    assert ledger.verify()[:2] == (1, 1_000_000)
+    assert ledger.verify()[:2] == (2, 1_000_000)
     assert counts(ledger) == [1_000_000]
 
 
 def test_a_reservation_counts_in_full_until_it_is_settled(ledger) -> None:
-    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, QUERIES), 10)
     before = len(ledger), ledger.unsettled
 
     block.settle(used=np.int64(3))
@@ -95,57 +97,61 @@ def test_a_reservation_counts_in_full_until_it_is_settled(ledger) -> None:
 
 
 def test_a_block_of_which_none_was_used_leaves_no_row(ledger) -> None:
-    ledger.reserve(SAMPLING, QUERIES, count=10).settle(used=0)
+    run = ledger.start_run("a")
+    run.cover(Round(SAMPLING, QUERIES), 10)
+    run.settle(used=0)
 
-    assert ledger.verify()[:2] == (0, 0)
+    assert ledger.verify()[:2] == (1, 0)
 
 
 def test_others_may_append_before_a_block_is_settled(ledger) -> None:
-    first = ledger.reserve(SAMPLING, QUERIES, count=10)
-    second = ledger.reserve(SAMPLING, QUERIES, count=20)
+    first = ledger.start_run("a")
+    first.cover(Round(SAMPLING, QUERIES), 10)
+    second = ledger.start_run("a")
+    second.cover(Round(SAMPLING, QUERIES), 20)
     ledger.record(SAMPLING, OTHER)
 
-    renewed = first.renew(used=4, count=7)
+    first.settle(used=4)
+    first.cover(Round(SAMPLING, QUERIES), 7)
     second.settle(used=0)
 
     assert counts(ledger) == [4, 1, 7]
     assert ledger.unsettled == 7
-    renewed.settle(used=7)
+    first.settle()
     assert ledger.unsettled == 0
     assert ledger.verify().rounds == 12
 
 
 def test_a_block_is_settled_once(ledger) -> None:
-    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, QUERIES), 10)
     block.settle(used=3)
 
-    with pytest.raises(LedgerError, match="settled already"):
+    with pytest.raises(ValueError, match="`used` must"):
         block.settle(used=3)
-    with pytest.raises(LedgerError, match="settled already"):
-        block.renew(used=3, count=1)
+    block.settle()
     assert len(ledger) == 3
 
 
 @pytest.mark.parametrize("used", [-1, 11])
 def test_no_more_is_used_than_was_reserved(ledger, used: int) -> None:
-    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, QUERIES), 10)
 
     with pytest.raises(ValueError, match="`used` must"):
         block.settle(used=used)
-    with pytest.raises(ValueError, match="`used` must"):
-        block.renew(used=used, count=1)
     assert ledger.unsettled == 10
     block.settle(used=10)
 
 
 @pytest.mark.parametrize("count", [0, -1, LARGEST + 1])
 def test_counts_must_be_positive_and_fit_64_bits(ledger, count: int) -> None:
-    block = ledger.reserve(SAMPLING, QUERIES)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, QUERIES))
 
     for act in (
         lambda: ledger.record(SAMPLING, QUERIES, count=count),
-        lambda: ledger.reserve(SAMPLING, QUERIES, count=count),
-        lambda: block.renew(used=1, count=count),
+        lambda: block.cover(Round(SAMPLING, QUERIES), count),
     ):
         with pytest.raises(ValueError, match=r"`count` must .*Received"):
             act()
@@ -160,34 +166,35 @@ def test_counts_must_be_integers(ledger, count) -> None:
 
 def test_the_total_fits_64_bits_or_nothing_is_written(ledger) -> None:
     ledger.record(SAMPLING, QUERIES, count=LARGEST - 2)
-    block = ledger.reserve(SAMPLING, OTHER, count=2)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, OTHER), 2)
     before = ledger.verify()
 
     for act in (
         lambda: ledger.record(SAMPLING, QUERIES),
         lambda: ledger.record(SAMPLING, OTHER),
-        lambda: ledger.reserve(SAMPLING, OTHER),
-        lambda: block.renew(used=2, count=1),
+        lambda: block.cover(Round(SAMPLING, OTHER)),
     ):
         with pytest.raises(OverflowError, match=r"`count` must .*Received"):
             act()
 
     assert ledger.verify() == before
     assert len(ledger) == LARGEST
-    block.renew(used=1, count=1).settle(used=0)
+    block.settle(used=1)
     assert len(ledger) == LARGEST - 1
 
 
 def test_a_settle_that_lost_its_block_writes_nothing(ledger, handle) -> None:
     """Whoever calls the log directly cannot settle what is no block."""
     ledger.record(SAMPLING, QUERIES, count=5)
-    block = ledger.reserve(SAMPLING, OTHER, count=2)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, OTHER), 2)
     ledger.record(SAMPLING, QUERIES)
     block.settle(used=1)
-    rounds = ledger_log.Rounds(codec.text_from_round(block.round))
+    rounds = ledger_log.Rounds(codec.text_from_round(Round(SAMPLING, OTHER)), 2)
     before = ledger.verify()
 
-    for seq, count in ((1, 5), (2, 2), (2, 3), (3, 1), (9, 1)):
+    for seq, count in ((1, 5), (3, 2), (3, 3), (4, 1), (9, 1)):
         with (
             pytest.raises(LedgerIntegrityError),
             handle.transaction() as connection,
@@ -200,7 +207,8 @@ def test_an_interrupt_never_lets_a_block_be_settled_twice(
     ledger, monkeypatch
 ) -> None:
     """Afterwards the row may be the block of another writer."""
-    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, QUERIES), 10)
     settle = ledger_log.settle
 
     def interrupted(*arguments: object) -> None:
@@ -213,7 +221,7 @@ def test_an_interrupt_never_lets_a_block_be_settled_twice(
     monkeypatch.undo()
 
     assert len(ledger) == 10
-    with pytest.raises(LedgerError, match="settled already"):
+    with pytest.raises(ValueError, match="`used` must"):
         block.settle(used=1)
     assert ledger.verify().rounds == 10
 
@@ -222,7 +230,9 @@ def test_threads_share_a_ledger(ledger) -> None:
     def work() -> None:
         for _ in range(10):
             ledger.record(SAMPLING, QUERIES)
-            ledger.reserve(SAMPLING, OTHER, count=3).settle(used=1)
+            run = ledger.start_run("a")
+            run.cover(Round(SAMPLING, OTHER), 3)
+            run.settle(used=1)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -235,14 +245,15 @@ def test_threads_share_a_ledger(ledger) -> None:
 
 
 def test_one_of_many_threads_settles_a_block(ledger) -> None:
-    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, QUERIES), 10)
     barrier, refused = threading.Barrier(4), []
 
     def settle() -> None:
         barrier.wait()
         try:
             block.settle(used=1)
-        except LedgerError as error:
+        except ValueError as error:
             refused.append(error)
 
     threads = [threading.Thread(target=settle) for _ in range(4)]
@@ -256,15 +267,15 @@ def test_one_of_many_threads_settles_a_block(ledger) -> None:
 
 
 def test_a_closed_ledger_neither_reads_nor_writes(ledger) -> None:
-    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    block = ledger.start_run("a")
+    block.cover(Round(SAMPLING, QUERIES), 10)
     ledger.close()
     ledger.close()
 
     for act in (
         lambda: ledger.record(SAMPLING, QUERIES),
-        lambda: ledger.reserve(SAMPLING, QUERIES),
         lambda: block.settle(used=1),
-        lambda: block.renew(used=1, count=1),
+        lambda: block.cover(Round(SAMPLING, QUERIES)),
     ):
         with pytest.raises(LedgerWriteError, match="closed"):
             act()

@@ -36,32 +36,37 @@ def cycle(number, draw="draw", probability=0.25):
 def refuses(ledger, match, sampling, event=EVENT, count=1, recorder=None):
     before = len(ledger)
     with pytest.raises(LedgerWriteError, match=match) as error:
-        (recorder or ledger).reserve(sampling, [event], count)
+        (recorder or ledger).record(sampling, [event], count)
     assert "Received:" in str(error.value)
     assert len(ledger) == before
 
 
 class TestCycles:
     def test_follow_one_another(self, ledger) -> None:
+        block = ledger.start_run("a")
         for number, count in enumerate((4, 4, 2)):
-            block = ledger.reserve(cycle(number), [EVENT], count)
+            block.cover(Round(cycle(number), [EVENT]), count, most=count)
             block.settle(count)
 
         assert len(ledger) == 10
 
     def test_are_filled_block_by_block(self, ledger) -> None:
-        block = ledger.reserve(cycle(0), [EVENT], 1)
-        block = block.renew(1, 3)
-        block.renew(3, 4, Round(cycle(1), (EVENT,))).settle(4)
+        block = ledger.start_run("a")
+        block.cover(Round(cycle(0), [EVENT]), 1)
+        block.cover(Round(cycle(0), [EVENT]), 3, most=3)
+        block.cover(Round(cycle(1), [EVENT]), 4, most=4)
+        block.settle()
 
         assert len(ledger) == 8
 
     def test_are_not_left_early(self, ledger) -> None:
-        ledger.reserve(cycle(0), [EVENT], 4).settle(3)
+        run = ledger.start_run("a")
+        run.cover(Round(cycle(0), [EVENT]), 4)
+        run.settle(3)
 
-        refuses(ledger, "each class in turn", cycle(1))
-        ledger.record(cycle(0), [EVENT], 1)
-        ledger.record(cycle(1), [EVENT], 1)
+        refuses(ledger, "each class in turn", cycle(1), recorder=run)
+        run.record(cycle(0), [EVENT], 1)
+        run.record(cycle(1), [EVENT], 1)
 
     def test_are_not_left_out(self, ledger) -> None:
         ledger.record(cycle(3), [EVENT], 4)
@@ -71,9 +76,10 @@ class TestCycles:
         refuses(ledger, "each class in turn", cycle(4), count=5)
 
     def test_count_in_full_until_they_are_settled(self, ledger) -> None:
-        ledger.reserve(cycle(0), [EVENT], 4)
+        run = ledger.start_run("a")
+        run.cover(Round(cycle(0), [EVENT]), 4)
 
-        refuses(ledger, "each class in turn", cycle(0))
+        refuses(ledger, "each class in turn", cycle(0), recorder=run)
 
     @pytest.mark.parametrize(
         "other",
@@ -136,7 +142,8 @@ class TestRows:
         def die() -> None:
             run = PrivacyLedger.open(path, dataset="test").start_run("a")
             run.plan([(asked, 10)])
-            run.reserve(FullDataset(), [EVENT], 2).renew(2, 3)
+            run.cover(asked, 2)
+            run.cover(asked, 3, most=3)
 
         in_a_fork(die)
         with PrivacyLedger.open(path) as ledger:

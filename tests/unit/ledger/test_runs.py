@@ -125,14 +125,14 @@ class TestRuns:
         self, ledger
     ) -> None:
         runs = [ledger.start_run(name) for name in "ab"]
-        blocks = [run.reserve(SAMPLING, QUERIES, 10) for run in runs]
+        for run in runs:
+            run.cover(Round(SAMPLING, QUERIES), 10)
         for step in range(5):
-            blocks = [
-                block.renew(step, 10, Round(SAMPLING, OTHERS))
-                for block in blocks
-            ]
-        for block in blocks:
-            block.settle(7)
+            for run in runs:
+                run.settle(step)
+                run.cover(Round(SAMPLING, OTHERS), 10, most=10)
+        for run in runs:
+            run.settle(7)
 
         for run in ledger.runs:
             assert len(run) == 0 + 1 + 2 + 3 + 4 + 7
@@ -176,9 +176,9 @@ class TestRuns:
             monkeypatch.setattr("time.time", lambda now=now: now)
             with ledger.start_run("a") as run:
                 run.record(SAMPLING, QUERIES)
-                block = run.reserve(SAMPLING, QUERIES, 2)
+                run.cover(Round(SAMPLING, QUERIES), 2)
                 ledger.seal()
-                block.settle(1)
+                run.settle(1)
         ledger.open_account(account())
 
         assert len(ledger) == 6
@@ -192,10 +192,10 @@ class TestStates:
         run.plan([(Round(SAMPLING, QUERIES), 10)])
         assert ledger.runs[0].state == "planned"
 
-        block = run.reserve(SAMPLING, QUERIES, 10)
+        run.cover(Round(SAMPLING, QUERIES), 10)
         assert ledger.runs[0].state == "running"
 
-        block.settle(4)
+        run.settle(4)
         run.finish()
         record = ledger.runs[0]
         assert record.state == "finished"
@@ -211,19 +211,18 @@ class TestStates:
 
     def test_nothing_is_recorded_in_a_run_that_ended(self, ledger) -> None:
         run = ledger.start_run("a")
-        block = run.reserve(SAMPLING, QUERIES, 10)
+        run.cover(Round(SAMPLING, QUERIES), 10)
+        run.settle(3)
         run.finish()
 
         for record in (
             lambda: run.record(SAMPLING, QUERIES),
-            lambda: run.reserve(SAMPLING, QUERIES),
+            lambda: run.cover(Round(SAMPLING, QUERIES)),
             lambda: run.plan([]),
-            lambda: block.renew(3, 3),
             run.finish,
         ):
             with pytest.raises(LedgerWriteError, match="has ended"):
                 record()
-        block.settle(3)
         assert len(ledger) == 3
 
     @pytest.mark.parametrize("reserved", [False, True])
@@ -232,7 +231,7 @@ class TestStates:
             ledger = PrivacyLedger.open(address, dataset="d")
             run = ledger.start_run("a")
             if reserved:
-                run.reserve(SAMPLING, QUERIES, 10)
+                run.cover(Round(SAMPLING, QUERIES), 10)
             return True
 
         assert in_a_fork(dies) == 0
@@ -283,7 +282,8 @@ class TestInterrupted:
         assert record.rest is None  # Nobody else continues it meanwhile.
         run.finish("failed")
         again = ledger.continue_run(number)
-        again.reserve(SAMPLING, QUERIES, 4).settle(4)
+        again.cover(Round(SAMPLING, QUERIES), 4)
+        again.settle(4)
         again.finish()
 
         (record,) = ledger.runs
@@ -397,9 +397,10 @@ class TestAccounts:
 
         run.record(SAMPLING, QUERIES, 2, charge=charge)
         before = ledger.verify()
-        for add in (run.record, run.reserve):
-            with pytest.raises(BudgetExceededError, match="room for 1"):
-                add(SAMPLING, QUERIES, 2, charge=charge)
+        with pytest.raises(BudgetExceededError, match="room for 1"):
+            run.record(SAMPLING, QUERIES, 2, charge=charge)
+        with pytest.raises(BudgetExceededError, match="room for 1"):
+            run.cover(Round(SAMPLING, QUERIES), 2, charge=charge)
         assert ledger.verify() == before
         run.record(SAMPLING, QUERIES, 1, charge=charge)
         assert ledger.accounts[0].balance.spent == (9,)
@@ -409,14 +410,15 @@ class TestAccounts:
         run = ledger.start_run("a", account="all")
         charge = Charge(number, ((0, 1), (1, 7)))
 
-        block = run.reserve(SAMPLING, QUERIES, 10, charge=charge)
+        run.cover(Round(SAMPLING, QUERIES), 10, charge=charge)
         assert ledger.accounts[0].balance.spent == (10, 70)
-        block = block.renew(4, 6)
+        run.settle(4)
+        run.cover(Round(SAMPLING, QUERIES), 6, most=6, charge=charge)
         assert ledger.accounts[0].balance.spent == (10, 70)
         with pytest.raises(BudgetExceededError):
-            block.renew(6, 1)
+            run.cover(Round(SAMPLING, QUERIES), 1, charge=charge)
         ledger.verify()
-        block.settle(1)
+        run.settle(1)
         assert ledger.accounts[0].balance.spent == (5, 35)
         ledger.verify()
 
@@ -426,30 +428,23 @@ class TestAccounts:
         charge = Charge(number, ())
 
         run.record(SAMPLING, QUERIES, 2, charge=charge)
-        run.reserve(SAMPLING, QUERIES, 3, charge=charge).settle(1)
+        run.cover(Round(SAMPLING, QUERIES), 3, charge=charge)
+        run.settle(1)
         assert ledger.verify().rounds == 3
         assert ledger.runs[0].charges[0][1] == charge
         assert ledger.accounts[0].balance.spent == (0,)
 
-    def test_only_runs_can_pay(self, ledger) -> None:
-        number = ledger.open_account(account()).number
-        charge = Charge(number, ((0, 1),))
-
-        for add in (ledger.record, ledger.reserve):
-            with pytest.raises(ValueError, match="`charge` must be None"):
-                add(SAMPLING, QUERIES, charge=charge)
-        assert not len(ledger)
-
     def test_every_round_must_be_paid(self, ledger) -> None:
         ledger.open_account(account())
 
+        run = ledger.start_run("a")
         for add in (
-            ledger.record,
-            ledger.reserve,
-            ledger.start_run("a").record,
+            lambda: ledger.record(SAMPLING, QUERIES),
+            lambda: run.record(SAMPLING, QUERIES),
+            lambda: run.cover(Round(SAMPLING, QUERIES)),
         ):
             with pytest.raises(LedgerWriteError, match="must pay"):
-                add(SAMPLING, QUERIES)
+                add()
 
     def test_a_share_is_paid_by_its_parent(self, ledger) -> None:
         parent = ledger.open_account(account("all", 100)).number
@@ -503,10 +498,10 @@ class TestSeals:
     def test_no_row_before_a_seal_is_folded(self, ledger) -> None:
         run = ledger.start_run("a")
         run.record(SAMPLING, QUERIES, 5)
-        block = run.reserve(SAMPLING, QUERIES, 5)
+        run.cover(Round(SAMPLING, QUERIES), 5)
         seal = ledger.seal("audited")
         run.record(SAMPLING, QUERIES, 5)
-        block.settle(2)
+        run.settle(2)
         ledger.seal()
 
         assert ledger.seals[0] == seal
@@ -538,7 +533,7 @@ class TestTexts:
 
     def test_a_statement_comes_back(self, ledger) -> None:
         run = ledger.start_run("a")
-        plan = statements.Plan(
+        plan = statements.RunPlan(
             (statements.CountedRound(Round(SAMPLING, QUERIES), 3),)
         )
         for statement in (

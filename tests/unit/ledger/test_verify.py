@@ -89,11 +89,14 @@ def path(tmp_path) -> Path:
     path = tmp_path / "l.db"
     with PrivacyLedger.open(path, dataset="d") as ledger:
         ledger.record(FullDataset(), [GaussianSum("g", 1.0, 4.0)], count=2)
-        queries = [GaussianSum("g", 1.0, 5.0)]
-        block = ledger.reserve(FullDataset(), queries, count=3)
-        ledger.reserve(FullDataset(), queries, count=3)
+        step = Round(FullDataset(), (GaussianSum("g", 1.0, 5.0),))
+        rounds = log.Rounds(text_from_round(step))
+        with ledger.lock() as database:
+            block = log.append_reservation(database, rounds, 3)
+            log.append_reservation(database, rounds, 3)
         ledger.record(FullDataset(), [GaussianSum("g", 1.0, 6.0)], count=3)
-        block.settle(used=1)
+        with ledger.lock() as database:
+            log.settle(database, block, rounds, 3, 1)
     return path
 
 

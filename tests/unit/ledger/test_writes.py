@@ -65,18 +65,19 @@ def open_connections() -> int:
 def refuses(ledger: PrivacyLedger, block=None, run=None, charge=None) -> bool:
     acts = [
         lambda: ledger.record(FullDataset(), QUERIES),
-        lambda: ledger.reserve(FullDataset(), QUERIES, count=10),
         lambda: ledger.start_run("a"),
         lambda: ledger.seal(),
         lambda: ledger.open_account(Account("all", (9,), "{}")),
     ]
     if block is not None:
         acts.append(lambda: block.settle(used=1))
-        acts.append(lambda: block.renew(used=1, count=10))
+        acts.append(lambda: block.cover(Round(FullDataset(), QUERIES), 10))
     if run is not None:
         acts.append(lambda: run.plan([(Round(FullDataset(), QUERIES), 3)]))
         acts.append(lambda: run.record(FullDataset(), QUERIES, charge=charge))
-        acts.append(lambda: run.reserve(FullDataset(), QUERIES, charge=charge))
+        acts.append(
+            lambda: run.cover(Round(FullDataset(), QUERIES), charge=charge)
+        )
         acts.append(run.finish)
     for act in acts:
         try:
@@ -90,7 +91,8 @@ def refuses(ledger: PrivacyLedger, block=None, run=None, charge=None) -> bool:
 @pytest.mark.parametrize("start", ["BEGIN", "INSERT", "SELECT", "COMMIT"])
 def test_a_failing_statement_reserves_nothing(path, start: str) -> None:
     ledger, faulty = open_faulty(path)
-    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+    block = ledger.start_run("a")
+    block.cover(Round(FullDataset(), QUERIES), 3)
     before = ledger.verify()
 
     faulty.start = start
@@ -107,11 +109,11 @@ def test_a_failing_statement_keeps_runs_and_balances(path, start) -> None:
     account = ledger.open_account(Account("some", (9,), "{}"))
     charge = Charge(account.number, ((0, 1),))
     run = ledger.start_run("a", account="some")
-    block = run.reserve(FullDataset(), QUERIES, 3, charge=charge)
+    run.cover(Round(FullDataset(), QUERIES), 3, charge=charge)
     before, runs = ledger.verify(), ledger.runs
 
     faulty.start = start
-    is_refused = refuses(ledger, block, run, charge)
+    is_refused = refuses(ledger, run, run, charge)
     faulty.start = ""
 
     assert is_refused
@@ -123,7 +125,8 @@ def test_a_failing_statement_keeps_runs_and_balances(path, start) -> None:
 @pytest.mark.parametrize("start", ["BEGIN", "INSERT", "SELECT"])
 def test_a_statement_that_failed_may_be_tried_again(path, start: str) -> None:
     ledger, faulty = open_faulty(path)
-    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+    block = ledger.start_run("a")
+    block.cover(Round(FullDataset(), QUERIES), 3)
 
     faulty.start = start
     with pytest.raises(LedgerWriteError, match="held before"):
@@ -137,7 +140,8 @@ def test_a_statement_that_failed_may_be_tried_again(path, start: str) -> None:
 def test_a_commit_that_failed_may_have_happened(path) -> None:
     """The handle writes no more, so that no other block is settled for it."""
     ledger, faulty = open_faulty(path)
-    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+    block = ledger.start_run("a")
+    block.cover(Round(FullDataset(), QUERIES), 3)
 
     faulty.start = "COMMIT"
     with pytest.raises(LedgerWriteError, match="open whether it happened"):
@@ -146,9 +150,8 @@ def test_a_commit_that_failed_may_have_happened(path) -> None:
 
     for act in (
         lambda: block.settle(used=2),
-        lambda: block.renew(used=2, count=3),
+        lambda: block.cover(Round(FullDataset(), QUERIES), 3),
         lambda: ledger.record(FullDataset(), QUERIES),
-        lambda: ledger.reserve(FullDataset(), QUERIES),
     ):
         with pytest.raises(LedgerWriteError, match="Open the ledger again"):
             act()
@@ -160,7 +163,8 @@ def test_a_commit_that_readers_held_up_did_not_happen(path) -> None:
     connection = storage.connect_writing(path)
     connection.execute("PRAGMA busy_timeout=0")
     ledger = PrivacyLedger(FileHandle(connection, path, writable=True))
-    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+    block = ledger.start_run("a")
+    block.cover(Round(FullDataset(), QUERIES), 3)
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM log").fetchall()
@@ -179,6 +183,7 @@ def test_a_commit_that_readers_held_up_did_not_happen(path) -> None:
 def test_a_full_disk_reserves_nothing(path) -> None:
     connection = storage.connect_writing(path)
     ledger = PrivacyLedger(FileHandle(connection, path, writable=True))
+    run = ledger.start_run("a")
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count={pages}")
     before = ledger.verify()
@@ -186,7 +191,7 @@ def test_a_full_disk_reserves_nothing(path) -> None:
     with pytest.raises(LedgerWriteError, match="full"):
         ledger.record(FullDataset(), [GaussianSum("g" * 10_000, 1.0, 1.0)])
     with pytest.raises(LedgerWriteError, match="full"):
-        ledger.reserve(FullDataset(), [GaussianSum("g" * 10_000, 1.0, 1.0)])
+        run.cover(Round(FullDataset(), [GaussianSum("g" * 10_000, 1.0, 1.0)]))
     for act in (
         lambda: ledger.start_run("a" * 10_000),
         lambda: ledger.seal("a" * 10_000),
@@ -232,7 +237,8 @@ def test_commits_are_flushed_to_the_disk(path) -> None:
 
 
 def test_a_forked_process_does_not_write_to_the_handle(ledger) -> None:
-    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+    block = ledger.start_run("a")
+    block.cover(Round(FullDataset(), QUERIES), 3)
 
     assert in_a_fork(lambda: refuses(ledger, block)) == 0
     assert ledger.verify().rounds == 8
@@ -364,22 +370,26 @@ def test_a_folder_that_became_a_file_stops_the_writer(tmp_path) -> None:
 
 def test_reserved_rounds_are_not_run_in_a_fork(ledger) -> None:
     """It would release what its parent releases under the same block."""
-    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+    block, step = ledger.start_run("a"), Round(FullDataset(), QUERIES)
+    for _ in range(2):  # The second block has room for more.
+        block.cover(step)
+    assert not block.is_between_blocks
 
     def is_refused() -> bool:
         try:
-            block.check_process()
+            block.cover(step)
         except LedgerWriteError as error:
             return "forked" in str(error)
         return False
 
-    block.check_process()
+    block.cover(step)
     assert in_a_fork(is_refused) == 0
 
 
 @pytest.mark.standard
 def test_a_reader_in_another_process_sees_what_is_committed(ledger) -> None:
-    block = ledger.reserve(FullDataset(), QUERIES, count=10)
+    block = ledger.start_run("a")
+    block.cover(Round(FullDataset(), QUERIES), 10)
     reserved = in_another_process(_COUNT, ledger.path)
     block.settle(used=1)
 

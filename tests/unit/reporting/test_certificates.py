@@ -38,9 +38,9 @@ def fill(ledger) -> None:
     run = ledger.start_run("a", account="all")
     charge = budgets.charge_of(ledger.accounts[0], STEP)
     run.plan([(STEP, 300)])
-    block = run.reserve(STEP.sampling, STEP.queries, 300, charge=charge)
+    run.cover(Round(STEP.sampling, STEP.queries), 300, charge=charge)
     ledger.start_run("b", account="all")
-    block.settle(200)
+    run.settle(200)
     run.finish("stopped")
 
 

@@ -378,7 +378,7 @@ class TestCautions:
         self, ledger, monkeypatch
     ) -> None:
         block = ledger.start_run("night")
-        block.reserve(STEP.sampling, STEP.queries, 7)
+        block.cover(Round(STEP.sampling, STEP.queries), 7)
         running = self.cautions(ledger)
         monkeypatch.setattr(author_module, "_start_of", lambda process: "other")
         died = self.cautions(ledger)

@@ -21,6 +21,7 @@ from keras_dp.ledger import (
     NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
+    Round,
     ThresholdedSum,
     UnverifiedSampling,
 )
@@ -260,14 +261,15 @@ class TestTheText:
 
     def test_mentions_unsettled_rounds_and_counts_them(self) -> None:
         ledger = in_memory((PoissonSampling(0.01), STEP, 5))
-        block = ledger.reserve(PoissonSampling(0.01), STEP, 7)
+        block = ledger.start_run("a")
+        block.cover(Round(PoissonSampling(0.01), STEP), 7)
 
         before = make_report(ledger, delta=DELTA)
         block.settle(3)
         after = make_report(ledger, delta=DELTA)
 
         assert (before.total_rounds, before.unsettled) == (12, 7)
-        assert "reserved and did not settle" in flat(before)
+        assert "It is running, and the numbers may change" in flat(before)
         assert (after.total_rounds, after.unsettled) == (8, 0)
         assert "settle" not in str(after)
         assert "seed" not in str(after)
@@ -432,7 +434,7 @@ class TestTheJson:
 
     def test_counts_unsettled_rounds(self) -> None:
         ledger = in_memory()
-        ledger.reserve(FullDataset(), STEP, 7)
+        ledger.start_run("a").cover(Round(FullDataset(), STEP), 7)
 
         content = facts(make_report(ledger, delta=DELTA))
 

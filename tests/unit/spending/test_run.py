@@ -17,10 +17,10 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
 )
-from keras_dp.spending import recording
+from keras_dp.ledger.rows import run_writer
+from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
-from keras_dp.spending.recording import RoundRecorder
-from keras_dp.spending.run import RunDetails, TrainingRun
+from keras_dp.spending.run import RunDetails, RunLimits, new_run
 from tests.ledger_faults import start_fork
 
 DELTA = 1e-5
@@ -39,72 +39,76 @@ def open_plan(ledger, name: str = "all", count: int = 10) -> None:
     budgets.open_account(ledger, name, budget)
 
 
-def recorder_of(run: TrainingRun, adapts=lambda: False) -> RoundRecorder:
-    return RoundRecorder(
-        run, lambda: STEP, events_of=lambda _: STEP.queries, adapts=adapts
-    )
-
-
-def train(recorder: RoundRecorder, rounds: int) -> int:
+def train(run: RunWriter, rounds: int, most: int = 4096) -> int:
     """Runs rounds until there is no room, as a loop does; returns how many."""
     for ran in range(rounds):
-        if recorder.is_exhausted:
+        if run.is_exhausted(lambda: STEP):
             return ran
         try:
-            recorder.cover()
+            run.cover(STEP, most=most)
         except BudgetExceededError:  # The room went since the question.
-            assert recorder.ran_out
+            assert run.ran_out
             return ran
-        recorder.released(None)
+        run.released(lambda: STEP.queries)
     return rounds
 
 
 class TestARace:
     """Another training is faster, between the question and the answer."""
 
-    def test_for_a_part_of_the_room_leaves_the_rest(self, ledger) -> None:
+    def test_for_a_part_of_the_room_leaves_the_rest(
+        self, ledger, monkeypatch
+    ) -> None:
         open_plan(ledger, count=10)
-        other = TrainingRun(ledger, RunDetails("other"))
+        other, room, asked = (
+            new_run(ledger, RunDetails("other")),
+            RunLimits.room,
+            [],
+        )
 
-        class Late(TrainingRun):
-            def room(self, planned, count):
-                found = super().room(planned, count)
-                if not other_blocks:
-                    other_blocks.append(other.reserve(STEP, 7, None))
-                return found
+        def late(self, planned, count, own):
+            found = room(self, planned, count, own)
+            asked.append(found)
+            if len(asked) == 2:  # The second block, of four.
+                monkeypatch.undo()
+                other.cover(STEP, 7)
+            return found
 
-        other_blocks: list = []
-        block = Late(ledger).reserve(STEP, 10, None)
+        monkeypatch.setattr(RunLimits, "room", late)
+        run = new_run(ledger)
+        for _ in range(2):
+            run.cover(STEP)
 
-        assert (other_blocks[0].count, block.count) == (7, 3)
+        assert asked == [1, 4]
+        assert [len(each) for each in ledger.runs] == [3, 7]
         assert ledger.accounts[0].balance.spent == (10,)
 
-    def test_for_all_of_it_is_refused_before_anything_ran(self, ledger) -> None:
+    def test_for_all_of_it_is_refused_before_anything_ran(
+        self, ledger, monkeypatch
+    ) -> None:
         open_plan(ledger, count=10)
-        other = TrainingRun(ledger, RunDetails("other"))
+        other, room = new_run(ledger, RunDetails("other")), RunLimits.room
 
-        class Late(TrainingRun):
-            def room(self, planned, count):
-                found = super().room(planned, count)
-                if found:
-                    other.reserve(STEP, 10, None)
-                return found
+        def late(self, planned, count, own):
+            found = room(self, planned, count, own)
+            monkeypatch.undo()
+            other.cover(STEP, 10)
+            return found
 
-        late = Late(ledger)
+        monkeypatch.setattr(RunLimits, "room", late)
         with pytest.raises(BudgetExceededError, match=r"'all'.*No round ran"):
-            late.reserve(STEP, 4, None)
+            new_run(ledger).cover(STEP, 4)
 
         assert len(ledger) == 10
 
     def test_in_the_middle_ends_it_with_its_last_block(self, ledger) -> None:
         open_plan(ledger, count=10)
-        run = TrainingRun(ledger, most=10)
-        recorder = recorder_of(run, adapts=lambda: True)
-        assert train(recorder, 4) == 4
-        TrainingRun(ledger, RunDetails("other")).reserve(STEP, 5, None)
+        run = new_run(ledger, most=10)
+        assert train(run, 4, most=1) == 4
+        new_run(ledger, RunDetails("other")).cover(STEP, 5)
 
-        assert train(recorder, 6) == 1
-        recorder.end()
+        assert train(run, 6, most=1) == 1
+        run.finish()
 
         own = ledger.runs[0]
         assert (own.outcome, len(own)) == ("budget", 5)
@@ -113,27 +117,25 @@ class TestARace:
     def test_by_a_round_that_was_not_planned_is_no_end(self, ledger) -> None:
         """It was released, and no account has room for it: an error."""
         open_plan(ledger, count=2)
-        recorder = RoundRecorder(
-            TrainingRun(ledger), lambda: STEP, events_of=lambda _: OTHER.queries
-        )
-        recorder.cover()
+        run = new_run(ledger)
+        run.cover(STEP)
 
         with pytest.raises(BudgetExceededError, match="in the plan"):
-            recorder.released(None)
-        assert not recorder.ran_out
+            run.released(lambda: OTHER.queries)
+        assert not run.ran_out
 
 
 class TestALedgerThatIsClosed:
     def test_stops_before_the_next_round(self, tmp_path) -> None:
         ledger = PrivacyLedger.open(tmp_path / "l.db", dataset="d")
-        recorder = recorder_of(TrainingRun(ledger, most=9), lambda: True)
-        train(recorder, 2)
+        run = new_run(ledger, most=9)
+        train(run, 2, most=1)
         ledger.close()
 
         with pytest.raises(LedgerWriteError, match="The ledger is closed"):
-            recorder.cover()
+            run.cover(STEP, most=1)
         with pytest.raises(LedgerError, match="The ledger is closed"):
-            recorder.end(failed=True)
+            run.finish("failed")
         with PrivacyLedger.open(tmp_path / "l.db") as again:
             (own,) = again.runs
             # The third round may have run, for all that the ledger knows.
@@ -141,8 +143,8 @@ class TestALedgerThatIsClosed:
 
     def test_ends_a_run_of_batches_without_a_word(self, tmp_path) -> None:
         ledger = PrivacyLedger.open(tmp_path / "l.db", dataset="d")
-        run = TrainingRun(ledger)
-        run.reserve(STEP, 1, None)
+        run = new_run(ledger)
+        run.cover(STEP)
         ledger.close()
 
         run.abandon()
@@ -153,25 +155,24 @@ class TestALedgerThatIsClosed:
 
 class TestAnAccountThatIsOpenedMeanwhile:
     def test_stops_a_training_without_one(self, ledger) -> None:
-        run = TrainingRun(ledger, most=9)
-        recorder = recorder_of(run, adapts=lambda: True)
-        train(recorder, 3)
+        run = new_run(ledger, most=9)
+        train(run, 3, most=1)
         open_plan(ledger)
 
         with pytest.raises(LedgerWriteError, match="must be started again"):
-            recorder.cover()
-        recorder.end(failed=True)
+            run.cover(STEP, most=1)
+        run.finish("failed")
 
         assert (ledger.runs[0].outcome, len(ledger)) == ("failed", 3)
 
     def test_beside_its_own_changes_nothing(self, ledger) -> None:
         open_plan(ledger)
-        recorder = recorder_of(TrainingRun(ledger, most=5), lambda: True)
-        train(recorder, 2)
+        run = new_run(ledger, most=5)
+        train(run, 2, most=1)
         open_plan(ledger, "second")
 
-        assert train(recorder, 3) == 3
-        recorder.end()
+        assert train(run, 3, most=1) == 3
+        run.finish()
 
         assert ledger.runs[0].outcome == "finished"
         first, second = ledger.accounts
@@ -179,37 +180,28 @@ class TestAnAccountThatIsOpenedMeanwhile:
 
 
 class TestAnInterruptedRun:
-    @pytest.mark.parametrize(
-        ("library", "continues"),
-        [("other 1.0", True), ("other 1.1", True), ("", False)],
-    )
-    def test_goes_on_in_the_library_in_which_it_began(
-        self, ledger, library, continues
-    ) -> None:
-        begun = recorder_of(TrainingRun(ledger, library="other 1.0", most=10))
-        begun.cover()
-        begun.released(None)
-        begun.end()
+    @pytest.mark.parametrize("library", ["other 1.0", ""])
+    def test_goes_on_where_this_library_ran_it(self, ledger, library) -> None:
+        begun = ledger.start_run("a", library=library, plan=[(STEP, 10)])
+        begun.cover(STEP)
+        begun.finish()
         details = RunDetails(continues=1)
 
-        if not continues:
-            with pytest.raises(ValueError, match="of the same library"):
-                TrainingRun(ledger, details, library=library)
+        if library:
+            with pytest.raises(ValueError, match="`continues`"):
+                new_run(ledger, details)
             return
-        recorder = recorder_of(TrainingRun(ledger, details, library=library))
-        assert train(recorder, 20) == 9
-        recorder.end()
+        with new_run(ledger, details) as run:
+            assert train(run, 20) == 9
 
-        (run,) = ledger.runs
-        assert (run.outcome, len(run)) == ("finished", 10)
-        assert run.start.library == library
+        (record,) = ledger.runs
+        assert (record.outcome, len(record)) == ("finished", 10)
 
 
 class TestAnUnknownNumberOfRounds:
     def test_has_no_plan_and_finishes(self, ledger) -> None:
-        recorder = recorder_of(TrainingRun(ledger))
-        train(recorder, 7)
-        recorder.end()
+        with new_run(ledger) as run:
+            train(run, 7)
 
         (own,) = ledger.runs
         assert (own.plan, own.outcome, len(own)) == (None, "finished", 7)
@@ -218,9 +210,8 @@ class TestAnUnknownNumberOfRounds:
 
     def test_is_bounded_by_a_target(self, ledger) -> None:
         limit = EpsilonLimit(PrivacyTarget(1.0, DELTA), ledger)
-        recorder = recorder_of(TrainingRun(ledger, limit=limit))
-        ran = train(recorder, 10**6)
-        recorder.end()
+        with new_run(ledger, target=limit) as run:
+            ran = train(run, 10**6)
 
         (own,) = ledger.runs
         assert (own.plan, own.outcome, len(own)) == (None, "budget", ran)
@@ -229,18 +220,16 @@ class TestAnUnknownNumberOfRounds:
     def test_that_is_learnt_before_the_first_round_is_planned(
         self, ledger
     ) -> None:
-        run = TrainingRun(ledger)
-        run.expect(5)
-        recorder = recorder_of(run)
-        train(recorder, 5)
-        recorder.end()
+        with new_run(ledger) as run:
+            run.limits.expect(5)
+            train(run, 5)
 
         assert [count for _, count in ledger.runs[0].plan] == [5]
 
 
 def test_eight_processes_share_an_account(address, monkeypatch) -> None:
     """None overspends, all of it is spent, and each says why it stopped."""
-    monkeypatch.setattr(recording, "LARGEST_BLOCK", 5)
+    monkeypatch.setattr(run_writer, "LARGEST_BLOCK", 5)
     with PrivacyLedger.open(address, dataset="d") as ledger:
         open_plan(ledger, count=CAPACITY)
     gate, opener = os.pipe()
@@ -251,11 +240,9 @@ def test_eight_processes_share_an_account(address, monkeypatch) -> None:
         os.read(gate, 1)  # Returns when the parent closes its end.
         with PrivacyLedger.open(address) as ledger:
             details = RunDetails(str(number))
-            run = TrainingRun(ledger, details, most=CAPACITY + 1)
             # Half of them reserve one round at a time.
-            recorder = recorder_of(run, lambda: bool(number % 2))
-            ran = train(recorder, CAPACITY + 1)
-            recorder.end()
+            with new_run(ledger, details, most=CAPACITY + 1) as run:
+                ran = train(run, CAPACITY + 1, most=1 if number % 2 else 5)
         os.write(result, f"{number} {ran}\n".encode())
         return True
 
