@@ -22,9 +22,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.rows.codec import content_from_round, round_from_content
 
-# Ledgers hold the terms of a plan with this name for `rows_per_unit`.
-_STORED_ROWS = "group_size"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedPlan(Budget):
@@ -183,7 +180,7 @@ class FixedPlan(Budget):
             "epsilon": self.epsilon,
             "delta": self.delta,
             "neighbours": self.neighbours,
-            _STORED_ROWS: self.rows_per_unit,
+            "rows_per_unit": self.rows_per_unit,
             "rounds": content(self.rounds),
             "held": content(self.held),
         }
@@ -195,10 +192,7 @@ class FixedPlan(Budget):
             [(round_from_content(each), count) for each, count in terms[name]]
             for name in ("rounds", "held")
         )
-        rows = terms.pop(_STORED_ROWS)
-        return cls(
-            **{**terms, "rounds": rounds, "held": held, "rows_per_unit": rows}
-        )
+        return cls(**{**terms, "rounds": rounds, "held": held})
 
 
 def _merged(

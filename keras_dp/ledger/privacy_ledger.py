@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeAlias
 from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
-from keras_dp.ledger.places import connections, copies, schema
+from keras_dp.ledger.places import connections, schema
 from keras_dp.ledger.places.file_handle import FileHandle
 from keras_dp.ledger.places.handle import Handle
 from keras_dp.ledger.places.place import Place, place_of
@@ -20,6 +20,7 @@ from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.ledger.rows.contents import (
     AccountRecord,
     Contents,
+    RunRecord,
     Stated,
     Verification,
     accounts_of,
@@ -28,7 +29,6 @@ from keras_dp.ledger.rows.contents import (
 )
 from keras_dp.ledger.rows.header import Header
 from keras_dp.ledger.rows.run_writer import Limits, RunWriter
-from keras_dp.ledger.rows.runs import RunRecord
 from keras_dp.ledger.rows.statements import (
     Account,
     CountedRound,
@@ -516,7 +516,7 @@ class PrivacyLedger:
             raise ValueError(
                 f"`row` must be in [0, {len(rows)}]. Received: row={row!r}."
             )
-        database = copies.database_until(rows[:row], meta)
+        database = schema.database_until(rows[:row], meta)
         connections.adopt(database)
         return type(self)(FileHandle(database, None, writable=True))
 

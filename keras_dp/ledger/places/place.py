@@ -6,7 +6,7 @@ from typing import Protocol
 
 from keras_dp import _check
 from keras_dp.errors import LedgerError
-from keras_dp.ledger.places import creation, storage
+from keras_dp.ledger.places import storage
 from keras_dp.ledger.places.file_handle import FileHandle
 from keras_dp.ledger.places.handle import Handle
 
@@ -74,7 +74,7 @@ class FilePlace:
 
     def create(self, header: str) -> None:
         """See `Place.create`."""
-        creation.create(self._path, header)
+        storage.create(self._path, header)
 
     def open(self, *, writable: bool) -> Handle:
         """See `Place.open`."""

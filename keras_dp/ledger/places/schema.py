@@ -10,8 +10,10 @@ import functools
 import sqlite3
 
 from keras_dp.errors import LedgerFormatError, LedgerVersionError
-from keras_dp.ledger.rows import chain
+from keras_dp.ledger.rows import chain, log
+from keras_dp.ledger.rows.charges import text_from_balances
 from keras_dp.ledger.rows.header import FORMAT_VERSION
+from keras_dp.ledger.rows.row import Row, counted
 
 _APPLICATION_ID = 0x6B44504C  # "kDPL"
 
@@ -38,6 +40,28 @@ def new_database(header: str) -> sqlite3.Connection:
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?)", chain.first_meta(header).items()
     )
+    return connection
+
+
+def database_until(rows: list[Row], meta: dict[str, str]) -> sqlite3.Connection:
+    """Returns a database in memory with the first rows of a ledger.
+
+    Args:
+        rows: The first rows of the ledger.
+        meta: The table `meta` of the whole ledger.
+    """
+    total = sum(part.count for part in counted(rows))
+    before = {
+        **meta,
+        "rows": str(len(rows)),
+        "total": str(total),
+        "balances": text_from_balances(chain.balances(rows)),
+    }
+    last = rows[-1] if rows else None
+    connection = new_database(meta["header"])
+    connection.execute("BEGIN")
+    log.copy(connection, rows, {**before, "head": chain.head(before, last)})
+    connection.execute("COMMIT")
     return connection
 
 

@@ -1,21 +1,128 @@
-"""The rows of a ledger at one moment, and the rounds and runs in them."""
+"""The rows of a ledger at one moment: the rounds, runs and accounts in them."""
 
-from typing import Any, Generic, NamedTuple, TypeVar
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
+from keras_dp.ledger.events.rounds import Round
 from keras_dp.ledger.rows import chain, log
-from keras_dp.ledger.rows.charges import Balance, balances_from_text
+from keras_dp.ledger.rows.charges import Balance, Charge, balances_from_text
 from keras_dp.ledger.rows.codec import round_from_text
 from keras_dp.ledger.rows.header import Header
-from keras_dp.ledger.rows.row import KINDS_OF_ROUNDS, Row, counted
-from keras_dp.ledger.rows.runs import RunRecord, merged, runs_of
+from keras_dp.ledger.rows.row import KINDS_OF_ROUNDS, CountedBody, Row, counted
 from keras_dp.ledger.rows.statements import (
+    KINDS_WITHOUT_RUN,
     Account,
     CountedRound,
+    Outcome,
+    RunEnd,
+    RunPlan,
+    RunStart,
     statement_from_text,
     statement_of,
 )
 
+State = Literal["planned", "running", "finished", "died", "unknown"]
+
 _Statement = TypeVar("_Statement")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run that a ledger holds; an accountant can replay it like a ledger.
+
+    Attributes:
+        number: 1 for the first run of the ledger, and so on; 0 for the rounds
+            that belong to no run.
+        row: The row in which the run began; 0 for number 0.
+        start: The name and the purpose, and the process that began or continued
+            the run last; `None` for number 0.
+        started: When it began, in seconds since 1970 (UTC); 0 for number 0.
+        updated: When its last row was written, in seconds since 1970 (UTC).
+        plan: The most that the run would do; `None` without a plan.
+        plan_row: The last row of the plan; 0 without a plan.
+        delta: The delta of the plan; `None` if it has none.
+        first_row: The row of the first rounds; 0 without rounds.
+        outcome: How the run ended; `None` if it has not ended.
+        rounds: All rounds in order; equal rounds in a row are counted together,
+            and reserved rounds are included.
+        unsettled: The number of rounds that are reserved and not settled.
+        charges: Pairs of a kind of round and its charge, for the rounds that an
+            account paid for.
+        rows_per_unit: As the header of the ledger says.
+    """
+
+    number: int
+    row: int
+    start: RunStart | None
+    started: int
+    updated: int
+    plan: tuple[CountedRound, ...] | None
+    plan_row: int
+    first_row: int
+    outcome: Outcome | None
+    rounds: tuple[CountedRound, ...]
+    unsettled: int
+    charges: tuple[tuple[Round, Charge], ...] = ()
+    delta: float | None = None
+    rows_per_unit: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the run; empty for the rounds that belong to no run."""
+        return "" if self.start is None else self.start.name
+
+    @property
+    def state(self) -> State:
+        """The state: "planned", "running", "finished", "died" or "unknown".
+
+        "died" means that an exception ended the run, or that the process is
+        gone and never ended it.
+        "unknown" has two reasons. The process of the run was started on another
+        machine, where it may still run; or the rounds belong to no run, and
+        some of them are reserved. The reserved rounds of a process that was
+        killed stay counted in full.
+        """
+        if self.outcome is not None:
+            return "died" if self.outcome == "failed" else "finished"
+        if self.start is None:
+            return "unknown" if self.unsettled else "finished"
+        running = self.start.author.is_running()
+        if running is None:
+            return "unknown"
+        if not running:
+            return "died"
+        return "running" if self.rounds or self.plan is None else "planned"
+
+    @property
+    def rest(self) -> CountedRound | None:
+        """The rounds that an interrupted run still has of its plan.
+
+        `None` if there are none, or if the run is in progress or ended as
+        planned. `None` also if its plan is of several kinds of rounds, or it
+        did not keep to it: then nobody can say what is left.
+        """
+        if (
+            self.plan is None
+            or len(self.plan) != 1
+            or 0 < self.first_row < self.plan_row
+            or self.outcome not in (None, "stopped", "failed")
+            or self.state in ("running", "planned")
+        ):
+            return None
+        ((planned, count),) = self.plan
+        left = count - len(self)
+        if left <= 0 or any(each != planned for each, _ in self.rounds):
+            return None
+        return CountedRound(planned, left)
+
+    def __len__(self) -> int:
+        """The number of rounds, including reserved ones."""
+        return sum(count for _, count in self.rounds)
+
+    def __bool__(self) -> bool:
+        """True, also for a run without rounds."""
+        return True
 
 
 class AccountRecord(NamedTuple):
@@ -159,4 +266,96 @@ def account_records(
             row.time,
         )
         for row in rows
+    )
+
+
+def runs_of(rows: list[Row], rows_per_unit: int = 1) -> tuple[RunRecord, ...]:
+    """Returns the runs in the order of their start, after run 0.
+
+    Args:
+        rows: The rows of a ledger.
+        rows_per_unit: As its header says.
+
+    Raises:
+        LedgerFormatError: A row cannot be read.
+    """
+    rows_of: dict[int, list[Row]] = {0: []}
+    for row in rows:
+        began = row.run or (row.seq if row.kind == RunStart.kind else 0)
+        rows_of.setdefault(began, []).append(row)
+    amounts: dict[int, list[CountedBody]] = {began: [] for began in rows_of}
+    for amount in counted(rows):
+        amounts[amount.run or 0].append(amount)
+    return tuple(
+        _record(number, began, own, amounts[began], rows_per_unit)
+        for number, (began, own) in enumerate(rows_of.items())
+        if began or amounts[began]
+    )
+
+
+def merged(bodies: Iterable[tuple[str, int]]) -> tuple[CountedRound, ...]:
+    """Returns the rounds of some texts; equal ones in a row become one."""
+    joined: list[tuple[str, int]] = []
+    for body, count in bodies:
+        if joined and joined[-1][0] == body:
+            joined[-1] = body, joined[-1][1] + count
+        else:
+            joined.append((body, count))
+    rounds = {body: round_from_text(body) for body, _ in joined}
+    return tuple(CountedRound(rounds[body], n) for body, n in joined)
+
+
+def _record(
+    number: int,
+    began: int,
+    rows: list[Row],
+    amounts: list[CountedBody],
+    rows_per_unit: int,
+) -> RunRecord:
+    """Returns a run.
+
+    Args:
+        number: See `RunRecord`.
+        began: The row in which it began; 0 for the rounds of no run.
+        rows: Its rows.
+        amounts: Its rounds that count.
+        rows_per_unit: As the header of the ledger says.
+    """
+    start, plan, delta, outcome = None, None, None, None
+    started = updated = plan_row = first_row = 0
+    for row in rows:
+        if row.kind in KINDS_WITHOUT_RUN and row.kind != RunStart.kind:
+            continue
+        updated = row.time
+        if row.kind in KINDS_OF_ROUNDS:
+            first_row = first_row or row.seq
+            continue
+        statement = statement_from_text(row.kind, row.body)
+        if isinstance(statement, RunStart):
+            start, outcome, started = statement, None, started or row.time
+        elif isinstance(statement, RunPlan):
+            # A run that goes on may plan more.
+            plan = (*(plan or ()), *statement.rounds)
+            plan_row, delta = row.seq, statement.delta
+        elif isinstance(statement, RunEnd):
+            outcome = cast(Outcome, statement.outcome)
+    paid = {(each.body, each.charge): None for each in amounts if each.charge}
+    return RunRecord(
+        number=number,
+        row=began,
+        start=start,
+        started=started,
+        updated=updated,
+        plan=plan,
+        plan_row=plan_row,
+        first_row=first_row,
+        outcome=outcome,
+        rounds=merged((each.body, each.count) for each in amounts),
+        unsettled=sum(each.unsettled for each in amounts),
+        charges=tuple(
+            (round_from_text(body), Charge.from_text(charge))
+            for body, charge in paid
+        ),
+        delta=delta,
+        rows_per_unit=rows_per_unit,
     )

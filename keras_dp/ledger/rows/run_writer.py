@@ -26,9 +26,8 @@ from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.rows import log
 from keras_dp.ledger.rows.charges import Charge
 from keras_dp.ledger.rows.codec import text_from_round
-from keras_dp.ledger.rows.contents import accounts_of
+from keras_dp.ledger.rows.contents import accounts_of, runs_of
 from keras_dp.ledger.rows.row import LARGEST_COUNT
-from keras_dp.ledger.rows.runs import runs_of
 from keras_dp.ledger.rows.statements import (
     CountedRound,
     Outcome,

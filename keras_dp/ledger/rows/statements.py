@@ -215,8 +215,6 @@ def text_from_statement(statement: Statement) -> str:
         content = _fields(statement)
     if isinstance(statement, RunStart):
         content["author"]["versions"] = dict(statement.author.versions)
-        if not statement.library:  # Ledgers had no such field at first.
-            del content["library"]
     if isinstance(statement, Account):
         content["terms"] = parsed(statement.terms)
     return canonical(content)

@@ -216,7 +216,7 @@ def test_a_plan_is_opened_for_the_unit_of_the_ledger() -> None:
 
     found = guarantee(ledger, delta=DELTA)
     assert found.basis == "account"
-    assert '"group_size":3' in opened.account.terms
+    assert '"rows_per_unit":3' in opened.account.terms
     both = [(FULL, 2)]
     assert found.claim.epsilon == pytest.approx(
         AnalyticGaussian().epsilon(both, units=3, delta=DELTA), rel=1e-9
@@ -245,5 +245,5 @@ def test_ledgers_keep_the_names_of_their_first_version() -> None:
     open_account(ledger, "all", FixedPlan([(FULL, 1)], 5.0, DELTA))
     (account,) = ledger.accounts
 
-    assert '"group_size":2' in account.account.terms
+    assert '"rows_per_unit":2' in account.account.terms
     assert budget_of(account.account).rows_per_unit == 2

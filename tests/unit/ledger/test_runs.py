@@ -549,11 +549,6 @@ class TestTexts:
             assert again == statement
             assert json.loads(text)
 
-    def test_a_run_of_this_library_reads_as_it_always_did(self, ledger) -> None:
-        run = ledger.start_run("a")
-
-        assert "library" not in statements.text_from_statement(run.start)
-
 
 def _edited(path, *edits) -> None:
     """Changes rows and computes every hash anew, as a forger would."""
