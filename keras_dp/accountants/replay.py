@@ -120,6 +120,9 @@ class Replay:
         self._epsilons: dict[_Question, float] = {}
         self._claims: dict[_Question, Claim] = {}
         self._that_count: dict[Neighbours | None, RoundsThatCount] = {}
+        self._fewer: dict[Neighbours, NormalizedRounds] = {}
+        # By what the rounds are, a delta and units. Parts of a ledger share it.
+        self._bounds: dict[tuple[NormalizedRounds, float, int], float] = {}
 
     @property
     def rows_per_unit(self) -> int:
@@ -132,7 +135,9 @@ class Replay:
         Args:
             rounds: Pairs of a Round and its count, such as those of one run.
         """
-        return Replay(tuple(rounds), header=self.header)
+        part = Replay(tuple(rounds), header=self.header)
+        part._bounds = self._bounds
+        return part
 
     def plus(self, rounds: Iterable[tuple[Round, int]]) -> "Replay":
         """Returns the replay of these rounds, followed by others."""
@@ -210,6 +215,23 @@ class Replay:
             )
         return self._normalized[relation]
 
+    def for_many_questions(
+        self, neighbours: Neighbours | None = None
+    ) -> NormalizedRounds:
+        """Returns `normalized`; of very many kinds, few that dominate them.
+
+        Args:
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
+
+        Raises:
+            UnsupportedEventError: A round has no sound bound under it.
+        """
+        whole = self.normalized(neighbours)
+        if whole.neighbours not in self._fewer:
+            self._fewer[whole.neighbours] = whole.for_many_questions()
+        return self._fewer[whole.neighbours]
+
     def accountant(self, neighbours: Neighbours | None = None) -> Accountant:
         """Returns the tightest accountant that has a bound for all rounds.
 
@@ -255,6 +277,35 @@ class Replay:
                 rounds, delta=float(delta), units=units
             )
         return self._epsilons[question]
+
+    def bound(
+        self,
+        *,
+        delta: float,
+        neighbours: Neighbours | None = None,
+        units: int = 1,
+    ) -> float:
+        """Returns a bound on epsilon, as one of many; `inf` if there is none.
+
+        It is at least `claim`, and larger only if there are very many kinds of
+        rounds. It is computed once for all parts of a ledger that are alike.
+
+        Args:
+            delta: In [0, 1].
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
+            units: How many units are protected together, >= 1.
+        """
+        try:
+            rounds = self.for_many_questions(neighbours)
+            question = (rounds, float(delta), int(units))
+            if question not in self._bounds:
+                self._bounds[question] = tightest(rounds).epsilon(
+                    rounds, delta=float(delta), units=units
+                )
+            return self._bounds[question]
+        except UnsupportedEventError:
+            return math.inf
 
     def claim(
         self,
@@ -315,22 +366,6 @@ def replay_of(ledger: LedgerLike) -> Replay:
         ledger: A ledger, a run, pairs of a Round and its count, or a replay.
     """
     return ledger if isinstance(ledger, Replay) else Replay(ledger)
-
-
-def bounded_epsilon(
-    rounds: NormalizedRounds, *, delta: float, units: int
-) -> float:
-    """Returns the bound of the tightest accountant; `inf` without any.
-
-    Args:
-        rounds: Normalized rounds.
-        delta: In [0, 1].
-        units: How many units are protected together, >= 1.
-    """
-    try:
-        return tightest(rounds).epsilon(rounds, delta=delta, units=units)
-    except UnsupportedEventError:
-        return math.inf
 
 
 def group_of(

@@ -58,6 +58,7 @@ class Guarantee:
             `None` if it equals `claim`.
         is_unconditional: Whether the theorem needs no assumption about how the
             rounds were chosen.
+        covers: The rounds that count: those of kept plans, and those that ran.
     """
 
     claim: Claim
@@ -65,6 +66,7 @@ class Guarantee:
     theorem: str
     ex_post: Claim | None
     is_unconditional: bool
+    covers: Replay = dataclasses.field(repr=False, compare=False)
 
     def sentences(self, unit: str) -> tuple[str, ...]:
         """Returns lines for people: the claim, the theorem, the ex post claim.
@@ -120,15 +122,15 @@ def guarantee(
     ran = replay.claim(
         delta=delta, accountant=accountant, neighbours=neighbours, units=units
     )
+    that_count = replay.that_count(neighbours)
     broken = ""
     if replay.accounts and units == 1:
-        promised = _of_accounts(replay, ran, delta)
+        promised = _of_accounts(replay, ran, delta, that_count.together)
         broken = why_not_covered(replay)
         if not broken and _cost_more(replay, ran, promised.claim):
             broken = "the rounds that ran cost more"
         if not broken:
             return promised
-    that_count = replay.that_count(neighbours)
     most = that_count.together.claim(
         delta=delta,
         accountant=accountant,
@@ -144,6 +146,7 @@ def guarantee(
         theorem,
         ex_post=None if ran.epsilon == most.epsilon else ran,
         is_unconditional=basis != "as if fixed",
+        covers=that_count.together,
     )
 
 
@@ -176,7 +179,9 @@ def _cost_more(replay: Replay, ran: Claim, promised: Claim) -> bool:
     return again.epsilon > promised.epsilon * _TOLERANCE
 
 
-def _of_accounts(replay: Replay, ran: Claim, delta: float) -> Guarantee:
+def _of_accounts(
+    replay: Replay, ran: Claim, delta: float, covers: Replay
+) -> Guarantee:
     """Returns the promise of all accounts that are not shares of others."""
     accounts = tuple(
         each for each in replay.accounts if each.account.parent is None
@@ -205,4 +210,4 @@ def _of_accounts(replay: Replay, ran: Claim, delta: float) -> Guarantee:
     earlier = any(len(run) and run.first_row < last for run in replay.runs)
     if earlier:
         theorem += _EARLIER
-    return Guarantee(total, "account", theorem, ex_post, not earlier)
+    return Guarantee(total, "account", theorem, ex_post, not earlier, covers)

@@ -12,15 +12,8 @@ from keras_dp.accountants.attacks.trade_off import (
     trade_off,
 )
 from keras_dp.accountants.claim import Claim, rounded_up, units_in_words
-from keras_dp.accountants.normalize.rounds import (
-    Neighbours,
-    NormalizedRounds,
-)
-from keras_dp.accountants.replay import (
-    Replay,
-    bounded_epsilon,
-    replay_of,
-)
+from keras_dp.accountants.normalize.rounds import Neighbours
+from keras_dp.accountants.replay import Replay, replay_of
 from keras_dp.budgets import Guarantee, budget_of, guarantee
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.cautions import (
@@ -152,25 +145,21 @@ def explain(
     _check.integer_at_least(1, units=units)
     replay = replay_of(ledger)
     found = guarantee(replay, delta=delta, neighbours=neighbours, units=units)
-    return explanation_of(replay, found, neighbours)
+    return explanation_of(replay, found)
 
 
-def explanation_of(
-    replay: Replay, found: Guarantee, neighbours: Neighbours | None
-) -> Explanation:
+def explanation_of(replay: Replay, found: Guarantee) -> Explanation:
     """Returns what a guarantee of a ledger means.
 
     Args:
         replay: The ledger.
-        found: The guarantee.
-        neighbours: The adjacency relation that was asked for.
+        found: Its guarantee.
     """
     claim = found.claim
-    covered = _Covered(replay, found, neighbours)
     curve = None
     paragraphs = [_nothing(found)]
     if math.isfinite(claim.epsilon):
-        curve = covered.curve()
+        curve = _curve(replay, found)
         paragraphs = [
             _attacker(replay, claim),
             Text(
@@ -183,21 +172,23 @@ def explanation_of(
             ),
         ]
         if found.basis != "account":
-            paragraphs.append(covered.groups())
+            paragraphs.append(_groups(found))
     # The cost of a plan is the guarantee, and an attacker knows the plan.
-    rounds = replay.that_count(neighbours).together.rounds
-    limits = (INFERENCE, OTHER_RELEASES, *taken_on_trust(replay, rounds))
+    limits = taken_on_trust(replay, found.covers.rounds)
     return Explanation(
         claim.sentence(replay.header.unit),
         claim,
         curve,
-        (*paragraphs, Text("What this does not say", limits)),
+        (
+            *paragraphs,
+            Text(
+                "What this does not say", (INFERENCE, OTHER_RELEASES, *limits)
+            ),
+        ),
     )
 
 
-def plain_words(
-    replay: Replay, found: Guarantee, neighbours: Neighbours | None
-) -> str:
+def plain_words(replay: Replay, found: Guarantee) -> str:
     """Returns a guarantee in a sentence for people who know no epsilon.
 
     Guarantee: no bet on which of two neighbouring data sets was used wins more
@@ -206,8 +197,7 @@ def plain_words(
 
     Args:
         replay: The ledger.
-        found: The guarantee.
-        neighbours: The adjacency relation that was asked for.
+        found: Its guarantee.
     """
     claim = found.claim
     unit = _asked(replay, claim)
@@ -216,72 +206,55 @@ def plain_words(
             f"Nothing limits what may be learned about one {unit} from what "
             "was released."
         )
-    wins = _Covered(replay, found, neighbours).wins()
     asked = _QUESTIONS[str(claim.neighbours)].format(unit=unit)
     return (
         f"With all that was released, a bet on {asked} is won at most "
-        f"{percent(wins)} of the time. By chance it is won 50 % of the time."
+        f"{percent(_wins(replay, found))} of the time. By chance it is won "
+        "50 % of the time."
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Covered:
-    """The rounds or the accounts whose cost a guarantee is."""
+def _wins(replay: Replay, found: Guarantee) -> float:
+    """Returns how often a bet at even odds is won at most."""
+    claim = found.claim
+    if found.basis == "account":
+        return 0.5 + 0.5 * _promised(replay, claim.delta).advantage
+    # This bound on a bet at even odds needs epsilon and delta alone.
+    wins = 1 - (1 - claim.delta) / (1 + math.exp(min(claim.epsilon, 700.0)))
+    rounds = found.covers.for_many_questions(claim.neighbours)
+    return min(wins, 1 - bayes_risk(rounds, prior=0.5, units=claim.units))
 
-    replay: Replay
-    found: Guarantee
-    neighbours: Neighbours | None
 
-    def rounds(self) -> NormalizedRounds:
-        """Returns the rounds; of very many kinds, few that dominate them."""
-        that_count = self.replay.that_count(self.neighbours)
-        whole = that_count.together.normalized(that_count.neighbours)
-        return whole.for_many_questions()
+def _curve(replay: Replay, found: Guarantee) -> TradeOff:
+    """Returns the bound on attacks."""
+    claim = found.claim
+    if found.basis == "account":
+        return _promised(replay, claim.delta)
+    rounds = found.covers.for_many_questions(claim.neighbours)
+    lines = _LINES if claim.records == 1 else _LINES_OF_GROUPS
+    if rounds is not found.covers.normalized(claim.neighbours):
+        lines = _FEW_LINES
+    return trade_off(rounds, lines=lines, units=claim.units)
 
-    def curve(self) -> TradeOff:
-        """Returns the bound on attacks."""
-        claim = self.found.claim
-        if self.found.basis == "account":
-            return _promised(self.replay, claim.delta)
-        that_count = self.replay.that_count(self.neighbours)
-        whole = that_count.together.normalized(that_count.neighbours)
-        rounds = whole.for_many_questions()
-        lines = _LINES if claim.records == 1 else _LINES_OF_GROUPS
-        return trade_off(
-            rounds,
-            lines=lines if rounds is whole else _FEW_LINES,
-            units=claim.units,
+
+def _groups(found: Guarantee) -> Text:
+    """Returns how the guarantee weakens for several units together."""
+    claim = found.claim
+    sentences = []
+    for size in _GROUPS:
+        units = size * claim.units
+        epsilon = found.covers.bound(
+            delta=claim.delta, neighbours=claim.neighbours, units=units
         )
-
-    def wins(self) -> float:
-        """Returns how often a bet at even odds is won at most."""
-        claim = self.found.claim
-        if self.found.basis == "account":
-            return 0.5 + 0.5 * _promised(self.replay, claim.delta).advantage
-        # This bound on a bet at even odds needs epsilon and delta alone.
-        by_claim = 1 - (1 - claim.delta) / (
-            1 + math.exp(min(claim.epsilon, 700.0))
+        what = f"{units:,} units together"
+        sentences.append(
+            f"{what}: epsilon <= {rounded_up(epsilon)} at the same delta."
+            if math.isfinite(epsilon)
+            else f"{what}: no protection at this delta."
         )
-        risk = bayes_risk(self.rounds(), prior=0.5, units=claim.units)
-        return min(by_claim, 1 - risk)
-
-    def groups(self) -> Text:
-        """Returns how the guarantee weakens for several units together."""
-        claim, rounds = self.found.claim, self.rounds()
-        sentences = []
-        for size in _GROUPS:
-            units = size * claim.units
-            epsilon = bounded_epsilon(rounds, delta=claim.delta, units=units)
-            what = f"{units:,} units together"
-            sentences.append(
-                f"{what}: epsilon <= {rounded_up(epsilon)} at the same delta."
-                if math.isfinite(epsilon)
-                else f"{what}: no protection at this delta."
-            )
-        return Text(
-            "What holds for several together, such as a family",
-            tuple(sentences),
-        )
+    return Text(
+        "What holds for several together, such as a family", tuple(sentences)
+    )
 
 
 def _promised(replay: Replay, delta: float) -> TradeOff:

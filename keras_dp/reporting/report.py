@@ -367,7 +367,7 @@ def make_report(
         unit=ledger.header.unit,
         rows_per_unit=ledger.header.rows_per_unit,
         place=ledger.name,
-        plain_words=plain_words(replay, found, neighbours),
+        plain_words=plain_words(replay, found),
         guarantee=found,
         rounds=replay.rounds,
         unsettled=ledger.unsettled,
@@ -380,7 +380,7 @@ def make_report(
         cautions=cautions(replay, found),
         versions=_versions(replay.runs),
         units=int(units),
-        details=_details(ledger, explanation_of(replay, found, neighbours))
+        details=_details(ledger, explanation_of(replay, found))
         if details
         else None,
     )

@@ -2,26 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.accountants.normalize.correlated import with_whole_spans
-from keras_dp.accountants.normalize.mechanisms import (
-    CountedMechanism,
-)
-from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.accountants.normalize.rounds import (
-    Neighbours,
-    NormalizedRounds,
-)
-from keras_dp.accountants.replay import (
-    Replay,
-    bounded_epsilon,
-    replay_of,
-)
-from keras_dp.errors import UnsupportedEventError
+from keras_dp.accountants.normalize.rounds import Neighbours
+from keras_dp.accountants.replay import Replay, replay_of
 from keras_dp.ledger import (
     CountedRound,
     PrivacyLedger,
@@ -144,109 +132,69 @@ def run_costs(
     """
     replay = replay_of(ledger)
     that_count = replay.that_count(neighbours)
-    counted, together = that_count.of_runs, that_count.together
+    of_runs, together = that_count.of_runs, that_count.together
     total = together.claim(
         delta=delta, neighbours=that_count.neighbours, units=units
     )
     of_all = total.epsilon
     if total.neighbours is None:
         return tuple(RunCost(run, math.inf, math.inf) for run in replay.runs)
-    if sum(map(bool, counted)) == 1:
-        return tuple(_alone(replay.runs, counted, of_all))
-    bound = _Bound(together, delta, total.neighbours, units)
-    totals = _totals(counted, bound)
-    if totals:
-        totals[-1] = of_all
-    # A total is at most that of a later run.
-    for index in range(len(totals) - 2, -1, -1):
-        totals[index] = min(totals[index], totals[index + 1])
-    alone = _each_alone(counted, bound)
-    return tuple(map(RunCost, replay.runs, alone, totals))
+    if sum(map(bool, of_runs)) == 1:
+        return tuple(_alone(replay.runs, of_runs, of_all))
 
-
-class _Bound(NamedTuple):
-    """How the epsilon of rounds is bounded.
-
-    Attributes:
-        whole: All rounds that count.
-        delta: See `run_costs`.
-        neighbours: The adjacency relation.
-        units: See `run_costs`.
-    """
-
-    whole: Replay
-    delta: float
-    neighbours: Neighbours
-    units: int
-
-    def mechanisms(
-        self, rounds: tuple[CountedRound, ...]
-    ) -> tuple[CountedMechanism, ...] | None:
-        """Returns what the rounds are; `None` if they have no bound."""
-        try:
-            return normalize(rounds, self.neighbours)
-        except UnsupportedEventError:
-            return None
-
-    def epsilon(self, rounds: tuple[CountedMechanism, ...] | None) -> float:
-        """Returns an upper bound; `inf` if there is none."""
-        if rounds is None:
-            return math.inf
-        of_unit = NormalizedRounds(
-            self.neighbours, rounds, self.whole.rows_per_unit
+    def bound(rounds: Iterable[tuple[Round, int]]) -> float:
+        return together.of(rounds).bound(
+            delta=delta, neighbours=total.neighbours, units=units
         )
-        return bounded_epsilon(
-            of_unit.for_many_questions(), delta=self.delta, units=self.units
-        )
+
+    totals = _totals(of_runs, bound, of_all)
+    # Many trials have the same rounds.
+    alone = _by_themselves(of_runs)
+    known = {rounds: bound(rounds) for rounds in dict.fromkeys(alone)}
+    epsilons = (known[rounds] for rounds in alone)
+    return tuple(map(RunCost, replay.runs, epsilons, totals))
 
 
 def _totals(
-    counted: Sequence[tuple[CountedRound, ...]],
-    bound: _Bound,
+    of_runs: Sequence[tuple[CountedRound, ...]],
+    bound: Callable[[Iterable[tuple[Round, int]]], float],
+    of_all: float,
 ) -> list[float]:
     """Returns an upper bound for each run with those before, or `inf`."""
-    kinds = len({each.round for rounds in counted for each in rounds})
+    kinds = len({each.round for rounds in of_runs for each in rounds})
     early, late = (
         (_EARLY, _LATE) if kinds <= _FEW_KINDS else (_FEWEST_TOTALS, 1)
     )
-    size = len(counted)
+    size = len(of_runs)
     computed = set(range(size))
     if size > early + late:
         computed = {math.ceil(size ** (k / early)) - 1 for k in range(early)}
         computed.update(range(size - late, size))
     so_far: Counter[Round] = Counter()
-    found = [math.inf] * size
-    for index, rounds in enumerate(counted):
+    found = [math.inf] * (size - 1) + [of_all] * bool(size)
+    for index, rounds in enumerate(of_runs[:-1]):
         for round_, count in rounds:
             so_far[round_] += count
         if index in computed:
-            until = tuple(CountedRound(*pair) for pair in so_far.items())
-            found[index] = bound.epsilon(bound.mechanisms(until))
+            found[index] = bound(so_far.items())
+    # A total is at most that of a later run.
+    for index in range(size - 2, -1, -1):
+        found[index] = min(found[index], found[index + 1])
     return found
 
 
-def _each_alone(
-    counted: Sequence[tuple[CountedRound, ...]],
-    bound: _Bound,
-) -> Iterator[float]:
-    """Yields an upper bound for each run, as if it were the only one."""
-    alone = counted
-    if any(map(_is_of_trees, chain.from_iterable(counted))):
-        alone, so_far = [], Counter[Round]()
-        for rounds in counted:
-            for round_, count in rounds:
-                so_far[round_] += count
-            alone.append(with_whole_spans(rounds, so_far.items()))
-    # Many trials have the same rounds, or the same but for names.
-    of_rounds: dict[tuple[CountedRound, ...], float] = {}
-    known: dict[tuple[CountedMechanism, ...] | None, float] = {}
-    for rounds in alone:
-        if rounds not in of_rounds:
-            mechanisms = bound.mechanisms(rounds)
-            if mechanisms not in known:
-                known[mechanisms] = bound.epsilon(mechanisms)
-            of_rounds[rounds] = known[mechanisms]
-        yield of_rounds[rounds]
+def _by_themselves(
+    of_runs: Sequence[tuple[CountedRound, ...]],
+) -> Sequence[tuple[CountedRound, ...]]:
+    """Returns the rounds of each run as if it were the only one."""
+    if not any(map(_is_of_trees, chain.from_iterable(of_runs))):
+        return of_runs
+    alone, so_far = [], Counter[Round]()
+    for rounds in of_runs:
+        for round_, count in rounds:
+            so_far[round_] += count
+        alone.append(with_whole_spans(rounds, so_far.items()))
+    return alone
 
 
 def _is_of_trees(pair: CountedRound) -> bool:
@@ -255,12 +203,12 @@ def _is_of_trees(pair: CountedRound) -> bool:
 
 def _alone(
     runs: Sequence[RunRecord],
-    counted: Sequence[tuple[CountedRound, ...]],
+    of_runs: Sequence[tuple[CountedRound, ...]],
     epsilon: float,
 ) -> Iterator[RunCost]:
     """Yields the costs of runs if only one of them has rounds."""
     so_far = 0.0
-    for run, rounds in zip(runs, counted, strict=True):
+    for run, rounds in zip(runs, of_runs, strict=True):
         so_far = epsilon if rounds else so_far
         yield RunCost(run, epsilon if rounds else 0.0, so_far)
 

@@ -1,6 +1,7 @@
 """A ledger is read once, normalized once, and each epsilon computed once."""
 
 import contextlib
+import math
 
 import pytest
 
@@ -48,7 +49,9 @@ def test_each_part_of_a_ledger_is_normalized_once(ledger, monkeypatch) -> None:
 
     make_report(ledger, delta=DELTA)
 
-    assert len(asked) == len(set(asked)) == 2
+    replay = Replay(ledger)
+    for rounds in (replay.rounds, replay.that_count().together.rounds):
+        assert asked.count(rounds) == 1
 
 
 def test_an_epsilon_is_computed_once() -> None:
@@ -68,6 +71,33 @@ def test_an_epsilon_is_computed_once() -> None:
 
     assert claims == {RDP().epsilon([(FULL, 3)], delta=DELTA)}
     assert Counting.calls == 1
+
+
+def test_a_bound_is_computed_once_for_parts_that_are_alike(
+    ledger, monkeypatch
+) -> None:
+    """Names of queries do not matter, and very many kinds may be few."""
+    asked = []
+
+    def counting(rounds):
+        asked.append(rounds)
+        return tightest(rounds)
+
+    tightest = module.tightest
+    monkeypatch.setattr(module, "tightest", counting)
+    replay = Replay(ledger)
+    other = Round(FullDataset(), (GaussianSum("other", 2.0, 18.0),))
+
+    bounds = {
+        replay.of([(each, 7)]).bound(delta=DELTA, units=2)
+        for each in (FULL, other, FULL)
+    }
+
+    assert len(asked) == 1
+    assert bounds == {
+        replay.of([(FULL, 7)]).claim(delta=DELTA, units=2).epsilon
+    }
+    assert replay.bound(delta=DELTA, neighbours="add_or_remove_one") == math.inf
 
 
 def test_other_questions_are_other_answers(ledger) -> None:

@@ -1,6 +1,5 @@
 """A report says who spent what, by which theorem, and whether to believe it."""
 
-import importlib
 import json
 import math
 import re
@@ -8,9 +7,9 @@ import re
 import pytest
 
 from keras_dp import budgets
-from keras_dp.accountants import Fourier
+from keras_dp.accountants import Fourier, replay
+from keras_dp.accountants.available import tightest
 from keras_dp.accountants.normalize.mechanisms import Exposure, Threshold
-from keras_dp.accountants.replay import bounded_epsilon
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -58,15 +57,14 @@ def many_runs(size, kinds):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Returns a list of all epsilons that were computed."""
+    """Returns a list of all rounds for which an accountant was asked."""
     found = []
 
-    def counting(*args, **named):
-        found.append(args)
-        return bounded_epsilon(*args, **named)
+    def counting(rounds):
+        found.append(rounds)
+        return tightest(rounds)
 
-    module = importlib.import_module("keras_dp.reporting.run_costs")
-    monkeypatch.setattr(module, "bounded_epsilon", counting)
+    monkeypatch.setattr(replay, "tightest", counting)
     return found
 
 
