@@ -28,15 +28,9 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
 )
-from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.release import released
-from keras_dp.accountants.normalize.rounds import (
-    LedgerLike,
-    Neighbours,
-    counted_rounds,
-    rows_per_unit_of,
-)
-from keras_dp.accountants.normalize.samplings import chosen_neighbours
+from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
+from keras_dp.accountants.replay import Replay, replay_of
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
@@ -120,11 +114,11 @@ def to_dp_event(
     """
     builder = _dp_accounting().DpEventBuilder()
     _check.integer_at_least(1, units=units)
-    records = rows_per_unit_of(ledger) * units
-    pairs = tuple(counted_rounds(ledger))
-    relation = chosen_neighbours(pairs, neighbours)
+    replay = replay_of(ledger)
+    records = replay.rows_per_unit * units
+    relation = replay.relation(neighbours)
     together = []
-    for each, count in pairs:
+    for each, count in replay.rounds:
         search = released(each.queries).search
         if search is not None:
             builder.compose(_repeated(search, relation, records), count)
@@ -132,10 +126,10 @@ def to_dp_event(
         if any(spans_of(each)):
             together.append((each, count))
             continue
-        one = normalize([(each, 1)], relation)
-        for mechanism, _ in _of_group(one, records):
+        one = replay.of([(each, 1)])
+        for mechanism, _ in _of_group(one, relation, records):
             builder.compose(_event(mechanism, each.sampling), count)
-    for mechanism, count in _of_group(normalize(together, relation), records):
+    for mechanism, count in _of_group(replay.of(together), relation, records):
         builder.compose(_event(mechanism, FullDataset()), count)
     return builder.build()
 
@@ -165,13 +159,14 @@ def _repeated(search: Selection, neighbours: Neighbours, records: int) -> Any:
 
 
 def _of_group(
-    rounds: tuple[CountedMechanism, ...], records: int
+    replay: Replay, neighbours: Neighbours, records: int
 ) -> tuple[CountedMechanism, ...]:
     """Returns the mechanisms of rounds for a group of records.
 
     Raises:
         UnsupportedEventError: A round has no mechanism for a group.
     """
+    rounds = replay.normalized(neighbours).mechanisms
     found = k_fold(rounds, records)
     if found is None:
         raise UnsupportedEventError(
