@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from keras_dp.gradients.capture.graph_of_call import GraphOfCall
 from keras_dp.gradients.capture.mapped_examples import map_examples
-from keras_dp.gradients.capture.weight_uses import Use
+from keras_dp.gradients.capture.weight_uses import Use, is_reshape
 from keras_dp.gradients.layer_calls import float_outputs
 from keras_dp.gradients.operations import BROADCAST, CONVOLUTION
 from keras_dp.gradients.records.contractions import Axes, contraction
@@ -222,8 +222,8 @@ def _pulled_back(
         value: The value of the variable.
         tape: Has recorded how `u` follows from the value.
     """
-    if weight is value:
-        return gradients
+    if is_reshape(weight, value):
+        return tf.reshape(gradients, [gradients.shape[0], *value.shape])
 
     def of_example(gradient: tf.Tensor) -> tf.Tensor:
         own = tape.gradient(

@@ -201,3 +201,13 @@ def _moved_back(
             kernel = "".join(kernel[place] for place in places)
         weight = operation.inputs[0]
     return axes._replace(kernel=kernel)
+
+
+def is_reshape(weight: tf.Tensor, value: tf.Tensor) -> bool:
+    """Whether `u` has the entries of a variable, in their order in memory."""
+    while weight is not value:
+        kind, is_float = weight.op.type, weight.dtype.is_floating
+        if kind not in MOVES or kind == TRANSPOSE or not is_float:
+            return False
+        weight = weight.op.inputs[0]
+    return True

@@ -14,6 +14,7 @@ not have random rows.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,11 +40,12 @@ _SAME = 0.01
 def check_examples_apart(trial: Trial, first: Pass) -> None:
     """Raises if what an example adds depends on others, or on its row.
 
-    All examples move into the next row. If the graphs do not prove that
-    examples are kept apart, this takes one pass for each part of the batch, in
-    which all other examples are exchanged, and one for each of `Trial.rows`
-    alone. The losses of those that are kept are compared, and the norms of
-    their gradients; and the sum over all parts.
+    All examples move into the next row. Their losses are compared, and the
+    norms of their gradients. One pass for each of `Trial.rows` also compares
+    the norm of this example with what it adds to the sum. If the graphs do not
+    prove that examples are kept apart, all others are exchanged in these
+    passes; and one pass for each part of the batch exchanges all others, and
+    compares the sum over all parts.
 
     Args:
         trial: The model and its batch.
@@ -51,24 +53,65 @@ def check_examples_apart(trial: Trial, first: Pass) -> None:
 
     Raises:
         GradientCheckError: Another example or the row changed what an example
-            adds, or random numbers cannot be repeated. The message names the
-            first layer to do so.
+            adds, and the message names the first layer to do so. Or random
+            numbers cannot be repeated, or a norm is too small.
     """
-    every, rows = np.ones(trial.batch, bool), _next_rows(trial)
+    next_rows, is_apart = _next_rows(trial), True
+
+    def keeping(kept: np.ndarray, weights: np.ndarray) -> Pass:
+        nonlocal is_apart
+        moved = rows_of(trial.inputs, _exchanged(kept)[next_rows])
+        second = trial.run(moved, weights, next_rows)
+        is_apart = is_apart and not _differ(trial, first, second, kept)
+        return second
+
     is_proven = trial.engine.is_proven_apart
-    parts = [every] if is_proven else _parts(trial)
-    alone = [] if is_proven else list(np.eye(trial.batch)[trial.rows] == 1)
-    passes, is_apart = [], True
-    for kept in [*parts, *alone]:
-        moved = rows_of(trial.inputs, _exchanged(kept)[rows])
-        passes.append(trial.run(moved, trial.weights * kept, rows))
-        is_apart = is_apart and not _differ(trial, first, passes[-1], kept)
     if not is_proven:
-        added = [each.sums for each in passes[: len(parts)]]
+        parts = _parts(trial)
+        added = [keeping(each, trial.weights * each).sums for each in parts]
         total = [tf.add_n(list(each)) for each in zip(*added, strict=True)]
         is_apart = is_apart and differing_sum(trial, first, total) is None
+    for row in trial.rows:
+        alone = np.eye(trial.batch, dtype=np.float32)[row]
+        kept = (alone == 1) | is_proven
+        _check_norm(trial, keeping(kept, alone), row)
     if not is_apart:
         _find_reason(trial)
+
+
+def _check_norm(trial: Trial, found: Pass, row: int) -> None:
+    """Compares the norm of an example with that of what it adds to the sum.
+
+    The norm may be larger, because it may be a bound where terms cancel.
+
+    Args:
+        trial: The model and its batch.
+        found: A pass whose sum is that of one row.
+        row: This row.
+
+    Raises:
+        GradientCheckError: The norm is smaller.
+    """
+    if not found.finite.all():
+        return
+    added = [float(tf.norm(total)) for total in found.sums]
+    limit = trial.tolerance * max(math.hypot(*added), 1e-9)
+    for index, norm in enumerate(added):
+        # Negated, so that NaN fails.
+        if not norm - float(found.squares[index, row]) ** 0.5 <= limit:
+            raise wrong_gradient(trial, index)
+
+
+def wrong_gradient(trial: Trial, index: int) -> GradientCheckError:
+    """Returns the error for a variable whose gradients or norms are wrong."""
+    path = trial.engine.variables[index].path
+    return GradientCheckError(
+        f"The per-example gradient of {path!r} differs from automatic "
+        "differentiation. Its layer uses the variable in a way the library "
+        "cannot see (outside the layer's call, or with a batch axis that is "
+        "not the first). Move the variable into a layer that is called on the "
+        "batch, or freeze it."
+    )
 
 
 def check_same_bits(trial: Trial, first: Pass) -> None:

@@ -46,15 +46,12 @@ class Pass(NamedTuple):
         losses: The losses, `[batch]`.
         squares: The squared norms of the gradients, `[variables, batch]`.
         sums: The weighted sum of the gradients, one tensor for each variable.
-        added: The norm of what each of `Trial.rows` adds to a sum with weight
-            1, `[variables, rows]`.
         splits: From `Trial.splits_of`.
     """
 
     losses: tf.Tensor
     squares: tf.Tensor
     sums: list[tf.Tensor]
-    added: tf.Tensor
     splits: Splits
 
     @property
@@ -230,27 +227,16 @@ class Trial:
         records = self.engine.records(
             ran.calls, ran.cotangents, self.batch, jit_compile=False
         )
-        alone = tf.unstack(tf.eye(len(self.rows)))
         with self.engine.computing(), all_finite(certainly=True):
             squares = [each.squared_norms() for each in records]
             sums = [each.weighted_sum(weights) for each in records]
-            some = [each.take(tf.gather(back, self.rows)) for each in records]
-            added = [
-                [tf.norm(each.weighted_sum(own)) for own in alone]
-                for each in some
-            ]
         # Last, because these losses take as much memory as the outputs,
         # which are large if there is a vocabulary.
         with tf.control_dependencies([*squares, *sums]):
             splits = self.splits_of(_gathered(ran.outputs, back))
         norms = tf.stack([tf.cast(each, tf.float64) for each in squares])
-        return Pass(
-            ran.losses,
-            tf.gather(norms, back, axis=1),
-            sums,
-            tf.stack([tf.cast(each, tf.float64) for each in added]),
-            splits,
-        )
+        norms = tf.gather(norms, back, axis=1)
+        return Pass(ran.losses, norms, sums, splits)
 
     @property
     def tolerance(self) -> float:

@@ -297,7 +297,7 @@ class TestEveryRow:
             "weighted_sum",
             lambda self, weights: original(
                 self,
-                weights * (1 - wrong[: weights.shape[0]]),
+                weights * (1 - wrong),
             ),
         )
 
