@@ -283,8 +283,8 @@ def _would_loop(
     """Whether a layer of a model is called on one example after another."""
     loops = []
 
-    def of(layer: keras.Layer, jit_compile: bool) -> Any:
-        loop = original(layer, jit_compile)
+    def of(layer: keras.Layer, *options: Any) -> Any:
+        loop = original(layer, *options)
 
         def looped(*args: Any) -> Any:
             loops.append(layer.path)

@@ -100,8 +100,9 @@ def called_again(
         if mask_of(arguments[index]) is not None
     }
     rows = (inputs, call.cotangents, masks, draws.rows(batch))
-    # The graph has the first call of the layer only, with its loops.
-    loop = _loop(layer, jit_compile)
+    # So far, the graph has the first call of the layer only, with its loops.
+    graph = tf.compat.v1.get_default_graph()
+    first = [] if tf.executing_eagerly() else graph.get_operations()
 
     def one_example(
         rows: tuple[list[Any], list[Any], dict[int, Any], dict[int, Any]],
@@ -143,6 +144,7 @@ def called_again(
             size // 10**6,
             batch,
         )
+    loop = _loop(layer, jit_compile, first)
     with within():
         built = loop(one_example, rows, variables)
     pairs: Gradients = [
@@ -189,12 +191,18 @@ def _gradients(
 
 
 def _loop(
-    layer: keras.Layer, jit_compile: bool
+    layer: keras.Layer, jit_compile: bool, operations: list[tf.Operation]
 ) -> Callable[..., list[tf.Tensor]]:
-    """Returns the way to map over examples that works for this layer."""
+    """Returns the way to map over examples that works for this layer.
+
+    Args:
+        layer: The layer.
+        jit_compile: Whether the step is compiled by XLA.
+        operations: Those of the graph in which the layer was called.
+    """
     if tf.executing_eagerly():
         return _one_by_one
-    kinds = _operations_of(layer)
+    kinds = _operations_of(layer, operations)
     loops = bool(kinds & LOOPS)
     recurrent = any(
         isinstance(sub, keras.layers.RNN) for sub in layers_of(layer)
@@ -210,17 +218,14 @@ def _loop(
     return _all_at_once
 
 
-def _operations_of(layer: keras.Layer) -> set[str]:
-    """Returns the types of the operations of the layer's calls in the graph."""
+def _operations_of(
+    layer: keras.Layer, operations: list[tf.Operation]
+) -> set[str]:
+    """Returns the types of those operations that calls of the layer added."""
     # A scope that is entered again has a number appended to it.
     scope = re.compile(rf"(^|/){re.escape(layer.name)}(_\d+)?/")
-    graph = tf.compat.v1.get_default_graph()
     return operation_types(
-        [
-            operation.node_def
-            for operation in graph.get_operations()
-            if scope.search(operation.name)
-        ]
+        [each.node_def for each in operations if scope.search(each.name)]
     )
 
 
