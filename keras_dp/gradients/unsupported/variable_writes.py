@@ -253,6 +253,7 @@ def _collect(value: Any, found: list[Any], seen: set[int]) -> None:
 
 def _are_same(old: list[Any], new: list[Any]) -> bool:
     return len(old) == len(new) and all(
-        one is two or (not hasattr(one, "shape") and one == two)
+        one is two
+        or (not (hasattr(one, "shape") or hasattr(two, "shape")) and one == two)
         for one, two in zip(old, new, strict=True)
     )
