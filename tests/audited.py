@@ -44,6 +44,7 @@ def training(
     optimizer: Any = None,
     unit: str = "example",
     private: Any = keras_dp.PrivateModel,
+    private_optimizer: Any = keras_dp.DPOptimizer,
     self_check_examples: int | None = None,
     **options: Any,
 ) -> keras_dp.PrivateModel:
@@ -55,7 +56,7 @@ def training(
     options.setdefault("private_metrics", {"loss": PrivateLoss(average(9.0))})
     groups = options.pop("groups", None)
     built.compile(
-        keras_dp.DPOptimizer(
+        private_optimizer(
             optimizer or keras.optimizers.Adam(0.1),
             query=query or average(),
             groups=groups,

@@ -10,12 +10,11 @@ Only `check` and `PhantomCanaries` import TensorFlow.
 from typing import TYPE_CHECKING, Any
 
 from keras_dp.auditing.one_run import LowerBound as LowerBound
-from keras_dp.auditing.one_run import OneRun
-from keras_dp.auditing.scores import Scores
+from keras_dp.auditing.one_run import OneRun, Scores
 
 if TYPE_CHECKING:
+    from keras_dp.auditing.neighbouring_rounds import check
     from keras_dp.auditing.phantom_canaries import PhantomCanaries
-    from keras_dp.auditing.replay import check
 
 __all__ = ["OneRun", "PhantomCanaries", "Scores", "check"]
 
@@ -28,7 +27,8 @@ if not TYPE_CHECKING:
                 f"module 'keras_dp.auditing' has no attribute {name!r}"
             )
         from keras_dp import _training_extra  # noqa: F401 - It may raise.
-        from keras_dp.auditing import phantom_canaries, replay
+        from keras_dp.auditing import neighbouring_rounds, phantom_canaries
 
-        home = phantom_canaries if name == "PhantomCanaries" else replay
-        return getattr(home, name)
+        if name == "PhantomCanaries":
+            return phantom_canaries.PhantomCanaries
+        return getattr(neighbouring_rounds, name)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from keras_dp.auditing.replay import sensitivity
+from keras_dp.auditing import sensitivity
 from keras_dp.dp_queries.adaptive.adaptive_clips import (
     AdaptiveClipSumQuery,
     QuantileAdaptiveClipSumQuery,

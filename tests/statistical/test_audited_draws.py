@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from keras_dp.auditing.replay import draw, noise, normal_draws
+from keras_dp.auditing import draw, noise, normal_draws
 from keras_dp.ledger import (
     CoordinateBounds,
     EncodedSum,

@@ -6,6 +6,7 @@ the optimizer, the trained weights and, if they are released, the statistics of
 batch normalization.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -178,8 +179,9 @@ class BatchComputation:
                 event is withheld.
         """
         empty = self._round.initial_sample(self.templates)
-        result, sample = self._add(grouping, data, mask, empty)
-        return result._replace(released=self._released(sample, planned))
+        state = self._parts.optimizer.read_state()
+        result, sample = self.accumulated(data, mask, grouping, state, empty)
+        return result._replace(released=self.released(sample, planned))
 
     def of_part(
         self,
@@ -201,21 +203,30 @@ class BatchComputation:
             lambda: self._round.initial_sample(self.templates),
             self._made_sums.read,
         )
-        result, sample = self._add(grouping, data, mask, before)
+        state = self._parts.optimizer.read_state()
+        result, sample = self.accumulated(data, mask, grouping, state, before)
         self._made_sums.assign(sample)
         return result
 
-    def _add(
+    def accumulated(
         self,
-        grouping: Grouping | None,
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
+        grouping: Grouping | None,
+        state: State,
         sample: Sample,
     ) -> tuple[BatchResult, Sample]:
-        """Returns the result of a batch, and the sample with its records."""
+        """Returns the result of a batch, and the sample with its records.
+
+        Args:
+            data: See `of_sample`.
+            mask: See `of_sample`.
+            grouping: See `of_sample`.
+            state: The global state of each query.
+            sample: The sample before the batch, of each query.
+        """
         of = self._of_examples if self._updates is None else self._of_users
         computed = of(data, mask, grouping)
-        state = self._parts.optimizer.read_state()
         with self.engine.computing():
             sample = self._round.accumulate(
                 state, sample, self.engine.variables, computed.batches
@@ -275,8 +286,8 @@ class BatchComputation:
         return _Computed(losses, outputs, batches)
 
     def of_sums(self, planned: Event) -> tuple[Event, dict[str, tf.Tensor]]:
-        """Releases the sums of all replicas, and returns as `_released`."""
-        return self._released(self._made_sums.read(), planned)
+        """Releases the sums of all replicas, and returns as `released`."""
+        return self.released(self._made_sums.read(), planned)
 
     @property
     def _made_sums(self) -> SampleSums:
@@ -284,10 +295,18 @@ class BatchComputation:
             raise RuntimeError("`make_sums` must be called first.")
         return self._sums
 
-    def _released(
-        self, sample: Sample, planned: Event
+    def released(
+        self,
+        sample: Sample,
+        planned: Event,
+        answer: Callable[[Sample, State, Event], Released] | None = None,
     ) -> tuple[Event, dict[str, tf.Tensor]]:
         """Noises and applies the sums.
+
+        Args:
+            sample: The finished sample, of each query.
+            planned: See `of_sample`.
+            answer: The release of the round; by default that of the step.
 
         Returns:
             The event, and the private metrics of this round by name.
@@ -301,7 +320,7 @@ class BatchComputation:
             variables,
             self._penalties(variables),
             planned,
-            self._answer,
+            answer or self._answer,
         )
         if self.sizes is not None:
             self.sizes.add(before, answers)

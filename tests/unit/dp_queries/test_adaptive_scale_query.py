@@ -13,7 +13,7 @@ from keras import layers
 from scipy import stats
 
 import keras_dp
-from keras_dp.auditing.replay import sensitivity
+from keras_dp.auditing import sensitivity
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     AdaptiveScaleQuery,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import scipy.stats
 
 from keras_dp import ledger
-from keras_dp.auditing.replay.normal_draws import FALSE_ALARM, LEAST_IN_BIN
+from keras_dp.auditing.normal_draws import FALSE_ALARM, LEAST_IN_BIN
 from keras_dp.sampling import (
     FixedMicrobatches,
     Sampler,

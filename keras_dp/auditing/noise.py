@@ -22,8 +22,8 @@ import tensorflow as tf
 from scipy import special
 
 from keras_dp import ledger
-from keras_dp.auditing.replay import normal_draws, sensitivity
-from keras_dp.auditing.replay.normal_draws import BITS_OF_FLOAT, FALSE_ALARM
+from keras_dp.auditing import normal_draws, sensitivity
+from keras_dp.auditing.normal_draws import BITS_OF_FLOAT, FALSE_ALARM
 from keras_dp.dp_queries import DPQuery, Mechanism, QueryResult
 
 Noise = npt.NDArray[np.float64]

@@ -1,0 +1,264 @@
+"""A round of a private model, as functions of its batches."""
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_dp.dp_queries import Mechanism
+from keras_dp.gradients import naming_fixed_rows
+from keras_dp.ledger import Round
+from keras_dp.optimizers.private_round import Released, Sample, State
+from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
+from keras_dp.training.private_model import PrivateModel
+from keras_dp.training.step.batch_computation import BatchComputation
+from keras_dp.training.step.engine_check import EngineCheck
+from keras_dp.training.step.layer_states import LayerSeeds
+
+# With a clip that is larger by this factor, ordinary records are not clipped.
+_NO_CLIP = 1e6
+# The number of examples by default in `PrivateModel`.
+_SELF_CHECK = 2
+
+
+class Observation(NamedTuple):
+    """All that the batches of a sample lead to. It is secret.
+
+    Attributes:
+        mechanisms: Each mechanism, with its sum before noise and its state.
+        moved: A digest of each variable, and of each tensor in the state of
+            the queries, after a release of given answers, by name.
+        shown: The numbers that `fit` would show.
+    """
+
+    mechanisms: list[Mechanism]
+    moved: dict[str, str]
+    shown: dict[str, float]
+
+
+class AuditedRound:
+    """Computes the round of a private model on any batches, from one state.
+
+    It has the engine, the queries and the optimizer of `fit`. Every observation
+    begins with the variables as they were at first, and the optimizer always
+    gets the same answers: those to the batch of the audit. If two samples then
+    lead to different variables, something in the sample reached them without
+    passing through a query.
+
+    Attributes:
+        queries: Each query, with its sum over the batch and its state.
+        planned: The round that the ledger would hold.
+        keeps_to_plan: Whether the release has the event that was planned.
+    """
+
+    def __init__(
+        self,
+        private_model: PrivateModel,
+        adapter: DataAdapter,
+        whole: PhysicalStep,
+        batch: PhysicalStep,
+    ) -> None:
+        """Builds and checks the model as `fit` does.
+
+        Args:
+            private_model: The private model, compiled.
+            adapter: The data of the training.
+            whole: A physical batch as in training. The engine is checked on
+                it, because a model may treat large batches in another way.
+            batch: The batch of the audit. Others must have its shapes.
+
+        Raises:
+            GradientCheckError: As in `fit`.
+            UnsupportedLayerError: As in `fit`.
+        """
+        private_model._built_step(batch)
+        self._model, self._grouping = private_model, adapter.grouping
+        self._optimizer = optimizer = private_model.optimizer
+        parts = private_model.step_parts()
+        if parts.local is None:
+            options = dataclasses.replace(
+                parts.options, self_check_examples=_SELF_CHECK
+            )
+            parts = dataclasses.replace(parts, options=options)
+        self._computation = BatchComputation(parts)
+        event = optimizer.plan()
+        self._event, self._state = event, optimizer.read_state()
+        self._variables = _variables(private_model)
+        self._values = [tf.identity(each) for each in self._variables]
+        with naming_fixed_rows(parts.model, whole.x):
+            EngineCheck(parts, self._computation).run(whole)
+        self._accumulate, self._release = self._added, self._given
+        if not parts.options.run_eagerly:
+            self._accumulate = tf.function(
+                self._added,
+                jit_compile=parts.options.jit_compile or None,
+                autograph=False,
+            )
+            self._release = tf.function(self._given, autograph=False)
+        sums = self._sums((batch,))
+        self._answers: Released = optimizer.round.release(
+            sums, self._state, self._computation.engine.variables, event
+        )
+        self.keeps_to_plan = _equal(self._answers.event, event)
+        self.queries = [
+            (query, sums[name], self._state[name])
+            for name, query in optimizer.round.queries.items()
+        ]
+        factor = 1 if self._grouping is None else self._grouping.bound_factor
+        self.planned: Round = optimizer.planned_round(
+            event,
+            batch.sampling,
+            seeded=adapter.seeded,
+            gradient_bound_factor=factor,
+        )
+
+    def observed(
+        self, *batches: PhysicalStep, loose: bool = False
+    ) -> Observation:
+        """Returns what the physical batches of one sample lead to.
+
+        Args:
+            *batches: The whole sample, in one physical batch or several.
+            loose: Whether the clip is too large for ordinary records, in
+                queries that have the clip in their state. Records that
+                clipping makes equal then give different sums.
+        """
+        sums = self._sums(batches, loose=loose)
+        shown = self._release(sums)
+        leaves = enumerate(tf.nest.flatten(self._optimizer.read_state()))
+        return Observation(
+            [
+                mechanism
+                for name, query in self._optimizer.round.queries.items()
+                for mechanism in query.mechanisms(sums[name], self._state[name])
+            ],
+            {
+                **{_name(each): _digest(each) for each in self._variables},
+                **{f"state {i} of the queries": _digest(x) for i, x in leaves},
+            },
+            {name: float(value) for name, value in shown.items()},
+        )
+
+    def _sums(
+        self, batches: tuple[PhysicalStep, ...], *, loose: bool = False
+    ) -> dict[str, Any]:
+        self.rewind()
+        state = _with_clips(self._state, _NO_CLIP) if loose else self._state
+        sample = self._optimizer.round.initial_sample(
+            self._computation.templates
+        )
+        for each in batches:
+            sample = self._accumulate(state, sample, each.data, each.mask)
+        return dict(sample)
+
+    def _added(
+        self, state: State, sample: Sample, data: Any, mask: tf.Tensor
+    ) -> Sample:
+        _, sample = self._computation.accumulated(
+            data, mask, self._grouping, state, sample
+        )
+        return sample
+
+    def _given(self, sums: Sample) -> dict[str, tf.Tensor]:
+        _, values = self._computation.released(
+            sums, self._event, lambda *_: self._answers
+        )
+        return {**values, **self._optimizer.public_metrics()}
+
+    def rewind(self) -> None:
+        """Sets everything that a round moves to its value at the start."""
+        for variable, value in zip(self._variables, self._values, strict=True):
+            variable.assign(value)
+        # The seeds as well: no other part of the library sets them back.
+        self._optimizer._built_state.assign(self._state)
+
+
+@contextlib.contextmanager
+def audited(
+    private_model: PrivateModel,
+    adapter: DataAdapter,
+    whole: PhysicalStep,
+    batch: PhysicalStep,
+) -> Iterator[AuditedRound]:
+    """Yields the round of a private model, and puts all back at the end.
+
+    Guarantee: at the end the weights, and the state of the optimizer and of its
+    queries have their values from before. The seeds of layers are new. The
+    seeds of noise are the same as before, so that the training draws the noise
+    that was drawn here. For this reason an `Observation` must not become known.
+    A model that was not built stays built.
+
+    Args:
+        private_model: As in `AuditedRound`.
+        adapter: As in `AuditedRound`.
+        whole: As in `AuditedRound`.
+        batch: As in `AuditedRound`.
+    """
+    round_ = AuditedRound(private_model, adapter, whole, batch)
+    try:
+        yield round_
+    finally:
+        round_.rewind()
+        LayerSeeds(private_model.model, None).renew(0)
+
+
+def exposed_metrics(
+    private_model: PrivateModel, batch: PhysicalStep
+) -> tuple[str, ...]:
+    """Returns the names of metrics that `fit` shows without noise."""
+    if private_model._side_queries.metrics is not None:
+        return ()
+    x, y, weight = batch.data
+    private_model.compute_metrics(
+        x, y, private_model.model(x), sample_weight=weight
+    )
+    names = sorted(private_model.get_metrics_result())
+    private_model.reset_metrics()
+    return tuple(names)
+
+
+def _with_clips(state: Any, factor: float) -> Any:
+    """Returns a state with its clips, at any depth, times a factor."""
+    fields = getattr(state, "_fields", None)
+    if fields is not None:
+        return type(state)(
+            **{
+                name: part * tf.cast(factor, part.dtype)
+                if name == "l2_norm_clip"
+                else _with_clips(part, factor)
+                for name, part in zip(fields, state, strict=True)
+            }
+        )
+    if isinstance(state, Mapping):
+        return {key: _with_clips(part, factor) for key, part in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(_with_clips(part, factor) for part in state)
+    return state
+
+
+def _variables(model: PrivateModel) -> list[Any]:
+    """Returns the variables that a round may move, each once."""
+    found = [
+        *model.variables,
+        *model._side_queries.variables,
+        *model.optimizer.variables,
+    ]
+    return list({id(variable): variable for variable in found}.values())
+
+
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", variable.name))
+
+
+def _digest(variable: Any) -> str:
+    value = np.asarray(variable)
+    return hashlib.sha256(value.tobytes()).hexdigest()
+
+
+def _equal(one: Any, two: Any) -> bool:
+    pairs = zip(tf.nest.flatten(one), tf.nest.flatten(two), strict=True)
+    return all(bool(tf.reduce_all(a == b)) for a, b in pairs)
