@@ -3,7 +3,7 @@
 import math
 
 from keras_dp.ledger import PoissonTrials
-from keras_dp.ledger.events.trial_laws import TrialLaw
+from keras_dp.ledger.events.selection import TrialLaw
 
 
 def generating(law: TrialLaw, s: float) -> float:

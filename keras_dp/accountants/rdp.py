@@ -64,8 +64,8 @@ class RDP(Accountant):
     | not sampled | `a / (2 z^2)`, exact |
     | Poisson, one record more or less, or zero | exact, the larger direction |
     | Poisson, one record replaced | exact (see `mechanisms`) |
-    | fixed size, one record replaced | a bound (see `renyi.fixed_size`) |
-    | encoded, any noise | to 1e-6, at `renyi.shifted_noise.ORDERS` |
+    | fixed size, one record replaced | a bound (see `renyi.mixtures`) |
+    | encoded, any noise | to 1e-6, at `renyi.encoded.ORDERS` |
     | a search | a bound (see docs/accounting.md, section 8) |
     | sampled groups | none |
 

@@ -29,14 +29,14 @@ from keras_dp.ledger.events.rounds import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.events.rounds import SamplingEvent as SamplingEvent
-from keras_dp.ledger.events.selection import Selection
-from keras_dp.ledger.events.strategies import BandedToeplitz, BinaryTree
-from keras_dp.ledger.events.strategies import Strategy as Strategy
-from keras_dp.ledger.events.trial_laws import (
+from keras_dp.ledger.events.selection import (
     PoissonTrials,
+    Selection,
     TruncatedNegativeBinomial,
 )
-from keras_dp.ledger.events.trial_laws import TrialLaw as TrialLaw
+from keras_dp.ledger.events.selection import TrialLaw as TrialLaw
+from keras_dp.ledger.events.strategies import BandedToeplitz, BinaryTree
+from keras_dp.ledger.events.strategies import Strategy as Strategy
 from keras_dp.ledger.privacy_ledger import PrivacyLedger
 from keras_dp.ledger.rows.charges import Charge as Charge
 from keras_dp.ledger.rows.contents import AccountRecord as AccountRecord

@@ -39,8 +39,7 @@ from keras_dp.ledger.events.noise_families import (
     LaplaceNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.events.tabulated_law import Curve
-from keras_dp.ledger.events.tfp_noise import TFPNoise
+from keras_dp.ledger.events.tfp_noise import Curve, TFPNoise
 from keras_dp.noise import grid, seeds
 
 # In floats, Student's t with more degrees of freedom is the normal one. Twice

@@ -84,7 +84,7 @@ class PlannedTraining:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class Offers:
     """Trainings with several batch sizes that all meet one privacy target.
 
     Attributes:
@@ -192,7 +192,7 @@ def plan(
     neighbours: Neighbours | None = None,
     units: int = 1,
     trials: TrialLaw | None = None,
-) -> Plan:
+) -> Offers:
     """Returns the noise that each batch size needs to meet a privacy target.
 
     Guarantee: each step of a row releases one Gaussian sum over a Poisson
@@ -282,7 +282,7 @@ def plan(
             physical_batch_size=rows,
         )
 
-    return Plan(
+    return Offers(
         population_size=int(population_size),
         target_epsilon=float(target_epsilon),
         delta=float(delta),

@@ -16,10 +16,11 @@ from keras_dp.ledger import (
 )
 from keras_dp.planning.calibration import (
     MOST_ROUNDS,
+    Unreachable,
     check_target,
+    most_that_meet,
     searched,
 )
-from keras_dp.planning.solve import Unreachable, most_that_meet
 
 # The search normalizes each pass separately, which limits their number.
 _MOST_PASSES_OF_TREES = 2000

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from keras_dp.budgets import charge_of
 from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.ledger import AccountRecord, Round
-from keras_dp.planning.solve import Unreachable, least_that_meets
+from keras_dp.planning.calibration import Unreachable, least_that_meets
 
 # The largest scale that is searched.
 _MOST = 1e12

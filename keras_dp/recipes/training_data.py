@@ -9,7 +9,7 @@ import numpy as np
 from keras_dp import _check
 from keras_dp.errors import CalibrationError
 from keras_dp.planning import plan
-from keras_dp.planning.plan import Plan
+from keras_dp.planning.plan import Offers
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.sampling import (
     CyclicPoissonBatches,
@@ -224,7 +224,7 @@ def _plan(
     epochs: int,
     held: HeldRounds,
     sizes: list[int],
-) -> Plan:
+) -> Offers:
     """Returns a plan for what a ledger leaves of a target."""
     try:
         return plan(

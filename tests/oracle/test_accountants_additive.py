@@ -15,7 +15,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     Encoding,
 )
 from keras_dp.accountants.rdp import RDP
-from keras_dp.accountants.renyi import shifted_noise
+from keras_dp.accountants.renyi import encoded
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import CoordinateBounds, GaussianNoise
 from keras_dp.ledger.events.noise_families import (
@@ -23,7 +23,7 @@ from keras_dp.ledger.events.noise_families import (
     StudentTNoise,
 )
 
-ORDERS = shifted_noise.ORDERS
+ORDERS = encoded.ORDERS
 
 
 def student(df):
@@ -78,7 +78,7 @@ def test_moments_of_a_shift(law, density, shift, order) -> None:
     """Never below, and above by the 1e-6 that is added, within a tenth."""
     exact = log_moment_in_many_digits(density, shift, order)
 
-    (found,) = shifted_noise.log_moments(law, np.array([shift]))
+    (found,) = encoded.log_moments(law, np.array([shift]))
 
     ratio = found[order == ORDERS][0] / exact - 1
     assert 0.9e-6 < ratio < 1.1e-6
@@ -91,7 +91,7 @@ def test_moments_of_laplace_noise_have_a_closed_form(scale) -> None:
     `(k e^((k-1) t) + (k-1) e^(-k t)) / (2k-1)`, in 40 digits.
     """
     shifts = np.geomspace(1e-12, 1e3, 40)
-    found = shifted_noise.log_moments(LaplaceNoise(scale), shifts * scale)
+    found = encoded.log_moments(LaplaceNoise(scale), shifts * scale)
 
     for row, shift in zip(found, shifts, strict=True):
         for value, order in list(zip(row, ORDERS, strict=True))[::9]:

@@ -21,11 +21,10 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.renyi import (
     encoded,
-    fixed_size,
     mixtures,
     searches,
 )
-from keras_dp.accountants.renyi.shifted_noise import check_noise
+from keras_dp.accountants.renyi.encoded import check_noise
 from keras_dp.errors import UnsupportedEventError
 
 # Exceeds the error measured against 40 digits a hundred times.
@@ -139,7 +138,7 @@ def _full_or_not(mechanism: FullOrNot, excess: Array) -> Array:
 
 
 def _fixed_size(mechanism: FixedSizeGaussian, excess: Array) -> Array:
-    return fixed_size.log_moment(
+    return mixtures.of_fixed_size(
         mechanism.sampling_probability, mechanism.noise_multiplier, excess
     )
 

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import noise_families, rounds
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
-from keras_dp.ledger.events.selection import Selection
-from keras_dp.ledger.events.strategies import BandedToeplitz, BinaryTree
-from keras_dp.ledger.events.trial_laws import (
+from keras_dp.ledger.events.selection import (
     PoissonTrials,
+    Selection,
     TruncatedNegativeBinomial,
 )
+from keras_dp.ledger.events.strategies import BandedToeplitz, BinaryTree
 from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, parsed
 
 _KINDS: dict[str, type[Any]] = {

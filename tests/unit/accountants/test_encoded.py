@@ -17,7 +17,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianReplaceOne,
 )
 from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.accountants.renyi import shifted_noise
+from keras_dp.accountants.renyi import encoded
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
@@ -121,7 +121,7 @@ class TestEncoded:
 
         The families need about 80 panels, and this one more than 1,000.
         """
-        monkeypatch.setattr(shifted_noise, "_MOST_PANELS", 150)
+        monkeypatch.setattr(encoded, "_MOST_PANELS", 150)
         query = EncodedSum("encoded", BOUNDS, StudentTNoise(1.0, 1e12))
 
         ledger = [over(FullDataset(), query)]

@@ -17,7 +17,7 @@ from keras_dp.ledger import (
     Selection,
     TruncatedNegativeBinomial,
 )
-from keras_dp.ledger.events.trial_laws import TrialLaw
+from keras_dp.ledger.events.selection import TrialLaw
 from keras_dp.ledger.rows import codec
 from tests.trial_laws import generating
 

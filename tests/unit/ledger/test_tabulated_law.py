@@ -10,7 +10,7 @@ from keras_dp.ledger.events.noise_families import (
     LaplaceNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.events.tabulated_law import tabulated
+from keras_dp.ledger.events.tfp_noise import tabulated
 from tests.noise_table import name_of
 
 NOISES = [

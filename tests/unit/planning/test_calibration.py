@@ -20,9 +20,9 @@ from keras_dp.ledger import (
 from keras_dp.planning.calibration import (
     calibrate_noise,
     calibrate_scale,
+    least_that_meets,
     searched,
 )
-from keras_dp.planning.solve import least_that_meets
 from tests.analytic_gaussian import AnalyticGaussian
 
 MOMENTS = RDP(conversion="moments")
