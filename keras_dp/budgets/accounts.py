@@ -182,15 +182,10 @@ def charge_of(account: AccountRecord, round_: Round) -> Charge:
     return Charge(account.number, budget_of(account.account).prices(round_))
 
 
-def why_not_covered(ledger: PrivacyLedger | Replay) -> str:
-    """Returns why a ledger breaks the promises of its accounts, or "".
-
-    Args:
-        ledger: A ledger with accounts, or its replay.
-    """
-    accounts = ledger.accounts
+def why_not_covered(replay: Replay) -> str:
+    """Returns why a ledger with accounts breaks their promises, or ""."""
+    accounts, unpaid = replay.accounts, replay.unpaid
     budgets = _budgets_by_name(accounts)
-    unpaid = ledger.unpaid
     if unpaid and not any(_holds(each, unpaid) for each in budgets.values()):
         return (
             "it has rounds that no account paid for, and that were not held "
@@ -247,7 +242,7 @@ def verify_prices(ledger: PrivacyLedger) -> None:
                 f"{_check.shown(round_)}, and the price is {price}. The ledger "
                 "must not be trusted. Restore it from a copy."
             )
-    reason = why_not_covered(ledger) if accounts else ""
+    reason = why_not_covered(Replay(ledger)) if accounts else ""
     if reason:
         raise LedgerIntegrityError(
             f"The ledger breaks the promises of its accounts: {reason}. Do not "

@@ -245,45 +245,13 @@ class PrivacyLedger:
         return self.contents().rounds
 
     @property
-    def unpaid(self) -> tuple[CountedRound, ...]:
-        """The rounds for which no account paid.
-
-        They ran before the first account was opened. Reserved rounds are
-        included.
-        """
-        return self.contents().unpaid
-
-    @property
     def runs(self) -> tuple[RunRecord, ...]:
         """All runs in the order of their start.
 
-        Rounds that were recorded outside of any run come first, as run 0.
+        An accountant replays one of them like a ledger. Rounds that were
+        recorded outside of any run come first, as run 0.
         """
         return self.contents().runs
-
-    def rounds_of(self, *runs: int | str) -> tuple[CountedRound, ...]:
-        """Returns the rounds of some runs, for accountants to replay.
-
-        Args:
-            *runs: Names or numbers of runs; a name stands for all runs that
-                have it.
-
-        Raises:
-            ValueError: No run of the ledger has this name or number.
-        """
-        found = self.runs
-        known = {each.number for each in found} | {each.name for each in found}
-        for run in runs:
-            if run not in known:
-                raise ValueError(
-                    "`runs` must be names or numbers of runs in the ledger. "
-                    f"Received: {run!r}. It has "
-                    f"{[(each.number, each.name) for each in found]!r}."
-                )
-        chosen = [
-            each for each in found if each.number in runs or each.name in runs
-        ]
-        return tuple(pair for each in chosen for pair in each.rounds)
 
     @property
     def accounts(self) -> tuple[AccountRecord, ...]:
