@@ -14,7 +14,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
 )
 from keras_dp.ledger.places import connections, storage
-from keras_dp.ledger.places.file_handle import FileHandle
+from keras_dp.ledger.places.place import FileHandle
 
 # Rounds of the commit that is cut short, and a text that needs new pages.
 CUT = 7

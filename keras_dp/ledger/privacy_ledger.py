@@ -10,9 +10,8 @@ from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.places import connections, schema
-from keras_dp.ledger.places.file_handle import FileHandle
 from keras_dp.ledger.places.handle import Handle
-from keras_dp.ledger.places.place import Place, place_of
+from keras_dp.ledger.places.place import FileHandle, Place, place_of
 from keras_dp.ledger.rows import log
 from keras_dp.ledger.rows.author import this_process
 from keras_dp.ledger.rows.charges import Charge

@@ -12,7 +12,7 @@ from keras_dp import budgets
 from keras_dp.errors import BudgetExceededError, LedgerError
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.ledger.places import connections, storage
-from keras_dp.ledger.places.file_handle import FileHandle
+from keras_dp.ledger.places.place import FileHandle
 
 DELTA = 1e-4
 

@@ -22,7 +22,7 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.ledger.places import connections, schema
-from keras_dp.ledger.places.file_handle import FileHandle
+from keras_dp.ledger.places.place import FileHandle
 
 BODIES = [GaussianSum("g", 1.0, float(stddev)) for stddev in range(3)]
 BODY = st.sampled_from(range(3))

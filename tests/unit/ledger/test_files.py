@@ -20,7 +20,7 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
 from keras_dp.ledger.places import storage
-from keras_dp.ledger.places.file_handle import FileHandle
+from keras_dp.ledger.places.place import FileHandle
 from keras_dp.ledger.rows import log
 from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.reporting.cli import main

@@ -18,7 +18,7 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.ledger.places import journal, storage
-from keras_dp.ledger.places.file_handle import FileHandle
+from keras_dp.ledger.places.place import FileHandle
 from tests.ledger_faults import (
     CUT,
     CUT_QUERIES,

@@ -15,8 +15,7 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.ledger.places import connections, schema
-from keras_dp.ledger.places.file_handle import FileHandle
-from keras_dp.ledger.places.place import place_of
+from keras_dp.ledger.places.place import FileHandle, place_of
 from keras_dp.ledger.rows import codec
 from keras_dp.ledger.rows import log as ledger_log
 

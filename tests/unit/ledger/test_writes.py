@@ -21,7 +21,7 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.ledger.places import connections, storage
-from keras_dp.ledger.places.file_handle import FileHandle
+from keras_dp.ledger.places.place import FileHandle
 from tests.ledger_faults import in_a_fork, open_faulty
 
 QUERIES = [GaussianSum("gradients", 1.0, 4.0)]

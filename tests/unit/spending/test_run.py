@@ -227,6 +227,52 @@ class TestAnUnknownNumberOfRounds:
         assert [count for _, count in ledger.runs[0].plan] == [5]
 
 
+class TestSeveralRoundsOfOneCall:
+    """As where one compiled call runs them all."""
+
+    def test_are_covered_before_it_in_whole_calls(
+        self, ledger, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+        run, seen = new_run(ledger), []
+        for _ in range(20):
+            run.cover(STEP, 50, most=330)
+            seen.append(len(ledger))
+
+        assert all(n >= 50 * call for call, n in enumerate(seen, start=1))
+        assert {n % 50 for n in seen} == {0}
+        assert len(set(seen)) < 10  # Most calls find their rounds reserved.
+        run.finish()
+        assert (len(ledger), ledger.unsettled) == (1000, 0)
+
+    def test_run_all_or_not_at_all(self, ledger) -> None:
+        open_plan(ledger, count=10)
+        with new_run(ledger, most=20) as run:
+            for _ in range(2):
+                run.cover(STEP, 4)
+            with pytest.raises(BudgetExceededError, match="No round ran"):
+                run.cover(STEP, 4)
+
+        (own,) = ledger.runs
+        assert (len(own), own.outcome) == (8, "budget")
+
+    def test_of_which_some_ran_are_settled_as_such(self, ledger) -> None:
+        with ledger.start_run("a", plan=[(STEP, 60)]) as run:
+            run.cover(STEP, 50)
+            run.settle(30)
+
+        (own,) = ledger.runs
+        assert (len(own), own.outcome) == (30, "stopped")
+
+
+def test_no_block_is_longer_than_the_plan(ledger) -> None:
+    """A process that dies would break its plan."""
+    with ledger.start_run("a", plan=[(STEP, 7)]) as run:
+        for _ in range(7):
+            run.cover(STEP)
+            assert len(ledger) <= 7
+
+
 def test_eight_processes_share_an_account(address, monkeypatch) -> None:
     """None overspends, all of it is spent, and each says why it stopped."""
     monkeypatch.setattr(run_writer, "LARGEST_BLOCK", 5)
