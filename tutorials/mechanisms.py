@@ -30,6 +30,7 @@ from keras_dp.dp_queries import (
     ErrorCorrectedQuery,
     JointClipQuery,
     KSDenoisedQuery,
+    NestedQuery,
     NormalizedQuery,
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
@@ -49,6 +50,34 @@ from keras_dp.training import (
 
 ADULT = Path(__file__).resolve().parent.parent / "data" / "adult.npz"
 DELTA = 1e-5
+
+
+def shared_out(
+    clips: dict[str, float],
+    weights: dict[str, float],
+    *,
+    noise_multiplier: float,
+    batch: int,
+) -> NestedQuery:
+    """Returns averages that cost together as one of this noise multiplier.
+
+    Args:
+        clips: The bound of each group.
+        weights: What the share of each group in the cost is proportional to.
+        noise_multiplier: Of all groups together.
+        batch: The expected number of records.
+    """
+    total = sum(weights.values())
+    return NestedQuery(
+        {
+            group: keras_dp.GaussianAverageQuery(
+                clip,
+                noise_multiplier * clip * (total / weights[group]) ** 0.5,
+                batch,
+            )
+            for group, clip in clips.items()
+        }
+    )
 
 
 class Task(NamedTuple):
@@ -125,15 +154,10 @@ def mechanisms(
         return {"query": NormalizedQuery(query, batch)}
 
     def planned() -> dict[str, Any]:
-        plan = keras_dp.optimizers.plan_groups(
-            model,
-            {"hidden": "hidden", "head": "head"},
-            noise_multiplier=z,
-            l2_norm_clips=norms(),
-            denominator=batch,
-            strategy="dimension_adjusted",
-        )
-        return {"query": plan.query, "groups": plan.groups.patterns}
+        layers = {"hidden": "hidden", "head": "head"}
+        sizes = {each: model.get_layer(each).count_params() for each in layers}
+        query = shared_out(norms(), sizes, noise_multiplier=z, batch=batch)
+        return {"query": query, "groups": layers}
 
     def adaptive() -> dict[str, Any]:
         layers = {

@@ -1,11 +1,15 @@
-"""Groups of a model's trainable variables, by patterns of their paths."""
+"""Groups of a model's trainable variables, and a query for each group."""
 
 import fnmatch
+import math
 from collections.abc import Iterator, Mapping
 from types import EllipsisType
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
+
+from keras_dp import _check
+from keras_dp.dp_queries import GaussianAverageQuery, NestedQuery
 
 Patterns = Mapping[str, str | tuple[str, ...] | EllipsisType]
 
@@ -139,6 +143,94 @@ def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
     return VariableGroups(
         {name: tuple(taken) for name, taken in groups.items()}, patterns
     )
+
+
+class GroupPlan(NamedTuple):
+    """A query for each group of a model's variables, made by `plan_groups`.
+
+    Attributes:
+        query: A `NestedQuery` with one average of clipped gradients for each
+            group.
+        groups: The paths of the variables in each group.
+    """
+
+    query: NestedQuery
+    groups: VariableGroups
+
+
+def plan_groups(
+    model: keras.Model,
+    groups: Patterns,
+    *,
+    noise_multiplier: float,
+    l2_norm_clips: float | Mapping[str, float],
+    denominator: float,
+    gamma: float | None = None,
+    rescale: bool = False,
+) -> GroupPlan:
+    """Plans a query that clips each group of variables by itself, with noise.
+
+    All G groups over one sample cost what one Gaussian sum costs with the noise
+    multiplier `z = (sum_g (S_g / sigma_g)^2)^(-1/2)`. Group g, with the bound
+    `S_g`, gets noise of the standard deviation `sigma_g = z S_g sqrt(G)`, and
+    so an equal share of this cost.
+
+    Args:
+        model: A model that is built.
+        groups: A dict from the name of each group to the pattern, or patterns,
+            of the paths of its variables; `...` takes all other variables. See
+            `group_variables`.
+        noise_multiplier: The noise multiplier z of all groups together, > 0.
+        l2_norm_clips: The clip of each group, > 0, by name; or one number for
+            all groups.
+        denominator: The public constant that divides the sums, > 0: the
+            expected size of a sample.
+        gamma: The gamma of all groups; see `GaussianSumQuery`.
+        rescale: Whether the answer of each group is divided by its own clip;
+            see `GaussianSumQuery`.
+
+    Returns:
+        The query and the groups, for a private optimizer.
+
+    Raises:
+        ValueError: `l2_norm_clips` have other groups than `groups`, a number is
+            out of its range, the model is not built, or the patterns do not
+            take each variable exactly once.
+
+    Source: McMahan et al. (2018), arXiv:1812.06210v2, section 3, equation 1,
+    and section 4.
+
+    >>> model = keras.Sequential([keras.Input((8,)),
+    ...     keras.layers.Dense(4, name="body"), keras.layers.Dense(1)])
+    >>> plan = plan_groups(model, {"body": "body", "rest": ...},
+    ...     noise_multiplier=1.1, l2_norm_clips={"body": 1.0, "rest": 0.5},
+    ...     denominator=256)
+    >>> {g: round(q.sum_stddev, 4) for g, q in plan.query.queries.items()}
+    {'body': 1.5556, 'rest': 0.7778}
+    """
+    matched = group_variables(model, groups)
+    if not isinstance(l2_norm_clips, Mapping):
+        l2_norm_clips = dict.fromkeys(matched, l2_norm_clips)
+    if set(l2_norm_clips) != set(matched):
+        raise ValueError(
+            f"`l2_norm_clips` must have the groups {sorted(matched)!r}. "
+            f"Received: {sorted(l2_norm_clips)!r}. Give one clip for each "
+            "group, or one number for all."
+        )
+    _check.finite_positive(noise_multiplier=noise_multiplier)
+    for clip in l2_norm_clips.values():
+        _check.finite_positive(l2_norm_clips=clip)
+    queries = {
+        group: GaussianAverageQuery(
+            l2_norm_clips[group],
+            noise_multiplier * l2_norm_clips[group] * math.sqrt(len(matched)),
+            denominator,
+            gamma=gamma,
+            rescale=rescale,
+        )
+        for group in matched
+    }
+    return GroupPlan(NestedQuery(queries), matched)
 
 
 def _paths_of(model: keras.Model) -> list[str]:

@@ -177,10 +177,8 @@ def train_groups_with_private_metrics(
         noise_multiplier=1.1,
         l2_norm_clips={"conv": 1.0, "rest": 0.5},
         denominator=100,
-        strategy="dimension_adjusted",
     )
-    assert_type(str(plan), str)
-    assert_type(plan.shares, dict[str, float])
+    assert_type(plan.groups, keras_dp.optimizers.VariableGroups)
     private = keras_dp.PrivateModel(model)
     private.compile(
         keras_dp.optimizers.DPSGD(

@@ -23,7 +23,7 @@ from typing import Any
 import keras
 import numpy as np
 from common import draw_bars, print_table, read_options
-from mechanisms import DELTA, Task, load, loss
+from mechanisms import DELTA, Task, load, loss, shared_out
 
 import keras_dp
 from keras_dp.accountants import Fourier
@@ -110,16 +110,22 @@ def allocations(
             )
         },
     }
-    for strategy in ("proportional", "dimension_adjusted", "equal"):
-        plan = keras_dp.optimizers.plan_groups(
-            task.make_model(),
-            GROUPS,
-            noise_multiplier=NOISE_MULTIPLIER,
-            l2_norm_clips=clips,
-            denominator=task.batch,
-            strategy=strategy,
+    model = task.make_model()
+    sizes = {v.path: math.prod(v.shape) for v in model.trainable_variables}
+    grouped = keras_dp.optimizers.group_variables(model, GROUPS)
+    weights = {
+        "proportional": dict.fromkeys(clips, 1.0),
+        "dimension_adjusted": {
+            group: sum(map(sizes.get, paths))
+            for group, paths in grouped.items()
+        },
+        "equal": {group: clip**2 for group, clip in clips.items()},
+    }
+    for name, each in weights.items():
+        query = shared_out(
+            clips, each, noise_multiplier=NOISE_MULTIPLIER, batch=task.batch
         )
-        ways[strategy] = {"query": plan.query, "groups": plan.groups.patterns}
+        ways[name] = {"query": query, "groups": GROUPS}
     return ways
 
 

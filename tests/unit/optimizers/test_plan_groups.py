@@ -40,14 +40,14 @@ def network():
     return keras.Model(ids, layers.Dense(3, name="head")(pooled))
 
 
-def plan(strategy="proportional", **changes):
+def plan(**changes):
     arguments = {
         "noise_multiplier": 1.3,
         "l2_norm_clips": CLIPS,
         "denominator": 50,
         **changes,
     }
-    return plan_groups(network(), GROUPS, strategy=strategy, **arguments)
+    return plan_groups(network(), GROUPS, **arguments)
 
 
 def test_options_of_queries_reach_each_group() -> None:
@@ -58,91 +58,40 @@ def test_options_of_queries_reach_each_group() -> None:
     }
 
 
-STRATEGIES = [
-    "proportional",
-    "dimension_adjusted",
-    "equal",
-    {group: 1.0 + i for i, group in enumerate(GROUPS)},
-]
+def test_it_realizes_the_noise_multiplier_in_equal_shares() -> None:
+    queries = plan().query.queries
+
+    ratios = [q.l2_norm_clip / q.sum_stddev for q in queries.values()]
+
+    assert math.hypot(*ratios) ** -1 == pytest.approx(1.3, rel=1e-12)
+    assert ratios == pytest.approx([ratios[0]] * len(GROUPS), rel=1e-12)
+    assert {g: q.l2_norm_clip for g, q in queries.items()} == CLIPS
+    assert {q.denominator for q in queries.values()} == {50.0}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-class TestEveryPlan:
-    def test_realizes_the_noise_multiplier(self, strategy) -> None:
-        queries = plan(strategy).query.queries
-
-        ratios = [q.l2_norm_clip / q.sum_stddev for q in queries.values()]
-
-        assert math.hypot(*ratios) ** -1 == pytest.approx(1.3, rel=1e-12)
-        assert {g: q.l2_norm_clip for g, q in queries.items()} == CLIPS
-        assert {q.denominator for q in queries.values()} == {50.0}
-
-    @pytest.mark.full
-    def test_trains_and_ends_in_a_ledger_of_its_groups(self, strategy) -> None:
-        model = network()
-        own = plan_groups(
-            model,
-            GROUPS,
-            noise_multiplier=1.3,
-            l2_norm_clips=CLIPS,
-            denominator=8,
-            strategy=strategy,
-        )
-        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-        private = keras_dp.PrivateModel(model)
-        private.compile(
-            DPSGD(0.1, query=own.query, groups=own.groups, ledger=ledger),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-
-        private.train_on_batch(np.ones([8, 6], np.int32), np.zeros(8))
-
-        ((mechanism, _),) = normalize(ledger, neighbours="zero_out")
-        assert mechanism.noise_multiplier == pytest.approx(1.3, rel=1e-11)
-        names = [event.name for event in ledger.rounds[0].round.queries]
-        assert sorted(names) == sorted(f"gradients/{g}" for g in GROUPS)
-
-    def test_its_shares_add_up(self, strategy) -> None:
-        assert sum(plan(strategy).shares.values()) == pytest.approx(1)
-
-
-def test_proportional_shares_are_equal() -> None:
-    assert list(plan().shares.values()) == pytest.approx([0.2] * 5)
-
-
-def test_given_shares_are_taken() -> None:
-    shares = plan({group: 1.0 + i for i, group in enumerate(GROUPS)}).shares
-
-    assert [shares[g] for g in GROUPS] == pytest.approx(
-        [(1 + i) / 15 for i in range(5)]
+@pytest.mark.full
+def test_it_trains_and_ends_in_a_ledger_of_its_groups() -> None:
+    model = network()
+    own = plan_groups(
+        model,
+        GROUPS,
+        noise_multiplier=1.3,
+        l2_norm_clips=CLIPS,
+        denominator=8,
+    )
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+    private = keras_dp.PrivateModel(model)
+    private.compile(
+        DPSGD(0.1, query=own.query, groups=own.groups, ledger=ledger),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
 
+    private.train_on_batch(np.ones([8, 6], np.int32), np.zeros(8))
 
-def test_dimension_adjusted_shares_are_those_of_the_parameters() -> None:
-    own = plan("dimension_adjusted")
-
-    total = sum(own.parameters.values())
-    assert total == network().count_params()
-    for group, share in own.shares.items():
-        assert share == pytest.approx(own.parameters[group] / total)
-
-
-def test_it_prints_a_table() -> None:
-    lines = str(plan()).splitlines()
-
-    assert lines[0].split() == [
-        "group",
-        "variables",
-        "parameters",
-        "clip",
-        "stddev",
-        "share",
-    ]
-    assert len(lines) == 1 + len(GROUPS) + 1
-    convolutions = next(line for line in lines if "convolutions" in line)
-    # 3*8*4 + 4 and 2*4*4 + 4 parameters; 1.3 * 1.0 * sqrt(5).
-    assert convolutions.split()[1:] == ["4", "136", "1", "2.90689", "20.0%"]
-    assert lines[-1] == "noise multiplier of all: 1.3"
+    ((mechanism, _),) = normalize(ledger, neighbours="zero_out")
+    assert mechanism.noise_multiplier == pytest.approx(1.3, rel=1e-11)
+    names = [event.name for event in ledger.rounds[0].round.queries]
+    assert sorted(names) == sorted(f"gradients/{g}" for g in GROUPS)
 
 
 class TestArguments:
@@ -158,8 +107,6 @@ class TestArguments:
             ({"l2_norm_clips": 0.0}, "`l2_norm_clips` must be"),
             ({"noise_multiplier": 0.0}, "`noise_multiplier` must be"),
             ({"denominator": -1.0}, "`denominator` must be"),
-            ({"strategy": "fair"}, "`strategy` must be one of"),
-            ({"strategy": {"heads": 1.0}}, "`strategy` must have"),
         ],
         ids=str,
     )
