@@ -244,34 +244,25 @@ class PrivateSearch:
         self.target = PrivacyTarget(target_epsilon, delta)
         judge(TARGETS, target_epsilon)
         held = HeldRounds.of(self._ledger)
-        lengths = values_of(self._space, "epochs", epochs)
-        _check_epochs(lengths)
+        lengths = _checked_epochs(values_of(self._space, "epochs", epochs))
         sizes = values_of(self._space, "batch_size", batch_size)
         samples = {
             size: given.of_size(size).samples(self.target, max(lengths), held)
             for size in sizes
         }
         _check_alike(samples.values())
+        defaults = {
+            "batch_size": batch_size,
+            "epochs": epochs,
+            "l2_norm_clip": l2_norm_clip,
+            "learning_rate": learning_rate,
+        }
         self._trials = Trials(
-            build,
-            samples,
-            score,
-            header.unit,
-            {
-                "batch_size": batch_size,
-                "epochs": epochs,
-                "l2_norm_clip": l2_norm_clip,
-                "learning_rate": learning_rate,
-            },
-            average,
-            delta,
+            build, samples, score, header.unit, defaults, average, delta
         )
         # Trials name their layers like this first one.
         self._names = name_counts()
-        settings = drawn(self._space, uniform)
-        model = self._trials.built(settings)
-        with like_the_first(self._names):
-            self._trials.check_apart(model, settings)
+        name = self._first_model()
         self.noise_multipliers = self._calibrated(
             list(itertools.product(sizes, lengths)), held
         )
@@ -280,7 +271,15 @@ class PrivateSearch:
             plans = [(*plan, (_ERRORS, 1)) for plan in self.selection.plans]
             self.selection = Selection(tuple(plans), law)
         if verbose:
-            print_line(self._summary(model.name, held))
+            print_line(self._summary(name, held))
+
+    def _first_model(self) -> str:
+        """Returns the name of a model, if another one is apart from it."""
+        settings = drawn(self._space, uniform)
+        model = self._trials.built(settings)
+        with like_the_first(self._names):
+            self._trials.check_apart(model, settings)
+        return str(model.name)
 
     @property
     def round(self) -> Round:
@@ -508,7 +507,7 @@ def _check_single_records(drawn_unit: str) -> None:
         )
 
 
-def _check_epochs(lengths: tuple[Any, ...]) -> None:
+def _checked_epochs(lengths: tuple[Any, ...]) -> tuple[int, ...]:
     for epochs in lengths:
         if epochs is None:
             raise ValueError(
@@ -516,6 +515,7 @@ def _check_epochs(lengths: tuple[Any, ...]) -> None:
                 "Received: epochs=None."
             )
         _check.integer_at_least(1, epochs=epochs)
+    return lengths
 
 
 def _check_alike(samples: Iterable[Sampler]) -> None:
