@@ -321,6 +321,11 @@ FITS = [
     ),
     (lambda: fit(private(), samples(), Y), ValueError, "`y` must not be given"),
     (
+        lambda: fit(private(), sample_weight=Y),
+        ValueError,
+        "`sample_weight` must not be given",
+    ),
+    (
         lambda: fit(private(), batch_size=8),
         ValueError,
         "`batch_size` must not be given with a sampler",

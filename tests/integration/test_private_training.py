@@ -474,14 +474,6 @@ class TestRefusals:
         for old, new in zip(before, model.get_weights(), strict=True):
             np.testing.assert_array_equal(old, new)
 
-    def test_an_ordinary_optimizer(self) -> None:
-        with pytest.raises(TypeError, match="DPOptimizer"):
-            keras_dp.PrivateModel(_model()).compile("sgd", "mse")
-
-    def test_an_optimizer_without_ledger(self) -> None:
-        with pytest.raises(TypeError, match=r"`ledger` must be"):
-            DPSGD(query=_query(), ledger=None)
-
     @pytest.mark.parametrize(
         "option",
         [{"gradient_accumulation_steps": 2}, {"loss_scale_factor": 8.0}],
@@ -514,35 +506,6 @@ class TestRefusals:
             private.fit(*_data(), verbose=0)
 
         assert len(ledger) == 0
-
-    def test_a_model_with_a_step_of_its_own(self) -> None:
-        class Own(keras.Sequential):
-            def train_step(self, data):
-                return {}
-
-        with pytest.raises(PrivateTrainingError, match="train_step"):
-            keras_dp.PrivateModel(Own([layers.Dense(1)]))
-
-    def test_a_step_outside_of_fit(self) -> None:
-        private = _private()
-
-        with pytest.raises(PrivateTrainingError, match="ledger entry"):
-            private.train_step(_data())
-
-    @pytest.mark.parametrize(
-        "option",
-        [
-            {"y": np.zeros(3)},
-            {"batch_size": 4},
-            {"validation_split": 0.2},
-            {"sample_weight": np.ones(3)},
-        ],
-    )
-    def test_batching_options_with_a_sampler(self, option) -> None:
-        samples = PoissonBatches(_data(), sampling_probability=0.5)
-
-        with pytest.raises(ValueError, match=next(iter(option))):
-            _private().fit(samples, verbose=0, **option)
 
     def test_a_clip_too_small_for_float32(self) -> None:
         private = _private(query=_query(clip=1e-20))
@@ -604,16 +567,6 @@ class TestRefusals:
         with pytest.raises(UnsupportedLayerError, match="BatchNorm"):
             private.train_on_batch(*_data())
 
-    def test_training_inside_training(self) -> None:
-        class Trains(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                self.model.train_on_batch(*_data())
-
-        private = _private(query=_query(1.0))
-
-        with pytest.raises(PrivateTrainingError, match="inside another"):
-            private.fit(*_data(), callbacks=[Trains()], verbose=0)
-
     def test_another_ledger_in_the_middle_of_training(self) -> None:
         class Swaps(keras.callbacks.Callback):
             def on_train_batch_end(self, batch, logs=None):
@@ -623,12 +576,6 @@ class TestRefusals:
 
         with pytest.raises(PrivateTrainingError, match="while a training"):
             private.fit(*_data(), callbacks=[Swaps()], verbose=0)
-
-    def test_a_sampler_for_a_single_batch(self) -> None:
-        samples = PoissonBatches(_data(), sampling_probability=0.5)
-
-        with pytest.raises(TypeError, match="Pass the sampler to fit"):
-            _private().train_on_batch(samples)
 
     @pytest.mark.parametrize("first", ["empty", "alike"])
     def test_interaction_that_the_first_sample_does_not_show(
@@ -666,12 +613,6 @@ class TestRefusals:
 
         with pytest.raises(PrivateTrainingError, match="TensorFloat-32"):
             private.train_on_batch(*_data())
-
-    def test_targets_of_another_length(self) -> None:
-        x, y = _data()
-
-        with pytest.raises(ValueError, match="first axis"):
-            _private().train_on_batch(x, y[:-1])
 
 
 class TestKerasHabits:
