@@ -4,37 +4,20 @@
 words. They have no noise, and the saved model contains them.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
 from keras_dp.keras_internals import layers_of
 
 
-class AdaptedLayer(NamedTuple):
-    """A layer that holds adapted values.
-
-    Attributes:
-        path: The path of the layer in its model.
-        class_name: The name of the class of the layer.
-        holds: The kind of the values, such as "a vocabulary".
-    """
-
-    path: str
-    class_name: str
-    holds: str
-
-
-def adapted_layers(model: keras.Model) -> list[AdaptedLayer]:
-    """Returns the layers of a model that hold adapted values, at any depth.
+def adapted_layers(model: keras.Model) -> list[str]:
+    """Returns a text on each layer that holds adapted values, at any depth.
 
     Values that the constructor of a layer was given (`vocabulary=`, `mean=`)
     are taken to be public, because they are part of the caller's program. A
     layer that derives from no preprocessing layer of Keras is always returned
     if it has a method `adapt`, because its values are not known.
-
-    Args:
-        model: A Keras model.
 
     >>> import numpy as np
     >>> layer = keras.layers.Normalization(name="scales")
@@ -42,8 +25,8 @@ def adapted_layers(model: keras.Model) -> list[AdaptedLayer]:
     >>> adapted_layers(model)
     []
     >>> layer.adapt(np.array([[1.0, 2.0], [3.0, 5.0]]))
-    >>> adapted_layers(model)[0].holds
-    'means and variances'
+    >>> adapted_layers(model)
+    ["'scales' of class Normalization, with means and variances"]
     """
     found = []
     inside: set[int] = set()  # The lookup layer of a `TextVectorization`.
@@ -54,7 +37,8 @@ def adapted_layers(model: keras.Model) -> list[AdaptedLayer]:
             inside |= {id(each) for each in layers_of(layer)}
         holds = _adapted_values(layer)
         if holds:
-            found.append(AdaptedLayer(layer.path, type(layer).__name__, holds))
+            name = type(layer).__name__
+            found.append(f"{layer.path!r} of class {name}, with {holds}")
     return found
 
 

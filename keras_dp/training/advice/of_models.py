@@ -97,13 +97,6 @@ def _no_count(compiling: Compiling) -> Any:
     return not (isinstance(count, int) and count >= 1) and repr(count)
 
 
-def _adapted(model: keras.Model) -> str:
-    return ", ".join(
-        f"{layer.path!r} of class {layer.class_name}, with {layer.holds}"
-        for layer in adapted_layers(model)
-    )
-
-
 def _trained_before(model: keras.Model) -> str | None:
     """Returns what shows that weights were trained or set, if anything does.
 
@@ -216,7 +209,7 @@ COMPILED = (
 # These are asked of the user's model, once it is held and compiled.
 HELD = (
     Condition(
-        _adapted,
+        lambda model: ", ".join(adapted_layers(model)),
         None,
         "The model has layers that hold what their `adapt` may have computed "
         "on data: {}. If the data was private, this is in the saved model "
