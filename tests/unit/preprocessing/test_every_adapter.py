@@ -62,7 +62,7 @@ def test_the_round_is_known_before(kind) -> None:
     adapted(adapter, data)  # It looks at what the ledger holds.
 
 
-@pytest.mark.standard
+@pytest.mark.full
 def test_layers_are_saved_and_need_keras_alone(tmp_path) -> None:
     expected = {}
     for kind, (adapter, data, _) in ADAPTERS.items():
