@@ -26,7 +26,7 @@ def adapted_layers(model: keras.Model) -> list[str]:
     []
     >>> layer.adapt(np.array([[1.0, 2.0], [3.0, 5.0]]))
     >>> adapted_layers(model)
-    ["'scales' of class Normalization, with means and variances"]
+    ["'...scales' of class Normalization, with means and variances"]
     """
     found = []
     inside: set[int] = set()  # The lookup layer of a `TextVectorization`.
