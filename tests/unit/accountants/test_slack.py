@@ -9,7 +9,6 @@ import pytest
 from keras_dp.accountants import (
     RDP,
     Fourier,
-    available_accountants,
     bayes_risk,
     trade_off,
 )
@@ -71,12 +70,9 @@ class TestEveryAccountant:
         without = accountant.epsilon([(BARE, 3)], delta=1e-5 - 3 * CHANCE)
         assert found == pytest.approx(without, rel=1e-12)
         assert found > accountant.epsilon([(BARE, 3)], delta=1e-5)
-
-    def test_adds_slack_to_delta(self, accountant) -> None:
-        found = accountant.delta([(WORDS, 3)], epsilon=2.0)
-
-        without = accountant.delta([(BARE, 3)], epsilon=2.0) + 3 * CHANCE
-        assert without <= found <= without * (1 + 1e-9)
+        delta = accountant.delta([(BARE, 3)], epsilon=2.0) + 3 * CHANCE
+        both = accountant.delta([(WORDS, 3)], epsilon=2.0)
+        assert delta <= both <= delta * (1 + 1e-9)
 
     def test_has_no_epsilon_for_less_than_the_slack(self, accountant) -> None:
         for delta in (0.0, 1e-9, CHANCE, 3 * CHANCE):
@@ -87,13 +83,6 @@ class TestEveryAccountant:
     def test_allows_everything_at_a_delta_of_one(self, accountant) -> None:
         assert accountant.epsilon([(WORDS, 10**7)], delta=1.0) == 0
         assert accountant.delta([(WORDS, 10**7)], epsilon=1e4) == 1
-
-    def test_says_that_epsilon_and_delta_are_inverse(self, accountant) -> None:
-        epsilon = accountant.epsilon([(WORDS, 2)], delta=1e-4)
-
-        assert accountant.delta([(WORDS, 2)], epsilon=epsilon) == (
-            pytest.approx(1e-4, rel=1e-6)
-        )
 
     def test_replays_slack_alone(self, accountant) -> None:
         rounds = (CountedMechanism(Slack(1e-6, 1e-9), 2),)
@@ -294,12 +283,6 @@ class TestBudgets:
                 run.plan([(WORDS, 1)])
                 run.record(FullDataset(), [query])
             assert guarantee(ledger, delta=1e-3).basis == basis
-
-
-def test_the_tightest_accountant_is_available() -> None:
-    found = available_accountants([(WORDS, 1)])
-
-    assert [type(each) for each in found] == [Fourier, RDP]
 
 
 def test_slack_without_mechanisms_is_split_off() -> None:

@@ -1,6 +1,7 @@
 """Thresholded sums: the chance to pass, and what a ledger makes of it."""
 
 import dataclasses
+import itertools
 import math
 
 import hypothesis
@@ -55,29 +56,19 @@ def exact_chance(bound, stddev, keys, threshold):
         return -mpmath.expm1(keys * mpmath.log1p(-tail))
 
 
-class TestTheEvent:
-    @pytest.mark.parametrize(
-        "field", ["l2_norm_bound", "noise_stddev", "threshold"]
-    )
-    @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
-    def test_has_positive_numbers(self, field, value) -> None:
-        numbers = {"l2_norm_bound": 1.0, "noise_stddev": 1.0, "threshold": 1.0}
-
-        with pytest.raises(ValueError, match=rf"`{field}` must be .*Received"):
-            ThresholdedSum("words", max_keys=1, **{**numbers, field: value})
-
-    @pytest.mark.parametrize("value", [0, -1, 2**63])
-    def test_has_keys(self, value) -> None:
-        with pytest.raises(ValueError, match="`max_keys` must"):
-            ThresholdedSum("words", 1.0, 1.0, value, 1.0)
-
-    def test_holds_python_numbers(self) -> None:
-        event = ThresholdedSum("w", 1, np.float32(2), np.int64(3), 4)
-
-        assert repr(event) == (
-            "ThresholdedSum(name='w', l2_norm_bound=1.0, noise_stddev=2.0, "
-            "max_keys=3, threshold=4.0)"
-        )
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *itertools.product(
+            ["l2_norm_bound", "noise_stddev", "threshold"],
+            [0.0, -1.0, math.inf, math.nan],
+        ),
+        *itertools.product(["max_keys"], [0, -1, 2**63]),
+    ],
+)
+def test_numbers_of_an_event_are_checked(field, value) -> None:
+    with pytest.raises(ValueError, match=f"`{field}` must"):
+        dataclasses.replace(WORDS, **{field: value})
 
 
 class TestTheChance:
@@ -115,16 +106,6 @@ class TestTheChance:
         ]
         assert found >= max(each)
         assert found <= max(one) * (1 + 1e-8) + math.ulp(0.0)
-
-    @pytest.mark.standard
-    def test_between_the_ends_is_never_larger(self) -> None:
-        """A finer look where the two ends are nearly alike."""
-        for threshold in np.linspace(1.0, 12.0, 23):
-            ends = chance_to_pass(2.0, 1.0, 400, float(threshold))
-            between = max(
-                exact_chance(2, 1, keys, threshold) for keys in range(2, 400)
-            )
-            assert between <= ends
 
     @pytest.mark.parametrize("keys", [1, 40, 10**6, 10**15])
     @pytest.mark.parametrize("chance", [0.5, 1e-3, 1e-9, 1e-200])
@@ -224,19 +205,6 @@ class TestNormalization:
 class TestGroups:
     """Of records that share keys with each other, and with nobody else."""
 
-    @pytest.mark.parametrize("size", [2, 3, 10])
-    @pytest.mark.parametrize("keys", [1, 6, 10**4])
-    def test_pass_no_more_often_than_is_said(self, size, keys) -> None:
-        """Records with the same keys, with other keys, and partly both."""
-        for threshold in (2.0, 5.0, 12.0):
-            bound = chance_to_pass(1.0, 1.5, keys, threshold, size)
-            for shared in {0, 1, keys // 2, keys}:
-                weight = 1 / math.sqrt(keys)
-                stay = stats.norm(scale=1.5).logcdf
-                own = size * (keys - shared) * stay(threshold - weight)
-                together = shared * stay(threshold - size * weight)
-                assert -math.expm1(own + together) <= bound
-
     @hypothesis.given(
         st.lists(st.lists(st.booleans(), min_size=5), min_size=2, max_size=4),
         st.floats(0.5, 9.0),
@@ -269,14 +237,6 @@ class TestGroups:
         sampled = dataclasses.replace(alone, sampling_probability=0.1)
 
         assert sampled.delta_p == pytest.approx(0.271 * alone.delta_p)
-
-    def test_are_exposed_more_the_larger_they_are(self) -> None:
-        chances = [
-            chance_to_pass(1.0, 4.0, 10, 25.0, size) for size in range(1, 8)
-        ]
-
-        assert chances == sorted(chances)
-        assert chances[1] < 4 * chances[0]
 
 
 def threshold_of(query):
