@@ -6,7 +6,6 @@ gradients with automatic differentiation. It looks for examples that interact or
 depend on their row, and for data that the model keeps.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -146,6 +145,7 @@ def _finds_nothing(trial: Trial, *, bits: bool) -> bool:
         check_loss_splits(losses, batch_loss)
     finite = first.finite
     if finite.any() and not finite.all():
+        _check_overflow(trial, first, int(np.argmin(finite)))
         # In training its weight is 0, but 0 times infinity is NaN.
         others = np.where(finite, np.arange(trial.batch), np.argmax(finite))
         trial.inputs = rows_of(trial.inputs, others)
@@ -156,6 +156,28 @@ def _finds_nothing(trial: Trial, *, bits: bool) -> bool:
     if bits:
         check_same_bits(trial, first)
     return _compare_gradients(trial, first)
+
+
+def _check_overflow(trial: Trial, found: Pass, row: int) -> None:
+    """Raises if an example is not a number to the engine alone.
+
+    Args:
+        trial: The model and its batch.
+        found: A pass over the batch.
+        row: An example that is not finite in this pass.
+
+    Raises:
+        GradientCheckError: Its gradient is finite, and its norm is NaN.
+    """
+    unknown = np.isnan(found.squares)[:, row]
+    if unknown.any():
+        alone = np.eye(trial.batch, dtype=np.float32)[row]
+        if _are_finite(_automatic(trial, alone)):
+            raise wrong_gradient(trial, int(np.argmax(unknown)))
+
+
+def _are_finite(gradients: list[tf.Tensor]) -> bool:
+    return bool(np.isfinite(float(tf.linalg.global_norm(gradients))))
 
 
 def _compare_gradients(trial: Trial, found: Pass) -> bool:
@@ -174,13 +196,8 @@ def _compare_gradients(trial: Trial, found: Pass) -> bool:
     Raises:
         GradientCheckError: A gradient differs.
     """
-    # One run takes less time than a trace, except for each step of a loop.
-    reference = _automatic(trial)
-    if trial.has_loops:
-        reference = trial.traced(reference)
-    trial.restore()
-    want = reference(trial.inputs, tf.constant(trial.weights))
-    if not np.isfinite(float(tf.linalg.global_norm(want))):
+    want = _automatic(trial, trial.weights)
+    if not _are_finite(want):
         return False
     index = differing_sum(trial, found, want)
     if index is not None:
@@ -188,8 +205,8 @@ def _compare_gradients(trial: Trial, found: Pass) -> bool:
     return bool(found.finite.any())
 
 
-def _automatic(trial: Trial) -> Callable[[Any, tf.Tensor], list[tf.Tensor]]:
-    """Returns the reference: a tape around the model, without any hook."""
+def _automatic(trial: Trial, weights: np.ndarray) -> list[tf.Tensor]:
+    """Returns a weighted sum of gradients from a tape without any hook."""
     variables = trial.engine.variables
 
     def automatic(inputs: Any, weights: tf.Tensor) -> list[tf.Tensor]:
@@ -207,7 +224,11 @@ def _automatic(trial: Trial) -> Callable[[Any, tf.Tensor], list[tf.Tensor]]:
         )
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    return automatic
+    # One run takes less time than a trace, except for each step of a loop.
+    run = trial.traced(automatic) if trial.has_loops else automatic
+    trial.restore()
+    found: list[tf.Tensor] = run(trial.inputs, tf.constant(weights))
+    return found
 
 
 def _perturb(

@@ -304,6 +304,26 @@ class TestEveryRow:
         with pytest.raises(GradientCheckError, match="kernel"):
             _check(layers.Dense(4), layers.Dense(2))
 
+    def test_is_a_number_where_automatic_gradients_are(
+        self, monkeypatch
+    ) -> None:
+        original = OuterProductRecords.squared_norms
+        unknown = tf.one_hot(6, BATCH, np.nan, 0.0)
+
+        monkeypatch.setattr(
+            OuterProductRecords,
+            "squared_norms",
+            lambda self: original(self) + unknown,
+        )
+
+        with pytest.raises(GradientCheckError, match="kernel"):
+            _check(layers.Dense(4), layers.Dense(2))
+
+    def test_may_overflow(self) -> None:
+        far = tf.tensor_scatter_nd_update(X, [[6, 0], [0, 1]], [1e30, np.inf])
+
+        assert _check(layers.Dense(4), layers.Dense(2), x=far)
+
 
 def test_random_numbers_follow_an_order() -> None:
     """Draws, dropped entries and classes of rows."""
