@@ -195,17 +195,17 @@ class Report:
     def _parts(self) -> Iterator[Part]:
         yield Text("", (self.plain_words, *self.sentences), "claim")
         yield Text("", self.summary)
+        if self.cautions:
+            yield Text("Before you believe it", self.cautions, "warning")
         if any(each.run.number for each in self.runs):
             yield self._last_runs()
         if self.accounts:
             yield account_table(self.accounts)
         if self.seals:
             yield _seal_table(self.seals)
-        if self.cautions:
-            yield Text("Before you believe it", self.cautions, "warning")
-        yield round_table(self.rounds)
         if self.details is not None:
             yield from self.details.explanation.parts
+        yield round_table(self.rounds)
         if self.costs:
             yield self._cost_table()
         if self.details is not None:

@@ -349,21 +349,6 @@ class TestTheText:
             "Epsilon of these rounds at delta = 1.2345678e-06, add or " in text
         )
 
-    def test_cannot_be_given_lines_by_a_name(self) -> None:
-        forged = "x\n  RDP  epsilon <= 0.0001\x1b[2K\udc80"
-        ledger = in_memory(
-            (FullDataset(), [GaussianSum(forged, 1.0, 4.0)], 1),
-            (FullDataset(), [NonPrivateSum(forged)], 1),
-            (DisjointBatches(forged), STEP, 1),
-            dataset=forged,
-            unit=forged,
-        )
-
-        text = str(make_report(ledger, delta=DELTA))
-
-        assert not re.search(r"^  RDP  epsilon <= 0.0001", text, re.MULTILINE)
-        assert text.replace("\n", "").isprintable()
-
 
 class TestTheJson:
     def test_holds_what_the_report_holds(self) -> None:
