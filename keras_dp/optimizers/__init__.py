@@ -1,7 +1,7 @@
 """Keras optimizers that apply noised answers, and groups of variables."""
 
 from keras_dp import _training_extra as _training_extra
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.optimizers.groups import VariableGroups as VariableGroups
 from keras_dp.optimizers.groups import group_variables as group_variables
 from keras_dp.optimizers.groups import plan_groups
@@ -9,7 +9,6 @@ from keras_dp.optimizers.keras_optimizers import (
     DPSGD,
     DPAdam,
 )
-from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 
 __all__ = [
     "DPSGD",

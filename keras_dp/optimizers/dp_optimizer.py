@@ -25,7 +25,6 @@ from keras_dp.optimizers.inner_optimizer import (
     check_inner,
     take_averaging,
 )
-from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.optimizers.private_round import (
     Answers,
     Event,
@@ -39,6 +38,25 @@ from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
 # In float32, the squares of numbers below 1e-19 are 0. Smaller clips than this
 # are too near to it.
 _SMALLEST_CLIP = 1e-12
+
+
+class LedgerOfChief:
+    """Stands for the ledger in the workers that are not the chief.
+
+    In a cluster, only the chief writes the ledger. Every other worker passes
+    this object to its optimizer. Training with it is refused in a process that
+    is no such worker.
+
+    Attributes:
+        header: The header of the chief's ledger.
+
+    >>> ledger = ledger_lib.PrivacyLedger.in_memory(dataset="doc")
+    >>> LedgerOfChief(ledger.header).header.unit
+    'example'
+    """
+
+    def __init__(self, header: ledger_lib.Header) -> None:
+        self.header = header
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")

@@ -18,7 +18,7 @@ class RecordBatch(NamedTuple):
     mask: tf.Tensor | None
 
 
-class Grouping(NamedTuple):
+class RowsOfRecord(NamedTuple):
     """The rows of a physical batch that make one record of the gradients.
 
     They are the examples of a microbatch, or the views of one example.
@@ -41,7 +41,7 @@ class Grouping(NamedTuple):
     views: int = 1
 
     @classmethod
-    def of_views(cls, views: int) -> "Grouping":
+    def of_views(cls, views: int) -> "RowsOfRecord":
         """Returns groups that are the views of one example each.
 
         All of a group are there, or none. An example is in one group alone, so
@@ -67,7 +67,7 @@ def record_batch(
     gradients: list[Any],
     mask: tf.Tensor | None,
     batch: int,
-    grouping: Grouping | None,
+    grouping: RowsOfRecord | None,
 ) -> RecordBatch:
     """Returns the gradients of rows, or of groups of them.
 

@@ -9,8 +9,7 @@ import keras
 from keras_dp._counted import in_step
 from keras_dp.keras_internals import untuned_arrays
 from keras_dp.ledger import PrivacyLedger, Round, RunWriter
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
+from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.planning.calibration import check_target_delta
 from keras_dp.sampling import Sampler
 from keras_dp.spending.epsilon_limit import (

@@ -13,7 +13,7 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.groups import Patterns, VariableGroups
-from keras_dp.optimizers.kept_answers import KeptAnswers
+from keras_dp.optimizers.inner_optimizer import KeptAnswers
 from keras_dp.sampling import Sampler
 from keras_dp.spending.run import RunDetails
 from keras_dp.training.metrics.private_metrics import PrivateMetric

@@ -20,7 +20,7 @@ from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import GaussianSum
 from keras_dp.noise import reproducible
 from keras_dp.optimizers import DPSGD
-from keras_dp.optimizers.record_batch import Grouping, record_batch
+from keras_dp.optimizers.record_batch import RowsOfRecord, record_batch
 from keras_dp.sampling import (
     FixedSizeBatches,
     PoissonBatches,
@@ -308,7 +308,7 @@ class TestTheBound:
         query = GaussianSumQuery(1.0, 0.0)
         params = query.derive_sample_params(query.initial_global_state())
         empty = query.initial_sample_state(tf.zeros([2]))
-        grouping = Grouping.of_views(VIEWS)
+        grouping = RowsOfRecord.of_views(VIEWS)
 
         def total(gradients, mask):
             records = MaterializedRecords(tf.constant(gradients))

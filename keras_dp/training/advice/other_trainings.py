@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_dp.ledger import PrivacyLedger
-from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
+from keras_dp.optimizers.dp_optimizer import LedgerOfChief
 from keras_dp.training.advice.condition import Said
 
 _INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}

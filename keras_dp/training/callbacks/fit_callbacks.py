@@ -10,8 +10,7 @@ from keras_dp._override import override
 from keras_dp.keras_internals import averages_of
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.answer_sizes import Sizes
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
+from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.training.callbacks.epsilon_progress import EpsilonProgress
 from keras_dp.training.callbacks.signal_progress import SignalProgress
 

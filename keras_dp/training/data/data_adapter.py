@@ -19,7 +19,7 @@ from keras_dp.ledger import (
     SamplingEvent,
     UnverifiedSampling,
 )
-from keras_dp.optimizers.record_batch import Grouping
+from keras_dp.optimizers.record_batch import RowsOfRecord
 from keras_dp.sampling import Sampler, pipelines
 from keras_dp.sampling.kinds import check_kinds
 from keras_dp.sampling.sampler import Pass
@@ -236,16 +236,16 @@ class DataAdapter:
         return self.is_sampler and self.source.seeded
 
     @property
-    def grouping(self) -> Grouping | None:
+    def grouping(self) -> RowsOfRecord | None:
         """Which rows make a record; `None` if each of them is one."""
         if not self.is_sampler:
             return None
         if self.source.views > 1:
-            return Grouping.of_views(self.source.views)
+            return RowsOfRecord.of_views(self.source.views)
         groups = self.source.microbatches
         if groups is None:
             return None
-        return Grouping(
+        return RowsOfRecord(
             groups.rows, groups.size, groups.bound_factor, groups.averages
         )
 

@@ -15,8 +15,7 @@ import tensorflow as tf
 from keras_dp import ledger as ledger_lib
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import PrivacyLedger, Round
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
+from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 

@@ -29,8 +29,8 @@ from keras_dp.optimizers.private_round import (
     State,
 )
 from keras_dp.optimizers.record_batch import (
-    Grouping,
     RecordBatch,
+    RowsOfRecord,
     record_batch,
 )
 from keras_dp.training.devices.replicas import summed
@@ -48,7 +48,7 @@ class BatchKind(NamedTuple):
     """
 
     is_whole: bool
-    grouping: Grouping | None
+    grouping: RowsOfRecord | None
 
 
 class BatchResult(NamedTuple):
@@ -165,7 +165,7 @@ class BatchComputation:
         self,
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
-        grouping: Grouping | None,
+        grouping: RowsOfRecord | None,
         planned: Event,
     ) -> BatchResult:
         """Releases a sample that is one physical batch.
@@ -187,7 +187,7 @@ class BatchComputation:
         self,
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
-        grouping: Grouping | None,
+        grouping: RowsOfRecord | None,
         is_first: tf.Tensor,
     ) -> BatchResult:
         """Adds a physical batch to its sample, which `of_sums` releases.
@@ -212,7 +212,7 @@ class BatchComputation:
         self,
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
-        grouping: Grouping | None,
+        grouping: RowsOfRecord | None,
         state: State,
         sample: Sample,
     ) -> tuple[BatchResult, Sample]:
@@ -237,7 +237,7 @@ class BatchComputation:
         return BatchResult(losses, computed.outputs, masks, None), sample
 
     def _of_examples(
-        self, data: Any, mask: tf.Tensor | None, grouping: Grouping | None
+        self, data: Any, mask: tf.Tensor | None, grouping: RowsOfRecord | None
     ) -> _Computed:
         """Returns the records of examples, for all queries."""
         x, y, weight = data
@@ -267,7 +267,7 @@ class BatchComputation:
         return _Computed(held[0], result.outputs, batches)
 
     def _of_users(
-        self, data: Any, mask: tf.Tensor | None, grouping: Grouping | None
+        self, data: Any, mask: tf.Tensor | None, grouping: RowsOfRecord | None
     ) -> _Computed:
         """Returns the change that the training of each user makes."""
         if self._updates is None or mask is None or grouping is None:
