@@ -1,8 +1,8 @@
-"""Nests of dicts, lists and tuples: the one way to walk, save and freeze them.
+"""Nests of dicts, lists and tuples, walked, saved and frozen without Keras.
 
 A nest is a leaf, or a dict, list, tuple or NamedTuple of nests. Children come
-in `tf.nest`'s order: those of a dict by sorted keys. Nothing here needs
-TensorFlow.
+in the order of `keras.tree`, which walks nests of tensors: those of a dict by
+sorted keys.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -206,6 +206,39 @@ def join(prefix: Nest, parts: Iterator[Any]) -> Nest:
     if below is None:
         return next(parts)
     return _rebuilt(prefix, [join(child, parts) for _, child in below])
+
+
+def mapped(
+    function: Callable[..., Any],
+    nest: Nest,
+    *others: Nest,
+    rule: str = "All nests must have one structure.",
+) -> Nest:
+    """Applies `function` to the path and the leaves of nests, in step.
+
+    Args:
+        function: Of a path such as "/a/0", and of a leaf of each nest.
+        nest: Gives the structure.
+        *others: Have the structure of `nest`.
+        rule: The error's first sentence, which says what must fit what.
+
+    Raises:
+        ValueError: `others` are not of the structure of `nest`.
+
+    >>> mapped(lambda path, one, two: (path, one + two), {"a": 1}, {"a": 2})
+    {'a': ('/a', 3)}
+    """
+    places = ["/" + path for path in paths(nest)]
+    each = [leaves(nest)]
+    for other in others:
+        each.append(split(nest, other, rule))
+        for place, leaf in zip(places, each[-1], strict=True):
+            if children(leaf) is not None:
+                raise ValueError(
+                    f"{rule} Received: {shown(leaf)} at {place}, where there "
+                    "must be a leaf."
+                )
+    return join(nest, map(function, places, *each))
 
 
 def to_config(nest: Nest, of_leaf: Callable[[Any], Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import numpy.typing as npt
 import scipy.stats
@@ -78,7 +79,7 @@ def measured_noise(
         own = query.mechanisms(sample, state)
         part = events[start : start + len(own)]
         start += len(own)
-        sizes = [len(tf.nest.flatten(each.sample_state)) for each in own]
+        sizes = [len(keras.tree.flatten(each.sample_state)) for each in own]
         leaves = _noise_of(query, sample, state, part)
         if leaves is None or len(leaves) != sum(sizes):
             leaves = None
@@ -156,7 +157,7 @@ def repeats_over_states(query: DPQuery, sample: Any) -> bool:
         query.get_noised_result(sample, query.initial_global_state()).value
         for _ in range(2)
     )
-    pairs = zip(tf.nest.flatten(one), tf.nest.flatten(two), strict=True)
+    pairs = zip(keras.tree.flatten(one), keras.tree.flatten(two), strict=True)
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
@@ -235,13 +236,13 @@ def _noise_of(
         `None` if the answers do not have the structure of the sums; a list of
         `None` if an answer does not follow its sum in a straight line.
     """
-    empty = tf.nest.map_structure(tf.zeros_like, sample)
-    sums = tf.nest.flatten(empty)
+    empty = keras.tree.map_structure(tf.zeros_like, sample)
+    sums = keras.tree.flatten(empty)
     release = tf.function(query.get_noised_result, autograph=False)
 
     def answers(move: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        moved = tf.nest.pack_sequence_as(empty, move)
-        return list(tf.nest.flatten(release(moved, state).value))
+        moved = keras.tree.pack_sequence_as(empty, move)
+        return list(keras.tree.flatten(release(moved, state).value))
 
     if [a.shape for a in answers(sums)] != [leaf.shape for leaf in sums]:
         return None
@@ -265,7 +266,7 @@ def _noise_of(
         ]
         for size in _SIZES_OF_SUMS
     ]
-    moves.append(tf.nest.flatten(sample))
+    moves.append(keras.tree.flatten(sample))
     factors = _factors(answers, sums, moves, units, scale)
     if factors is None:
         return [None for _ in sums]
@@ -275,7 +276,7 @@ def _noise_of(
     narrow = [tf.zeros([few], leaf.dtype) for leaf in sums]
     drawn = [_drawn(query, empty, state, rounds)]
     try:
-        resized = tf.nest.pack_sequence_as(empty, narrow)
+        resized = keras.tree.pack_sequence_as(empty, narrow)
         drawn.append(_drawn(query, resized, state, _MANY_ROUNDS))
     except _OTHER_SHAPE:
         rounds = min(_MANY_ROUNDS, max(rounds, _MOST_VALUES // max(1, size)))
@@ -335,11 +336,11 @@ def _drawn(query: DPQuery, sums: Any, state: Any, rounds: int) -> list[Noise]:
 
     Answers of many coordinates are cut to the first of each leaf.
     """
-    leaves = len(tf.nest.flatten(sums))
+    leaves = len(keras.tree.flatten(sums))
     most = max(_FEW_COORDINATES, _MOST_VALUES // (rounds * leaves))
 
     def kept(result: QueryResult) -> list[tf.Tensor]:
-        answers = tf.nest.flatten(result.value)
+        answers = keras.tree.flatten(result.value)
         return [tf.reshape(answer, [-1])[:most] for answer in answers]
 
     def in_rounds(state: Any) -> tf.Tensor:
@@ -356,7 +357,7 @@ def _drawn(query: DPQuery, sums: Any, state: Any, rounds: int) -> list[Noise]:
         )
         return array.stack()
 
-    sizes = [min(most, np.size(leaf)) for leaf in tf.nest.flatten(sums)]
+    sizes = [min(most, np.size(leaf)) for leaf in keras.tree.flatten(sums)]
     drawn = np.asarray(tf.function(in_rounds, autograph=False)(state))
     return np.split(drawn, np.cumsum(sizes)[:-1], axis=1)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -18,7 +19,7 @@ _ROUNDING = 1e-4
 
 def sum_of(mechanism: Mechanism) -> Sum:
     """Returns the leaves of the sum before noise, as float64."""
-    leaves = tf.nest.flatten(mechanism.sample_state)
+    leaves = keras.tree.flatten(mechanism.sample_state)
     return [
         np.asarray(leaf, np.float64) * unit
         for leaf, unit in zip(leaves, units_of(mechanism), strict=True)
@@ -32,7 +33,7 @@ def units_of(mechanism: Mechanism) -> list[float]:
     step = float(params.spacing) if isinstance(params, SumParams) else 1.0
     return [
         step if leaf.dtype == tf.int64 else 1.0
-        for leaf in tf.nest.flatten(sample)
+        for leaf in keras.tree.flatten(sample)
     ]
 
 

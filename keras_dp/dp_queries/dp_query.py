@@ -3,6 +3,7 @@
 import abc
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from keras_dp import ledger
@@ -10,7 +11,7 @@ from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.saving import Configured
 from keras_dp.noise import grid
 
-Nest = Any  # A nest as `tf.nest` understands it, with tensors as leaves.
+Nest = Any  # A nest as `keras.tree` understands it, with tensors as leaves.
 
 
 class QueryResult(NamedTuple):
@@ -245,7 +246,7 @@ class DPQuery(Configured, abc.ABC):
             value: The `QueryResult.value`.
 
         Returns:
-            One `LeafNoise` for each leaf of `tf.nest.flatten(value)`, in order.
+            One `LeafNoise` for each leaf of `value`, in order.
 
         Raises:
             TypeError: The query does not know its noise, or the noise is not
@@ -284,12 +285,12 @@ def zeros_like_record(template: Nest) -> Nest:
         half = dtype.is_floating and dtype not in {tf.float32, tf.float64}
         return tf.zeros(leaf.shape, tf.float32 if half else dtype)
 
-    if not tf.nest.flatten(template):
+    if not keras.tree.flatten(template):
         raise ValueError(
             "`template` must have at least one leaf. Received: an empty "
             f"{type(template).__name__}."
         )
-    return tf.nest.map_structure(zeros, template)
+    return keras.tree.map_structure(zeros, template)
 
 
 def gaussian_variances(
@@ -303,7 +304,7 @@ def gaussian_variances(
         value: The answer, or a nest of the same shapes.
 
     Returns:
-        Scalars in the order of `tf.nest.flatten(value)`. `None` if the noise is
+        Scalars in the order of the leaves of `value`. `None` if the noise is
         not known, not Gaussian, or not independent with one variance in each
         leaf.
     """
@@ -342,15 +343,15 @@ def add(sample_state: Nest, contribution: Nest) -> Nest:
         )
 
     check_structure(sample_state, contribution)
-    return tf.nest.map_structure(added, sample_state, contribution)
+    return keras.tree.map_structure(added, sample_state, contribution)
 
 
 def check_structure(like: Nest, records: Nest) -> None:
     """Raises unless records, or their sum, have the template's structure."""
     try:
-        tf.nest.assert_same_structure(like, records)
+        keras.tree.assert_same_structure(like, records)
     except (TypeError, ValueError):
-        # The message of `tf.nest` would show values.
+        # The message of `keras.tree` would show values.
         raise ValueError(
             "`records` must have the structure of the template, which is "
             f"{_shapes(like)}. Received: {_shapes(records)}."
@@ -358,6 +359,6 @@ def check_structure(like: Nest, records: Nest) -> None:
 
 
 def _shapes(nest: Nest) -> Nest:
-    return tf.nest.map_structure(
+    return keras.tree.map_structure(
         lambda leaf: tuple(getattr(leaf, "shape", ())), nest
     )

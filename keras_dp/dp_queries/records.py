@@ -8,6 +8,7 @@ their norms and sums without being built.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -186,11 +187,11 @@ def weighted_sum(leaf: Leaf, weights: tf.Tensor) -> tf.Tensor:
 
 def weighted_sums(records: Any, weights: tf.Tensor) -> Any:
     """Returns `weighted_sum` of each leaf. Lazy leaves are summed together."""
-    leaves = tf.nest.flatten(records)
+    leaves = keras.tree.flatten(records)
     lazy = [leaf for leaf in leaves if isinstance(leaf, LazyRecords)]
     each = [leaf.weighted_sum for leaf in lazy]
     sums = iter(lazy[0].sums_together(each, weights) if lazy else [])
-    return tf.nest.pack_sequence_as(
+    return keras.tree.pack_sequence_as(
         records,
         [
             next(sums)
@@ -228,14 +229,14 @@ def clipped_sum(
     # large that it would overflow, although the record is 0.
     sums = weighted_sums(records, masked(automatic_factors(norms, gamma), mask))
     unit = tf.cast(l2_norm_clip, tf.float64) / gamma
-    return tf.nest.map_structure(
+    return keras.tree.map_structure(
         lambda total: total * tf.cast(unit, total.dtype), sums
     )
 
 
 def batch_of_one(record: Any) -> Any:
     """Returns the batch that holds only this record."""
-    return tf.nest.map_structure(
+    return keras.tree.map_structure(
         lambda leaf: tf.convert_to_tensor(leaf)[tf.newaxis], record
     )
 

@@ -90,12 +90,12 @@ def frozen_specs(record_specs: Any) -> Any:
         ValueError: A shape is not fully known, or the nest is empty.
     """
     record_specs = _nests.thawed(record_specs)
-    if not tf.nest.flatten(record_specs):
+    if not keras.tree.flatten(record_specs):
         raise ValueError(
             "`record_specs` must have at least one leaf. Received: "
             f"record_specs={record_specs!r}."
         )
-    return _nests.frozen(tf.nest.map_structure(_spec, record_specs))
+    return _nests.frozen(keras.tree.map_structure(_spec, record_specs))
 
 
 def specs_to_config(record_specs: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def check_fits(template: Any, record_specs: Any) -> None:
     """Raises unless `template` has the structure and shapes of the specs."""
 
     def shapes(nest: Any) -> Any:
-        return tf.nest.map_structure(
+        return keras.tree.map_structure(
             lambda leaf: tuple(
                 leaf.shape if hasattr(leaf, "shape") else tf.shape(leaf)
             ),

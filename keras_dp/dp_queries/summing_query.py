@@ -4,6 +4,7 @@ import abc
 import dataclasses
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
 from keras_dp import ledger
@@ -115,7 +116,7 @@ class NoPrivacySumQuery(SummingQuery):
     def bounded_sum(
         self, params: Nest, like: Nest, records: Nest, mask: tf.Tensor | None
     ) -> Nest:
-        first = tf.nest.flatten(records)[0]
+        first = keras.tree.flatten(records)[0]
         weights = records_lib.masked(records_lib.ones(first), mask)
         return records_lib.weighted_sums(records, weights)
 
@@ -142,7 +143,7 @@ def empty_sum(template: Nest) -> Nest:
     Raises:
         TypeError: A leaf of `template` is not floating-point.
     """
-    return tf.nest.map_structure(
+    return keras.tree.map_structure(
         records_lib.in_float, zeros_like_record(template)
     )
 
@@ -156,7 +157,7 @@ def empty_steps(template: Nest) -> Nest:
     Raises:
         TypeError: A leaf of `template` is not floating-point.
     """
-    return tf.nest.map_structure(
+    return keras.tree.map_structure(
         lambda leaf: (
             leaf if leaf.dtype == tf.float64 else tf.zeros(leaf.shape, tf.int64)
         ),
@@ -181,4 +182,4 @@ def on_grid(like: Nest, sums: Nest, spacing: tf.Tensor) -> Nest:
             return tf.round(tf.cast(part, tf.float64) / spacing) * spacing
         return part
 
-    return tf.nest.map_structure(rounded, like, sums)
+    return keras.tree.map_structure(rounded, like, sums)

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_dp import _check, ledger
@@ -190,7 +191,7 @@ class NormalizedQuery(WrappingQuery):
             return total / tf.constant(self.denominator, total.dtype)
 
         return result._replace(
-            value=tf.nest.map_structure(divided, result.value)
+            value=keras.tree.map_structure(divided, result.value)
         )
 
     @override

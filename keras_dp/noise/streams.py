@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 from absl import logging
 
@@ -194,7 +195,7 @@ def _in_pieces(
         for size in _SIZES:
             if blocks <= size:
                 piece = draw(size, tf.constant(0))
-                return tf.nest.map_structure(lambda part: part[None], piece)
+                return keras.tree.map_structure(lambda part: part[None], piece)
         pieces = -(-blocks // lanes)
         lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
     if _has_accelerator():
@@ -225,13 +226,13 @@ def _in_groups(
     def group(number: tf.Tensor) -> Any:
         each = tf.range(together, dtype=number.dtype)
         drawn = draw(number * together + each)
-        return tf.nest.map_structure(by_piece, drawn, spec)
+        return keras.tree.map_structure(by_piece, drawn, spec)
 
-    grouped = tf.nest.map_structure(
+    grouped = keras.tree.map_structure(
         lambda of: tf.TensorSpec([together, *of.shape], of.dtype), spec
     )
     drawn = tf.map_fn(group, tf.range(groups), fn_output_signature=grouped)
-    return tf.nest.map_structure(
+    return keras.tree.map_structure(
         lambda part: tf.reshape(part, [-1, *part.shape[2:]]), drawn
     )
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -100,7 +101,7 @@ class AnswerSizes:
             answers: The noised answer of each query.
         """
         noised = answers[GRADIENTS]
-        variances = tf.nest.pack_sequence_as(
+        variances = keras.tree.pack_sequence_as(
             noised,
             gaussian_variances(
                 self._round.queries[GRADIENTS], state[GRADIENTS], noised

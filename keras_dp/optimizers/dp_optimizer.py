@@ -366,8 +366,8 @@ class DPOptimizer(WrappingOptimizer):
         state.assign(released.global_state)
         # The new seed is stored first. If the step then fails, the seed of this
         # round is not used again.
-        with tf.control_dependencies(tf.nest.flatten(state.read())):
-            noised = tf.nest.map_structure(tf.identity, released.gradients)
+        with tf.control_dependencies(keras.tree.flatten(state.read())):
+            noised = keras.tree.map_structure(tf.identity, released.gradients)
         gradients = [
             tf.cast(answer, variable.dtype)
             if penalty is None

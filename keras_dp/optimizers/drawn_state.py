@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -79,7 +80,7 @@ class DrawnState:
     def read(self) -> Any:
         """Returns the state as tensors."""
         values = [tf.convert_to_tensor(v) for v in self._variables]
-        return tf.nest.pack_sequence_as(self._structure, values)
+        return keras.tree.pack_sequence_as(self._structure, values)
 
     def assign(self, state: Any, *, secrets: bool = True) -> None:
         """Replaces the state.

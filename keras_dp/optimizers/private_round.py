@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from keras_dp import ledger
@@ -146,7 +147,7 @@ class PrivateRound:
         for name, query in self.queries.items():
             empty = query.initial_sample_state(templates[name])
             three, five, eight = (
-                tf.nest.map_structure(
+                keras.tree.map_structure(
                     lambda leaf, n=n: tf.zeros_like(leaf) + n,
                     empty,
                 )
@@ -293,24 +294,24 @@ class PrivateRound:
 
 def _if_equal(event: Event, planned: Event, answers: Answers) -> Answers:
     """Returns the answers if two events are equal, and zeros otherwise."""
-    tf.nest.assert_same_structure(event, planned)
+    keras.tree.assert_same_structure(event, planned)
     equal = [
         tf.reduce_all(tf.equal(one, other))
         for one, other in zip(
-            tf.nest.flatten(event), tf.nest.flatten(planned), strict=True
+            keras.tree.flatten(event), keras.tree.flatten(planned), strict=True
         )
     ]
     if not equal:
         return answers
     return tf.cond(
         tf.reduce_all(tf.stack(equal)),
-        lambda: tf.nest.map_structure(tf.identity, answers),
-        lambda: tf.nest.map_structure(tf.zeros_like, answers),
+        lambda: keras.tree.map_structure(tf.identity, answers),
+        lambda: keras.tree.map_structure(tf.zeros_like, answers),
     )
 
 
 def _leaves(state: Any) -> list[tf.Tensor]:
-    return [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(state)]
+    return [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(state)]
 
 
 def _equal(one: Any, two: Any) -> bool:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from keras_dp import _check
+from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.ledger import CyclicPoissonSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.layouts import default_physical_batch_size
-from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import in_random_rows
 from keras_dp.sampling.random_subset import random_integers
 from keras_dp.sampling.random_words import Words

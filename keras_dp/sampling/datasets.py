@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _nests
+from keras_dp._nests import Nest, mapped
 from keras_dp.sampling import pipelines
 from keras_dp.sampling.kinds import check_kinds
-from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.pipelines import Stage, kinds_in
 from keras_dp.sampling.record_source import as_arrays
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.ledger import FixedSizeWithoutReplacement
-from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import in_random_rows
 from keras_dp.sampling.random_subset import random_subset
 from keras_dp.sampling.random_words import Words

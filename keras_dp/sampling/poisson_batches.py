@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from keras_dp import _check
+from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.ledger import PoissonSampling, TruncatedPoissonSampling
 from keras_dp.sampling import random_words
@@ -14,7 +15,6 @@ from keras_dp.sampling.microbatches import (
     Microbatches,
     layout_of,
 )
-from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.record_source import RandomAccessSource
 from keras_dp.sampling.sampler import Draw, Pass, Sampler
 

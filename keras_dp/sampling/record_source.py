@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _nests
+from keras_dp._nests import Nest, mapped
 from keras_dp.sampling.aligned import aligned_empty
 from keras_dp.sampling.columns import as_array
 from keras_dp.sampling.kinds import check_kinds
-from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.record_file import RecordFile
 
 Indices = npt.NDArray[np.int64]
+
+_RULE = "`data[indices]` must have the structure of the first record."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ class Records:
             lambda path, *leaves: _check_answer(path, indices, *leaves),
             self.structure,
             taken,
+            rule=_RULE,
         )
         return taken
 

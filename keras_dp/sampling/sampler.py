@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _check, _reproducible
+from keras_dp._nests import Nest
 from keras_dp.ledger import SamplingEvent
 from keras_dp.sampling import datasets, random_words
 from keras_dp.sampling.layouts import Layout
-from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.pipelines import Function
 from keras_dp.sampling.record_source import RandomAccessSource, Records
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.ledger import DisjointBatches
-from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import random_places
 from keras_dp.sampling.random_words import Words
 from keras_dp.sampling.record_source import RandomAccessSource

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _check
+from keras_dp._nests import Nest
 from keras_dp.errors import DamagedRecordsError
-from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.record_file import Path, RecordFile
 
 Integers = npt.NDArray[np.int64]

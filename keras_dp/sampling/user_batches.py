@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _check
+from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.layouts import Layout, rows_that_hold
-from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import in_random_rows
 from keras_dp.sampling.random_subset import random_subset
 from keras_dp.sampling.random_words import Words

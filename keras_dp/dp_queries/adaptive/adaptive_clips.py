@@ -4,6 +4,7 @@ import abc
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from keras_dp import _check, ledger
@@ -168,7 +169,7 @@ class AdaptiveSumQuery(SummingQuery):
         records: Nest,
         mask: tf.Tensor | None,
     ) -> AdaptiveSample:
-        norms = records_lib.norms(tf.nest.flatten(records))
+        norms = records_lib.norms(keras.tree.flatten(records))
         if self.is_proven:  # It has bounds on norms of its own.
             total = self.sum_query.bounded_sum(
                 params.sum_params, like.sum_state, records, mask

@@ -30,10 +30,9 @@ class AdaptiveScaleState(NamedTuple):
 
     Attributes:
         query: The state of the query inside.
-        scales: The scales of the next round: for each leaf of a record, in the
-            order of `tf.nest.flatten`, a vector of float64 for each axis. The
-            scale of a coordinate is the product of its numbers. For a leaf
-            without axes it is 1.
+        scales: The scales of the next round: for each leaf of a record, in
+            order, a vector of float64 for each axis. The scale of a coordinate
+            is the product of its numbers. For a leaf without axes it is 1.
         moments: For each leaf of a record, the average square of its answers
             less the noise, along each axis: vectors of float64.
         noise: The average variance of the noise on a coordinate, float64.
@@ -178,7 +177,7 @@ class AdaptiveScaleQuery(WrappingQuery):
     @property
     def _shapes(self) -> list[tuple[int, ...]]:
         """The shape of each leaf of a record."""
-        specs = tf.nest.flatten(_nests.thawed(self.record_specs))
+        specs = keras.tree.flatten(_nests.thawed(self.record_specs))
         return [tuple(spec.shape) for spec in specs]
 
     @property
@@ -295,7 +294,7 @@ class AdaptiveScaleQuery(WrappingQuery):
         scales = global_state.scales
         value = _times(result.value, scales)
         variances = self._noise_variances(global_state.query, result.value)
-        squares = [tf.square(leaf) for leaf in tf.nest.flatten(value)]
+        squares = [tf.square(leaf) for leaf in keras.tree.flatten(value)]
         moments = tuple(
             tuple(
                 self._averaged(before, _square_along(axis, leaf, own, variance))
@@ -327,9 +326,9 @@ def _times(records: Nest, factors: Any) -> Nest:
     """Returns records, or one answer, with each leaf times its factors."""
     leaves = [
         records_lib.scaled(leaf, own)
-        for leaf, own in zip(tf.nest.flatten(records), factors, strict=True)
+        for leaf, own in zip(keras.tree.flatten(records), factors, strict=True)
     ]
-    return tf.nest.pack_sequence_as(records, leaves)
+    return keras.tree.pack_sequence_as(records, leaves)
 
 
 def _square_along(

@@ -5,6 +5,7 @@ import math
 import numbers
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from keras_dp import _check
@@ -233,7 +234,7 @@ def _check_rank(tensor: Any, rank: int) -> None:
     """Raises unless `tensor` is one tensor of scalar records."""
     shape = getattr(tensor, "shape", None)
     if shape is None:
-        parts = tf.nest.flatten(tensor)
+        parts = keras.tree.flatten(tensor)
         shape = () if len(parts) == 1 and parts[0] is tensor else None
     if shape is None or tf.TensorShape(shape).rank not in {rank, None}:
         raise ValueError(

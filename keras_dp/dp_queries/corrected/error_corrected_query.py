@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import keras
 import tensorflow as tf
 
 from keras_dp import _check, ledger
@@ -104,11 +105,11 @@ class ErrorCorrectedQuery(WrappingQuery):
         corrected = [
             self._corrected(tf.convert_to_tensor(leaf), _stddev(own))
             for leaf, own in zip(
-                tf.nest.flatten(result.value), noise, strict=True
+                keras.tree.flatten(result.value), noise, strict=True
             )
         ]
         return result._replace(
-            value=tf.nest.pack_sequence_as(result.value, corrected)
+            value=keras.tree.pack_sequence_as(result.value, corrected)
         )
 
     def log_likelihoods(

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Hashable
 
+import keras
 import tensorflow as tf
 
 from keras_dp import _check, ledger
@@ -83,7 +84,7 @@ class KSDenoisedQuery(WrappingQuery):
         return result._replace(value=self._denoised(result.value, noise))
 
     def _denoised(self, value: Nest, noise: list[LeafNoise]) -> Nest:
-        leaves = [tf.convert_to_tensor(v) for v in tf.nest.flatten(value)]
+        leaves = [tf.convert_to_tensor(v) for v in keras.tree.flatten(value)]
         vectors: dict[Hashable, list[int]] = {}
         for place, (_, own) in enumerate(zip(leaves, noise, strict=True)):
             key = (own.part, own.family)
@@ -96,7 +97,7 @@ class KSDenoisedQuery(WrappingQuery):
             for place in places:
                 leaf = leaves[place]
                 leaves[place] = leaf * tf.cast(factor, leaf.dtype)
-        return tf.nest.pack_sequence_as(value, leaves)
+        return keras.tree.pack_sequence_as(value, leaves)
 
 
 def _factor(leaves: list[tf.Tensor], noise: list[LeafNoise]) -> tf.Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_dp.dp_queries import records as records_lib
@@ -29,7 +30,7 @@ def chunked_sum(
             record that is not finite comes, and counts, as zero.
     """
     check_structure(like, records)
-    parts, leaves = tf.nest.flatten(like), tf.nest.flatten(records)
+    parts, leaves = keras.tree.flatten(like), keras.tree.flatten(records)
     weights = _weights_of_all(leaves, mask)
     batch = weights.shape[0]
     if batch is None:
@@ -57,7 +58,7 @@ def chunked_sum(
         tf.reshape(each, part.shape)
         for each, part in zip(tf.split(total, sizes), parts, strict=True)
     ]
-    return tf.nest.pack_sequence_as(like, sums)
+    return keras.tree.pack_sequence_as(like, sums)
 
 
 def _weights_of_all(records: list[records_lib.Leaf], mask: Any) -> tf.Tensor:

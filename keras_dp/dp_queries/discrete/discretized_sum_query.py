@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import tensorflow as tf
 
 from keras_dp import _check
@@ -112,7 +113,9 @@ class DiscretizedSumQuery(GaussianQuery):
         mask: tf.Tensor | None,
     ) -> Nest:
 
-        in_steps = all(leaf.dtype == tf.int64 for leaf in tf.nest.flatten(like))
+        in_steps = all(
+            leaf.dtype == tf.int64 for leaf in keras.tree.flatten(like)
+        )
 
         def contribution(rows: tf.Tensor) -> tf.Tensor:
             kind = tf.float32 if in_steps else rows.dtype
@@ -134,7 +137,7 @@ class DiscretizedSumQuery(GaussianQuery):
             return tf.where(moves, tf.sign(rows) * factors, 0.0)
 
         sums = chunked_sums.chunked_sum(
-            tf.nest.map_structure(_floats, like),
+            keras.tree.map_structure(_floats, like),
             records,
             mask,
             self.chunk_bytes,

@@ -5,6 +5,7 @@ import functools
 import hashlib
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -151,7 +152,7 @@ class EncodedSumQuery(SummingQuery):
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
         empty = empty_sum(template)
-        leaves = tf.nest.flatten(empty)
+        leaves = keras.tree.flatten(empty)
         size = sum(leaf.shape.num_elements() for leaf in leaves)
         if size != self.bounds.dimension:
             raise ValueError(
@@ -175,7 +176,7 @@ class EncodedSumQuery(SummingQuery):
     def get_noised_result(
         self, sample_state: Nest, global_state: EncodedGlobalState
     ) -> QueryResult:
-        leaves = tf.nest.flatten(sample_state)
+        leaves = keras.tree.flatten(sample_state)
         if isinstance(self.noise, ledger.GaussianNoise):
             noised, following = grid.noised(
                 leaves, self.noise.scale, global_state.seed
@@ -187,7 +188,7 @@ class EncodedSumQuery(SummingQuery):
                 for leaf, seed in zip(leaves, own, strict=True)
             ]
         return QueryResult(
-            value=tf.nest.pack_sequence_as(sample_state, noised),
+            value=keras.tree.pack_sequence_as(sample_state, noised),
             global_state=EncodedGlobalState(following),
             event=self.planned_event(global_state),
         )
@@ -212,7 +213,7 @@ class EncodedSumQuery(SummingQuery):
             dataclasses.replace(self.noise, scale=1.0),
             tf.constant(self.noise.scale, tf.float64),
         )
-        return [noise for _ in tf.nest.flatten(value)]
+        return [noise for _ in keras.tree.flatten(value)]
 
     @override
     def bounded_sum(

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -220,7 +221,7 @@ class CorrelatedSumQuery(SummingQuery):
 
     @override
     def initial_global_state(self, seed: int | None = None) -> CorrelatedState:
-        like = tf.nest.flatten(self._zeros())
+        like = keras.tree.flatten(self._zeros())
         # Its id is never from a seed: two runs of one seed are two mechanisms.
         return CorrelatedState(
             MechanismState(
@@ -313,11 +314,11 @@ class CorrelatedSumQuery(SummingQuery):
             mechanism.noise,
             self.strategy.filter(self.period),
             self.rounds,
-            tf.nest.flatten(sample_state),
+            keras.tree.flatten(sample_state),
             tf.constant(self.stddev, tf.float64),
             period=self.period,
         )
-        value = tf.nest.pack_sequence_as(sample_state, answers)
+        value = keras.tree.pack_sequence_as(sample_state, answers)
         scales = self.record_query.scales_of(value)
         return QueryResult(
             value=divided(value, [1 / scale for scale in scales]),

@@ -4,6 +4,7 @@ import abc
 import math
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from keras_dp import _check, ledger
@@ -94,11 +95,11 @@ class GaussianQuery(SummingQuery):
 
     def scales_of(self, nest: Nest) -> list[float]:
         """Returns what each leaf of a record is divided by before the clip."""
-        return [1.0 for _ in tf.nest.flatten(nest)]
+        return [1.0 for _ in keras.tree.flatten(nest)]
 
     def parts_of(self, nest: Nest) -> list[str]:
         """Returns the name of the part of a record that each leaf is in."""
-        return ["" for _ in tf.nest.flatten(nest)]
+        return ["" for _ in keras.tree.flatten(nest)]
 
     @property
     @override
@@ -144,7 +145,7 @@ class GaussianQuery(SummingQuery):
         if self.is_proven:
             return proven_sum(like, records, params, mask, self.gamma, scales)
         clip, spacing = params
-        norms = records_lib.norms(tf.nest.flatten(records), scales)
+        norms = records_lib.norms(keras.tree.flatten(records), scales)
         sums = records_lib.clipped_sum(records, norms, clip, mask, self.gamma)
         return on_grid(like, divided(sums, scales), spacing)
 
@@ -157,12 +158,12 @@ class GaussianQuery(SummingQuery):
         self, sample_state: Nest, global_state: GaussianGlobalState
     ) -> QueryResult:
         noised, following = grid.noised(
-            tf.nest.flatten(sample_state),
+            keras.tree.flatten(sample_state),
             global_state.stddev,
             global_state.seed,
             unit=global_state.l2_norm_clip if self.rescale else 1.0,
         )
-        value = tf.nest.pack_sequence_as(sample_state, noised)
+        value = keras.tree.pack_sequence_as(sample_state, noised)
         return QueryResult(
             value=divided(value, self._divisors(value)),
             global_state=global_state._replace(seed=following),
@@ -207,9 +208,11 @@ def divided(nest: Nest, divisors: list[float]) -> Nest:
     """Returns a nest with each leaf divided by its own number."""
     leaves = [
         leaf if divisor == 1 else leaf / tf.constant(divisor, leaf.dtype)
-        for leaf, divisor in zip(tf.nest.flatten(nest), divisors, strict=True)
+        for leaf, divisor in zip(
+            keras.tree.flatten(nest), divisors, strict=True
+        )
     ]
-    return tf.nest.pack_sequence_as(nest, leaves)
+    return keras.tree.pack_sequence_as(nest, leaves)
 
 
 def checked_numbers(

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-import tensorflow as tf
+import keras
 
 from keras_dp import _check, _nests
 from keras_dp._override import override
@@ -82,6 +82,7 @@ class GaussianSumQuery(GaussianQuery):
     division by the lot size; Bu et al. (2022), arXiv:2206.07136v3, "AUTO-S",
     for `gamma`; De et al. (2022), arXiv:2204.13650v2, for `rescale`.
 
+    >>> import tensorflow as tf
     >>> query = GaussianSumQuery(l2_norm_clip=5.0, stddev=0.0)
     >>> state = query.initial_global_state()
     >>> params = query.derive_sample_params(state)
@@ -259,6 +260,7 @@ class JointClipQuery(GaussianQuery):
     Source: McMahan et al. (2018), arXiv:1812.06210v2, section 2, "Joint
     clipping".
 
+    >>> import tensorflow as tf
     >>> query = JointClipQuery({"conv": 1.0, "head": 100.0}, l2_norm_clip=1.0,
     ...                        sum_stddev=0.0, denominator=1.0)
     >>> state = query.initial_global_state()
@@ -360,5 +362,5 @@ class JointClipQuery(GaussianQuery):
         return [
             each
             for part, each in zip(parts, of_groups, strict=True)
-            for _ in tf.nest.flatten(part)
+            for _ in keras.tree.flatten(part)
         ]

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_dp import _check
@@ -47,7 +48,7 @@ def check_provable(like: Any) -> None:
     Raises:
         TypeError: A leaf is float64.
     """
-    if any(leaf.dtype == tf.float64 for leaf in tf.nest.flatten(like)):
+    if any(leaf.dtype == tf.float64 for leaf in keras.tree.flatten(like)):
         raise TypeError(
             "Records must be float32, or in half precision, for "
             "precision='proven'. Received: a record of float64. Use "
@@ -77,7 +78,7 @@ def proven_sum(
         scales: Each leaf is divided by its own. 1 by default.
     """
     check_structure(like, records)
-    leaves = tf.nest.flatten(records)
+    leaves = keras.tree.flatten(records)
     parts = [_proven(leaf) for leaf in leaves]
     longest = tf.sqrt(tf.reduce_max([part.squares for part in parts], axis=0))
     if scales is not None:
@@ -88,7 +89,7 @@ def proven_sum(
     whole = joint(parts)
     clip, spacing = params
     lengths = tf.sqrt(whole.squares) * (1 + 4 * UNIT_64)
-    size = sum(each.shape.num_elements() for each in tf.nest.flatten(like))
+    size = sum(each.shape.num_elements() for each in keras.tree.flatten(like))
     largest = 1.0 if gamma is None else tf.maximum(clip / gamma, 1)
     # Rounding gets its part of the clip first, that of these lines as well.
     rest = clip * (1 - 2.0**-40) - spacing * math.sqrt(size)
@@ -104,7 +105,7 @@ def proven_sum(
     usable &= tf.cast(weights, tf.float64) * longest <= _LARGEST_PART
     weights = tf.where(usable, weights, tf.zeros_like(weights))
     sums = _sums(leaves, parts, records_lib.masked(weights, mask))
-    return tf.nest.pack_sequence_as(
+    return keras.tree.pack_sequence_as(
         like, [grid.steps(blocks, spacing) for blocks in sums]
     )
 

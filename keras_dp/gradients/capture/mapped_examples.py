@@ -9,6 +9,7 @@ is called for one example after another.
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_dp.errors import PrivateTrainingError
@@ -56,11 +57,11 @@ def map_examples(function: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def _one_by_one(function: Callable[[Any], Any], rows: Any) -> Any:
-    row = tf.nest.map_structure(
+    row = keras.tree.map_structure(
         lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), rows
     )
     trace = trace_of(tf.function(function, autograph=False), row)
-    signature = tf.nest.map_structure(
+    signature = keras.tree.map_structure(
         lambda each: tf.TensorSpec(each.shape, each.dtype),
         trace.structured_outputs,
     )

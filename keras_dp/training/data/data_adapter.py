@@ -155,7 +155,7 @@ def stages_by_contents(data: Any) -> list[str]:
     ]
     shapes = [
         getattr(leaf, "shape", tf.TensorShape(None))
-        for leaf in tf.nest.flatten(data.element_spec)
+        for leaf in keras.tree.flatten(data.element_spec)
     ]
     if any(shape.rank and None in shape[1:] for shape in shapes):
         found += [stage for stage in stages if "PaddedBatch" in stage]

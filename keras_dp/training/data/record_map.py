@@ -12,13 +12,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_dp import _check, _nests
+from keras_dp._nests import Nest, mapped
 from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.unsupported import stateful_operations
 from keras_dp.gradients.unsupported.layers import MIXING
 from keras_dp.keras_internals import is_seed_state, takes_training, trace_of
 from keras_dp.sampling import RecordSpec, Sampler
-from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.pipelines import check_holds_no_records
 from keras_dp.sampling.random_words import Words
 from keras_dp.sampling.record_source import as_arrays, in_places

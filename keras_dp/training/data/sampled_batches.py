@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.keras_internals import variant_of
 from keras_dp.sampling import PhysicalBatch, Sampler
 from keras_dp.sampling.aligned import ALIGNMENT_BYTES
-from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.prefetch import Prefetched
 from keras_dp.sampling.sampler import Pass
 from keras_dp.training.data.record_map import RecordMap, record_map

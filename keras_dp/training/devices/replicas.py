@@ -95,7 +95,7 @@ class Replicas:
                 return values[0]
             return tf.concat(values, axis=0)
 
-        return tf.nest.map_structure(joined, data)
+        return keras.tree.map_structure(joined, data)
 
     def padded(self, step: PhysicalStep, rows: int) -> PhysicalStep:
         """Adds padding to a batch, so that it can be cut into equal parts.
@@ -134,7 +134,7 @@ class Replicas:
             are equal on all of them.
         """
         results = self.strategy.run(function, args=parts)
-        return tf.nest.map_structure(self._first, results)
+        return keras.tree.map_structure(self._first, results)
 
     def _first(self, value: Any) -> Any:
         return self.strategy.experimental_local_results(value)[0]
@@ -147,14 +147,14 @@ def summed(sample: Sample) -> Sample:
     """
     context = tf.distribute.get_replica_context()
     # TensorFlow needs a device, which a value read from a variable lacks.
-    leaves = [tf.identity(leaf) for leaf in tf.nest.flatten(sample)]
+    leaves = [tf.identity(leaf) for leaf in keras.tree.flatten(sample)]
     # The tensors of one call travel in one piece, which has one dtype.
     for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):
         places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
         totals = context.all_reduce("SUM", [leaves[i] for i in places])
         for place, total in zip(places, totals, strict=True):
             leaves[place] = total
-    return tf.nest.pack_sequence_as(sample, leaves)
+    return keras.tree.pack_sequence_as(sample, leaves)
 
 
 def _worker_index(resolver: Any) -> int:

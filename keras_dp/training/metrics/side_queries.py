@@ -159,7 +159,7 @@ class SideQueries:
             }
             batches[_METRICS] = RecordBatch(records, mask)
         if self.statistics is not None:
-            means = tf.nest.map_structure(own, statistics)
+            means = keras.tree.map_structure(own, statistics)
             batches[_STATISTICS] = RecordBatch(means, mask)
         return batches
 
