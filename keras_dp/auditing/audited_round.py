@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -129,7 +130,7 @@ class AuditedRound:
         """
         sums = self._sums(batches, loose=loose)
         shown = self._release(sums)
-        leaves = enumerate(tf.nest.flatten(self._optimizer.read_state()))
+        leaves = enumerate(keras.tree.flatten(self._optimizer.read_state()))
         return Observation(
             [
                 mechanism
@@ -260,5 +261,5 @@ def _digest(variable: Any) -> str:
 
 
 def _equal(one: Any, two: Any) -> bool:
-    pairs = zip(tf.nest.flatten(one), tf.nest.flatten(two), strict=True)
+    pairs = zip(keras.tree.flatten(one), keras.tree.flatten(two), strict=True)
     return all(bool(tf.reduce_all(a == b)) for a, b in pairs)

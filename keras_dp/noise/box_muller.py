@@ -17,7 +17,7 @@ deviates", Annals of Mathematical Statistics 29.
 import math
 from collections.abc import Sequence
 
-from keras_dp.noise.xla.arithmetic import Arithmetic, Lanes
+from keras_dp.noise.xla import Arithmetic, Lanes
 
 WORDS_OF_PAIR = 4
 

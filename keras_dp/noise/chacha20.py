@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from keras_dp.noise.xla.arithmetic import (
+from keras_dp.noise.xla import (
     Arithmetic,
     Lanes,
 )

@@ -23,9 +23,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_dp.noise import box_muller, chacha20, refinement
-from keras_dp.noise.xla import kernels
-from keras_dp.noise.xla.arithmetic import (
+from keras_dp.noise import box_muller, chacha20, refinement, xla
+from keras_dp.noise.xla import (
     Arithmetic,
     Lanes,
     TextArithmetic,
@@ -278,7 +277,7 @@ class _Piece(NamedTuple):
     """
 
     scalars: Callable[..., Sequence[tf.Tensor]]
-    body: kernels.Body
+    body: xla.Body
     portable: Callable[..., tf.Tensor]
     agree: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     last: float
@@ -302,8 +301,8 @@ def _by_kernel(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
     return _compiled(_kernel, piece.body, lanes)(*scalars)
 
 
-def _kernel(body: kernels.Body, lanes: int, *scalars: tf.Tensor) -> tf.Tensor:
-    return kernels.run(body, lanes, scalars)
+def _kernel(body: xla.Body, lanes: int, *scalars: tf.Tensor) -> tf.Tensor:
+    return xla.run(body, lanes, scalars)
 
 
 def _portable_words(lanes: int, *arguments: tf.Tensor) -> tf.Tensor:

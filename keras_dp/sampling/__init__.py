@@ -5,7 +5,7 @@ They do not import TensorFlow.
 
 from keras_dp.sampling.cyclic_batches import CyclicPoissonBatches
 from keras_dp.sampling.fixed_size_batches import FixedSizeBatches
-from keras_dp.sampling.microbatches import (
+from keras_dp.sampling.layouts import (
     FixedMicrobatches,
     RandomMicrobatches,
 )

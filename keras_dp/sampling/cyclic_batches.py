@@ -12,8 +12,7 @@ from keras_dp.ledger import CyclicPoissonSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.layouts import default_physical_batch_size
 from keras_dp.sampling.random_rows import in_random_rows
-from keras_dp.sampling.random_subset import random_integers
-from keras_dp.sampling.random_words import Words
+from keras_dp.sampling.random_words import Words, random_integers
 from keras_dp.sampling.record_source import RandomAccessSource
 from keras_dp.sampling.sampler import Draw, Pass, Sampler
 

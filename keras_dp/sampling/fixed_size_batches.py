@@ -7,8 +7,7 @@ from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.ledger import FixedSizeWithoutReplacement
 from keras_dp.sampling.random_rows import in_random_rows
-from keras_dp.sampling.random_subset import random_subset
-from keras_dp.sampling.random_words import Words
+from keras_dp.sampling.random_words import Words, random_subset
 from keras_dp.sampling.record_source import RandomAccessSource
 from keras_dp.sampling.sampler import Draw, Pass, Sampler
 

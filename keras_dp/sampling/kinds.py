@@ -1,10 +1,13 @@
-"""Says which kinds of data cannot be trained on, and how to change them.
+"""Which kinds of data can be trained on, and as what arrays.
 
-The one place for it, wherever data is given. Data is known by what it has:
+The one place that says how to change the others. Data is known by what it has:
 nothing here imports TensorFlow, SciPy or pandas. No entry is ever shown.
 """
 
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from keras_dp import _nests
 
@@ -22,6 +25,79 @@ def check_kinds(nest: Any, name: str, *, needs_rank: bool = True) -> None:
         ValueError: A leaf is ragged or sparse, or of an unknown rank.
     """
     _check(nest, name, "", needs_rank)
+
+
+def as_array(leaf: Any, name: str, path: str) -> npt.NDArray[Any]:
+    """Returns an array-like as an array of entries of a fixed size.
+
+    A table (a pandas DataFrame, say) of numbers becomes `[records, columns]`
+    and a single column (a Series) `[records, 1]`, as in Keras. Python's text
+    becomes UTF-8, as bytes of the length of the longest, which layers such as
+    `StringLookup` take.
+
+    Args:
+        leaf: Has `__array__`.
+        name: The argument, for messages.
+        path: Where in the argument the leaf is, for messages.
+
+    Raises:
+        ValueError: There is no first axis, or an entry is neither a number
+            nor text.
+    """
+    is_column = hasattr(leaf, "to_numpy")
+    is_table = is_column and hasattr(leaf, "columns")
+    values: npt.NDArray[Any] = (
+        np.asarray(leaf.to_numpy()) if is_column else np.asarray(leaf)
+    )
+    if is_table and values.dtype.kind not in "biufc":
+        raise ValueError(
+            f"`{name}` must have tables of numbers only. Received: dtype "
+            f"{values.dtype} at {path}. Pass dict(table), which gives the "
+            "model one input a column, or table.astype('float32')."
+        )
+    if is_column and not is_table:
+        values = values[:, np.newaxis]
+    if not values.ndim:
+        raise ValueError(
+            f"`{name}` must have arrays with a first axis and a dtype of "
+            f"fixed size. Received: shape {values.shape} and dtype "
+            f"{values.dtype} at {path}."
+        )
+    if values.dtype.hasobject:
+        return _utf8(values, name, path)
+    if values.dtype.kind in "mMV":
+        raise ValueError(
+            f"`{name}` must have arrays of numbers or of text. Received: dtype "
+            f"{values.dtype} at {path}. Make times numbers, such as "
+            "(times - start) / np.timedelta64(1, 'D'), and fields arrays of "
+            "their own."
+        )
+    return values
+
+
+def _utf8(
+    values: npt.NDArray[Any], name: str, path: str
+) -> npt.NDArray[np.bytes_]:
+    """Returns text as bytes; NumPy drops zeros at the end of an entry."""
+    entries = [
+        each.encode() if isinstance(each, str) else each
+        for each in values.ravel().tolist()
+    ]
+    others = {type(each).__name__ for each in entries} - {"bytes"}
+    if others:
+        raise ValueError(
+            f"`{name}` must have arrays of numbers or of text, with a dtype "
+            f"of fixed size. Received: dtype {values.dtype} at {path}, with "
+            f"entries of type {sorted(others)!r}. Fill in missing text, or "
+            "name a dtype: np.asarray(values, dtype=...)."
+        )
+    if any(each.endswith(b"\0") for each in entries):
+        raise ValueError(
+            f"`{name}` must have bytes that do not end in a zero, which NumPy "
+            f"would drop. Received: such bytes at {path}. Decode them first, "
+            "or read them with TFRecordShards."
+        )
+    return np.array(entries, np.bytes_).reshape(values.shape)
 
 
 def _check(nest: Any, name: str, path: str, needs_rank: bool) -> None:

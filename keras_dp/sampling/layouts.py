@@ -1,17 +1,22 @@
-"""Layouts: how a sample is drawn, and which record is in which row."""
+"""Layouts: how a sample is drawn, and which record is in which row.
+
+Microbatches are layouts of several examples a record.
+"""
 
 import abc
 import bisect
+import dataclasses
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.random_rows import in_random_rows
-from keras_dp.sampling.random_subset import random_subset
-from keras_dp.sampling.random_words import Words
+from keras_dp.sampling.random_words import Words, random_subset
 
 Integers = npt.NDArray[np.int64]
 
@@ -71,10 +76,10 @@ class Layout(abc.ABC):
         """
 
 
-class Groups(Layout):
-    """Draws whole groups of consecutive records.
+class Runs(Layout):
+    """Draws whole runs of consecutive records.
 
-    The records of a group are in consecutive rows; the places of the groups are
+    The records of a run are in consecutive rows; the places of the runs are
     random.
     """
 
@@ -85,8 +90,8 @@ class Groups(Layout):
 
         Args:
             population: Number of records, a multiple of `rows`.
-            probability: Chance of a group to take part.
-            rows: Records of a group; 1 where each record is drawn on its own.
+            probability: Chance of a run to take part.
+            rows: Records of a run; 1 where each record is drawn on its own.
         """
         super().__init__(BernoulliDraw(population // rows, probability))
         self.rows, self.size = rows, float(rows)
@@ -100,12 +105,12 @@ class Groups(Layout):
     def draw(
         self, physical_batch_size: int, words: Words, places: Words
     ) -> Integers:
-        groups = self._draw.indices(words)[:, np.newaxis]
-        records = groups * self.rows + np.arange(self.rows)
+        runs = self._draw.indices(words)[:, np.newaxis]
+        records = runs * self.rows + np.arange(self.rows)
         return in_random_rows(records, physical_batch_size, places)
 
 
-class Truncated(Groups):
+class Truncated(Runs):
     """Draws single records, and keeps a limited number of them.
 
     If more are drawn, a uniformly random subset is kept.
@@ -165,6 +170,129 @@ class Slots(Layout):
         return laid.reshape(batches, physical_batch_size)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Microbatches(abc.ABC):
+    """A way to put examples into groups, whose mean gradient is one record.
+
+    Attributes:
+        size: The number of examples in a microbatch, >= 1. It is public, and
+            divides the sum over a microbatch, whatever this really holds.
+        unit: The privacy unit, which is drawn: "example" or "microbatch".
+        bound_factor: Adding or removing one unit moves the sum over a sample by
+            at most this many times the bound on one record.
+    """
+
+    size: int
+    unit: ClassVar[str]
+    bound_factor: ClassVar[int]
+
+    def __init_subclass__(cls) -> None:
+        """Refuses microbatches that the library does not know."""
+        _check.no_subclass(
+            cls,
+            "Its bound would be believed. Use RandomMicrobatches or "
+            "FixedMicrobatches.",
+        )
+
+    def __post_init__(self) -> None:
+        _check.integer_at_least(1, size=self.size)
+
+    @abc.abstractmethod
+    def layout(
+        self, population_size: int, sampling_probability: float
+    ) -> Layout:
+        """Returns how samples of a data set are drawn and laid out."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RandomMicrobatches(Microbatches):
+    """Microbatches formed inside each sample; the privacy unit is the example.
+
+    Each drawn example goes to one of a fixed number of slots, at random and
+    independently of all others. The examples of a slot are a microbatch. A slot
+    may hold more or fewer examples than `size`, or none.
+
+    Guarantee: adding or removing one example changes one microbatch. The
+    clipped mean of this microbatch moves from one point of a ball of radius C
+    to another. So the sum over the sample moves by at most `2 C`, with C the
+    clip; the event in the ledger has this bound. All other slots keep their
+    examples, in the same physical batch and rows. (If the list of drawn
+    examples were cut into pieces instead, one example more would shift all
+    later pieces.)
+
+    >>> RandomMicrobatches(size=4).bound_factor
+    2
+    """
+
+    unit: ClassVar[str] = "example"
+    bound_factor: ClassVar[int] = Slots.bound_factor
+
+    @override
+    def layout(
+        self, population_size: int, sampling_probability: float
+    ) -> Layout:
+        return Slots(population_size, sampling_probability, self.size)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FixedMicrobatches(Microbatches):
+    """Microbatches of `size` consecutive examples, formed before any sampling.
+
+    Whole microbatches are drawn. Each stands in consecutive rows, at a random
+    place.
+
+    Guarantee: adding or removing one whole microbatch moves the sum by at most
+    the clip. The privacy unit is the microbatch, and the unit of the ledger
+    must be "microbatch". Nothing is promised to single examples.
+
+    >>> FixedMicrobatches(size=4).unit
+    'microbatch'
+    """
+
+    unit: ClassVar[str] = "microbatch"
+    bound_factor: ClassVar[int] = Runs.bound_factor
+
+    @override
+    def layout(
+        self, population_size: int, sampling_probability: float
+    ) -> Layout:
+        if population_size % self.size:
+            raise ValueError(
+                "`microbatches` must have a size that divides the number of "
+                f"records. Received: size={self.size!r} for "
+                f"{population_size!r} records. Choose another size, or leave "
+                "out the records that remain."
+            )
+        return Runs(population_size, sampling_probability, self.size)
+
+
+def layout_of(
+    microbatches: Any, population_size: int, sampling_probability: float
+) -> Layout:
+    """Returns how samples are laid out.
+
+    Args:
+        microbatches: `None` if each example is a record.
+        population_size: Number of examples.
+        sampling_probability: Chance of each example to take part.
+
+    Raises:
+        TypeError: `microbatches` are something else.
+        ValueError: Microbatches or numbers do not fit the data.
+    """
+    if microbatches is None:
+        return Runs(population_size, sampling_probability, 1)
+    if not isinstance(microbatches, Microbatches):
+        raise TypeError(
+            "`microbatches` must be RandomMicrobatches(size), which protect "
+            "examples, or FixedMicrobatches(size), which protect microbatches "
+            "that are fixed in advance. A sampled list that is cut into pieces "
+            "protects neither: an example more or less shifts all pieces after "
+            f"it. Received: microbatches={microbatches!r}."
+        )
+    return microbatches.layout(population_size, sampling_probability)
+
+
 def default_physical_batch_size(
     population_size: int, sampling_probability: float
 ) -> int:
@@ -187,7 +315,7 @@ def rows_that_hold(population: int, probability: float) -> int:
     """Returns the number of rows into which 99.99 % of Poisson samples fit.
 
     Args:
-        population: Records, or groups of them, that are drawn from.
+        population: Records, or runs of them, that are drawn from.
         probability: Chance of each to take part.
     """
     return _exceeded_with(_SECOND_BATCH, population, probability)

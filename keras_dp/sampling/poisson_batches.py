@@ -9,10 +9,11 @@ from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.ledger import PoissonSampling, TruncatedPoissonSampling
 from keras_dp.sampling import random_words
-from keras_dp.sampling.layouts import Layout, Truncated
-from keras_dp.sampling.microbatches import (
+from keras_dp.sampling.layouts import (
     FixedMicrobatches,
+    Layout,
     Microbatches,
+    Truncated,
     layout_of,
 )
 from keras_dp.sampling.record_source import RandomAccessSource

@@ -1,6 +1,7 @@
 """Access to records by their index, in arrays or in any other source."""
 
 import dataclasses
+import math
 import mmap
 from typing import Any, Protocol
 
@@ -9,13 +10,14 @@ import numpy.typing as npt
 
 from keras_dp import _nests
 from keras_dp._nests import Nest, mapped
-from keras_dp.sampling.aligned import aligned_empty
-from keras_dp.sampling.columns import as_array
-from keras_dp.sampling.kinds import check_kinds
+from keras_dp.sampling.kinds import as_array, check_kinds
 from keras_dp.sampling.record_file import RecordFile
 
 Indices = npt.NDArray[np.int64]
 
+# Eigen asks for it where vectors are widest (AVX-512); the buffers of an
+# ordinary array start anywhere at a multiple of 16.
+ALIGNMENT_BYTES = 64
 _RULE = "`data[indices]` must have the structure of the first record."
 
 
@@ -281,3 +283,20 @@ def _check_answer(
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:
     return ", ".join(map(str, shapes))
+
+
+def aligned_empty(
+    shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    """Returns a new array, not initialized.
+
+    >>> aligned_empty((3, 2), np.dtype("f4")).ctypes.data % 64
+    0
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return np.empty(shape, dtype)
+    raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT_BYTES
+    array: npt.NDArray[Any] = raw[start : start + size].view(dtype)
+    return array.reshape(shape)

@@ -13,8 +13,7 @@ from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.layouts import Layout, rows_that_hold
 from keras_dp.sampling.random_rows import in_random_rows
-from keras_dp.sampling.random_subset import random_subset
-from keras_dp.sampling.random_words import Words
+from keras_dp.sampling.random_words import Words, random_subset
 from keras_dp.sampling.record_source import RandomAccessSource
 from keras_dp.sampling.sampler import Draw, Pass, Sampler
 from keras_dp.sampling.units import unit_numbers

@@ -93,7 +93,7 @@ def test_an_error_ahead_is_raised_by_the_step(monkeypatch):
     def defect(*_):
         raise IndexError("A defect.")
 
-    monkeypatch.setattr(streams.kernels, "run", defect)
+    monkeypatch.setattr(streams.xla, "run", defect)
     with pytest.raises(IndexError, match="A defect"):
         private.fit(x, x[:, :1], batch_size=4, verbose=0)
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from scipy import special, stats
 
 from keras_dp.noise import box_muller, seeds, streams
-from keras_dp.noise.xla.arithmetic import Arithmetic
+from keras_dp.noise.xla import Arithmetic
 
 FALSE_ALARM = 1e-6
 SIZE = 10_000_000

@@ -121,7 +121,7 @@ class Augmentation:
         """
         for stage in self.stages:
             if isinstance(stage, keras.Layer):
-                x = _called(stage, tf.nest.map_structure(_as_batch, x))[0]
+                x = _called(stage, keras.tree.map_structure(_as_batch, x))[0]
             else:
                 x = stage(x)
         return (x, *rest) if rest else x

@@ -14,8 +14,8 @@ from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.keras_internals import variant_of
 from keras_dp.sampling import PhysicalBatch, Sampler
-from keras_dp.sampling.aligned import ALIGNMENT_BYTES
 from keras_dp.sampling.prefetch import Prefetched
+from keras_dp.sampling.record_source import ALIGNMENT_BYTES
 from keras_dp.sampling.sampler import Pass
 from keras_dp.training.data.record_map import RecordMap, record_map
 

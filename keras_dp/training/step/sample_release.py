@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_dp.keras_internals import trace_of
@@ -40,17 +41,17 @@ class SampleSums:
                     synchronization=tf.VariableSynchronization.ON_READ,
                     aggregation=tf.VariableAggregation.SUM,
                 )
-                for leaf in tf.nest.flatten(empty)
+                for leaf in keras.tree.flatten(empty)
             ]
 
     def read(self) -> Sample:
         """Returns the sums of the calling replica."""
         values = [tf.convert_to_tensor(v) for v in self._variables]
-        return tf.nest.pack_sequence_as(self._structure, values)
+        return keras.tree.pack_sequence_as(self._structure, values)
 
     def assign(self, sample: Sample) -> None:
         """Replaces the sums of the calling replica."""
-        leaves = tf.nest.flatten(sample)
+        leaves = keras.tree.flatten(sample)
         for variable, leaf in zip(self._variables, leaves, strict=True):
             variable.assign(leaf)
 

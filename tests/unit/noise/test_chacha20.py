@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.noise import chacha20, seeds, streams
-from keras_dp.noise.xla import kernels
-from keras_dp.noise.xla.arithmetic import Arithmetic
+from keras_dp.noise import chacha20, seeds, streams, xla
+from keras_dp.noise.xla import Arithmetic
 from tests.unit.noise import needs_kernels
 
 MASK = 0xFFFFFFFF
@@ -121,7 +120,7 @@ def lanes_of(state):
 def fused(state):
     """Key stream of `LANES` blocks, by the kernel."""
     shared = tf.unstack(state)
-    return kernels.run(streams._word_body, LANES, shared)
+    return xla.run(streams._word_body, LANES, shared)
 
 
 def by_rows(state):

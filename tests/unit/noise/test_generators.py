@@ -252,7 +252,7 @@ class TestWithoutTheKernel:
         def gone(*_):
             raise error
 
-        monkeypatch.setattr(streams.kernels, "run", gone)
+        monkeypatch.setattr(streams.xla, "run", gone)
         streams._is_trusted.cache_clear()
         streams._compiled.cache_clear()
         try:
@@ -269,7 +269,7 @@ class TestWithoutTheKernel:
         def defect(*_):
             raise IndexError
 
-        monkeypatch.setattr(streams.kernels, "run", defect)
+        monkeypatch.setattr(streams.xla, "run", defect)
         streams._is_trusted.cache_clear()
         streams._compiled.cache_clear()
         try:

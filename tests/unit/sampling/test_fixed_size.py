@@ -10,7 +10,7 @@ from keras_dp.sampling import (
     Sampler,
     random_words,
 )
-from keras_dp.sampling.random_subset import random_integers, random_subset
+from keras_dp.sampling.random_words import random_integers, random_subset
 
 SEED = 20
 

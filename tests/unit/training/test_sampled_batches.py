@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp.sampling import PoissonBatches
-from keras_dp.sampling.aligned import aligned_empty
+from keras_dp.sampling.record_source import aligned_empty
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.data.sampled_batches import (
     SampledBatches,

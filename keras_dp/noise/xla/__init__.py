@@ -1,1 +1,0 @@
-"""Integer arithmetic as loops that XLA compiles."""
