@@ -128,7 +128,7 @@ class Lying(Source):
         ),
         (
             lambda n: ((np.ones(n),), np.ones((n, 2))),
-            "a tuple .* at /0, .*an a",
+            "a tuple .* at /0",
         ),
         (
             lambda n: (np.ones(n - 1), np.ones((n, 2))),
