@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import EXPONENT, Array
+from keras_dp.accountants.groups import Profile
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -78,18 +79,19 @@ class StrongComposition(Accountant):
     ) -> float:
         return _least_epsilon(rounds, math.log(delta))
 
-    def _delta(
-        self, rounds: tuple[CountedMechanism, ...], epsilon: float
-    ) -> float:
-        def excess(log_delta: float) -> float:
-            return _least_epsilon(rounds, log_delta) - epsilon
+    def _profile(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
+        def delta(epsilon: float) -> float:
+            def excess(log_delta: float) -> float:
+                return _least_epsilon(rounds, log_delta) - epsilon
 
-        if excess(0.0) > 0:
-            return 1.0
-        if excess(_LEAST_LOG_DELTA) <= 0:
-            return math.exp(_LEAST_LOG_DELTA)
-        found = least_safe(excess, _LEAST_LOG_DELTA, 0.0, nearest=_ERROR)
-        return math.exp(found)
+            if excess(0.0) > 0:
+                return 1.0
+            if excess(_LEAST_LOG_DELTA) <= 0:
+                return math.exp(_LEAST_LOG_DELTA)
+            found = least_safe(excess, _LEAST_LOG_DELTA, 0.0, nearest=_ERROR)
+            return math.exp(found)
+
+        return delta
 
 
 def _least_epsilon(

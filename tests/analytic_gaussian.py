@@ -5,6 +5,7 @@ import math
 from typing import ClassVar
 
 from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.groups import Profile
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -42,12 +43,9 @@ class AnalyticGaussian(Accountant):
         mu = _sensitivity(rounds)
         return float(gaussian_profile.least_epsilon(mu, math.log(delta)))
 
-    def _delta(
-        self, rounds: tuple[CountedMechanism, ...], epsilon: float
-    ) -> float:
-        return math.exp(
-            gaussian_profile.log_delta(_sensitivity(rounds), epsilon)
-        )
+    def _profile(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
+        mu = _sensitivity(rounds)
+        return lambda epsilon: math.exp(gaussian_profile.log_delta(mu, epsilon))
 
 
 def _sensitivity(rounds: tuple[CountedMechanism, ...]) -> float:

@@ -1,10 +1,11 @@
 """The base class of accountants, with the contract that they all keep."""
 
 import abc
+import functools
 from typing import ClassVar
 
 from keras_dp import _check
-from keras_dp.accountants.groups import Group
+from keras_dp.accountants.groups import Group, Profile
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
@@ -123,10 +124,8 @@ class Accountant(abc.ABC):
         """
 
     @abc.abstractmethod
-    def _delta(
-        self, rounds: tuple[CountedMechanism, ...], epsilon: float
-    ) -> float:
-        """Returns the bound for rounds without slack, for a finite epsilon.
+    def _profile(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
+        """Returns the bound on delta for rounds without slack.
 
         There are at most some hundreds of kinds of rounds.
         """
@@ -216,38 +215,37 @@ class Accountant(abc.ABC):
             return 0.0
         return min(least, max(0.0, self._epsilon(fewer, float(delta))))
 
-    def delta_of(
-        self, rounds: tuple[CountedMechanism, ...], epsilon: float
-    ) -> float:
-        """Returns the bound on delta for one record.
+    def profile_of(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
+        """Returns the bound on delta for one record, a function of epsilon.
 
         Args:
             rounds: Mechanisms with their counts, which `check_supported`
                 accepts.
-            epsilon: Finite and >= 0.
         """
         if not rounds:
-            return 0.0
+            return lambda epsilon: 0.0
         if has_bare_sum(rounds):
-            return 1.0
+            return lambda epsilon: 1.0
         choices = readings(rounds)
         if len(choices) > 1:
-            some = filter(self.supports, choices)
-            return min(self.delta_of(each, epsilon) for each in some)
+            some = [self.profile_of(c) for c in choices if self.supports(c)]
+            return lambda epsilon: min(each(epsilon) for each in some)
         slack, rest = split(rounds)
         if slack:
-            return slack.delta(
-                float(epsilon), lambda at: self.delta_of(rest, at)
+            return functools.partial(
+                slack.delta, delta_of=self.profile_of(rest)
             )
-        fewer = few_kinds(rounds).upper
-        found = min(1.0, self._delta(fewer, float(epsilon)))
+        whole = self._profile(few_kinds(rounds).upper)
         drawn, undrawn = sampled_as_slack(rounds)
-        if drawn and drawn.delta_p < found:
-            most = drawn.delta(
-                float(epsilon), lambda at: self.delta_of(undrawn, at)
-            )
-            found = min(found, most)
-        return max(_LEAST_DELTA, found)
+        others = self.profile_of(undrawn) if drawn else whole
+
+        def least(epsilon: float) -> float:
+            found = min(1.0, whole(epsilon))
+            if drawn and drawn.delta_p < found:
+                found = min(found, drawn.delta(epsilon, others))
+            return max(_LEAST_DELTA, found)
+
+        return least
 
 
 def has_bare_sum(rounds: tuple[CountedMechanism, ...]) -> bool:

@@ -16,7 +16,7 @@ from keras_dp.accountants.accountant import (
 )
 from keras_dp.accountants.compose import choose, told_rounds
 from keras_dp.accountants.compose.directions import Direction, directions
-from keras_dp.accountants.groups import Group
+from keras_dp.accountants.groups import Group, Profile
 from keras_dp.accountants.normalize.few_kinds import FewKinds, few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
@@ -261,47 +261,19 @@ class Fourier(Accountant):
         # `super()` does not find the class that `slots` made anew.
         Accountant.check_supported(self, rounds)
 
-    def for_many(self) -> Accountant:
-        """Returns the same for many epsilons of the same rounds.
-
-        A line that is integrated along for one of them does for most others.
-        Which digits beyond `relative_width` an answer has depends on what was
-        asked before: ask for the same epsilons in the same order.
-        """
-        return _ForMany(self.relative_width)
-
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
         return _upper(_EpsilonAt(delta, self.relative_width), rounds)
 
-    def _delta(
-        self, rounds: tuple[CountedMechanism, ...], epsilon: float
-    ) -> float:
-        return _upper(_DeltaAt(epsilon, self.relative_width), rounds)
-
-
-class _ForMany(Accountant):
-    """`Fourier`, which composes equal rounds once."""
-
-    __slots__ = ("_directions", "_relative_width")
-    name = Fourier.name
-    mechanisms = Fourier.mechanisms
-
-    def __init__(self, relative_width: float) -> None:
-        self._relative_width = relative_width
-        self._directions = functools.cache(directions)
-
-    def _epsilon(
-        self, rounds: tuple[CountedMechanism, ...], delta: float
-    ) -> float:
-        return _upper(_EpsilonAt(delta, self._relative_width), rounds)
-
-    def _delta(
-        self, rounds: tuple[CountedMechanism, ...], epsilon: float
-    ) -> float:
-        question = _DeltaAt(epsilon, self._relative_width, self._directions)
-        return _upper(question, rounds)
+    def _profile(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
+        # A line that is integrated along for one epsilon does for most others.
+        # Which digits beyond `relative_width` an answer has depends on what was
+        # asked of the profile before.
+        composes = functools.cache(directions)
+        return lambda epsilon: _upper(
+            _DeltaAt(epsilon, self.relative_width, composes), rounds
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -487,7 +459,7 @@ class _DeltaAt:
         return math.exp(lower - margin * (1 + self.epsilon + size))
 
     def by(self, accountant: Accountant, rounds: _Rounds) -> float:
-        return accountant.delta_of(rounds, self.epsilon)
+        return accountant.profile_of(rounds)(self.epsilon)
 
     def undrawn(self, chance: float) -> "_DeltaAt":
         return self

@@ -5,8 +5,8 @@ A unit with several records, and several units, are a group of records.
 
 import dataclasses
 import math
-from collections.abc import Hashable
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from typing import Protocol, TypeAlias
 
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -32,6 +32,9 @@ _LEAST = math.ulp(0.0)
 _LARGEST_EXPONENT = 700.0
 
 
+Profile: TypeAlias = Callable[[float], float]
+
+
 class BoundForOneRecord(Protocol):
     """The part of an accountant that groups ask: bounds for one record."""
 
@@ -43,17 +46,12 @@ class BoundForOneRecord(Protocol):
     ) -> float:
         """Returns the bound on epsilon for one record."""
 
-    def delta_of(
-        self, rounds: tuple[CountedMechanism, ...], epsilon: float
-    ) -> float:
-        """Returns the bound on delta for one record."""
+    def profile_of(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
+        """Returns the bound on delta for one record, a function of epsilon."""
 
 
 class HashableBound(BoundForOneRecord, Hashable, Protocol):
     """The same, of accountants that are equal if their bounds are."""
-
-    def for_many(self) -> BoundForOneRecord:
-        """Returns the same for many epsilons of the same rounds."""
 
 
 class Group:
@@ -130,13 +128,20 @@ class Group:
         Args:
             epsilon: Finite and >= 0.
         """
+        return self.profile()(float(epsilon))
+
+    def profile(self) -> Profile:
+        """Returns `delta` as a function of epsilon, for many epsilons."""
+        of_one = self.accountant.profile_of(self.rounds)
         if self.is_pair:
-            return self.accountant.delta_of(self.rounds, epsilon)
-        share = float(epsilon) / self.records
-        log_delta = _log_delta(
-            self.accountant, self.rounds, self.records, share
-        )
-        return min(1.0, max(math.exp(min(log_delta, 0.0)), _LEAST))
+            return of_one
+
+        def grown(epsilon: float) -> float:
+            share = epsilon / self.records
+            log_delta = _log_delta(of_one(share), self.records, share)
+            return min(1.0, max(math.exp(min(log_delta, 0.0)), _LEAST))
+
+        return grown
 
 
 def k_fold(
@@ -199,11 +204,10 @@ def _textbook_epsilon(
             return total.at(share) * math.exp(growth) * (1 + 1e-12)
 
         return records * least_epsilon(delta, added, epsilon_of)
-    log_delta = math.log(delta)
+    log_delta, of_one = math.log(delta), accountant.profile_of(rounds)
 
     def excess(share: float) -> float:
-        found = _log_delta(accountant, rounds, records, share)
-        return found - log_delta
+        return _log_delta(of_one(share), records, share) - log_delta
 
     # The group's delta is at least `k` times that of one record.
     low = high = accountant.epsilon_of(rounds, delta / records)
@@ -213,7 +217,7 @@ def _textbook_epsilon(
         # No accountant reports less than `_LEAST`, and the sum grows.
         if (
             high == math.inf
-            or accountant.delta_of(rounds, high) <= _LEAST
+            or of_one(high) <= _LEAST
             or _log_growth(records, high) + math.log(_LEAST) > log_delta
         ):
             return math.inf
@@ -222,17 +226,16 @@ def _textbook_epsilon(
     return records * share
 
 
-def _log_delta(
-    accountant: BoundForOneRecord,
-    rounds: tuple[CountedMechanism, ...],
-    records: int,
-    share: float,
-) -> float:
+def _log_delta(delta: float, records: int, share: float) -> float:
     """Returns the log of delta of a group at `records * share`.
 
     Rounded up.
+
+    Args:
+        delta: That of one record at `share`.
+        records: The size of the group.
+        share: Its share of epsilon.
     """
-    delta = accountant.delta_of(rounds, share)
     if delta == 0:
         return -math.inf
     growth = _log_growth(records, share)

@@ -11,6 +11,7 @@ import numpy as np
 from keras_dp._override import override
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.groups import Profile
 from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -145,24 +146,27 @@ class RDP(Accountant):
 
         return best_order.least(epsilon)
 
-    def _delta(
-        self, rounds: tuple[CountedMechanism, ...], epsilon: float
-    ) -> float:
+    def _profile(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
         log_moment = functools.partial(composed_log_moment, rounds)
         if self.conversion == "moments":
-            logs = log_moment(_MOMENTS) - _MOMENTS * epsilon
-            return math.exp(min(0.0, float(np.min(logs))))
+            logs = log_moment(_MOMENTS)
+            return lambda epsilon: math.exp(
+                min(0.0, float(np.min(logs - _MOMENTS * epsilon)))
+            )
 
-        def log_delta(excess: Array) -> Array:
-            with np.errstate(over="ignore"):
-                less = np.minimum(excess * epsilon, _LARGEST)
-            terms = [log_moment(excess), -less]
-            if self.conversion == "improved":
-                terms.append(conversion(excess))
-            return _sum_rounded_up(np.stack(terms))
+        def delta(epsilon: float) -> float:
+            def log_delta(excess: Array) -> Array:
+                with np.errstate(over="ignore"):
+                    less = np.minimum(excess * epsilon, _LARGEST)
+                terms = [log_moment(excess), -less]
+                if self.conversion == "improved":
+                    terms.append(conversion(excess))
+                return _sum_rounded_up(np.stack(terms))
 
-        least = math.exp(min(0.0, best_order.least(log_delta)))
-        return min(least, _total_variation_bound(log_moment))
+            least = math.exp(min(0.0, best_order.least(log_delta)))
+            return min(least, _total_variation_bound(log_moment))
+
+        return delta
 
 
 def _total_variation_bound(log_moment: Callable[[Array], Array]) -> float:

@@ -260,8 +260,7 @@ def _pair(
 def _profile(
     search: Selected, accountant: HashableBound, power: int
 ) -> SearchProfile | None:
-    by = accountant.for_many()
-    trials = [Group(by, plan, search.records) for plan in search.plans]
+    trials = [Group(accountant, p, search.records) for p in search.plans]
     scale, log_weight = _weight_of(search.law)
     each = 10.0**power / search.law.largest_mean
     # It must also be small beside the chances at which the law changes.
@@ -307,9 +306,10 @@ def _deltas(trials: Sequence[Group], epsilons: Array) -> Array:
         epsilons: Rising, from 0.
     """
     found = np.empty_like(epsilons)
+    profiles = [trial.profile() for trial in trials]
     for i in reversed(range(epsilons.size)):
         at = float(epsilons[i])
-        found[i] = max(trial.delta(at) for trial in trials)
+        found[i] = max(profile(at) for profile in profiles)
         if found[i] > _LARGE and i:
             shares = np.expm1(epsilons[:i]) / math.expm1(at)
             found[:i] = 1 - shares * (1 - found[i])

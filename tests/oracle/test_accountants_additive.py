@@ -413,7 +413,7 @@ def test_one_round_is_not_worse_than_stated(
         exact = sampled_delta(
             lambda a: excess(law, shift, a), probability, epsilon, direction
         )
-        stated = RDP().delta_of((CountedMechanism(mechanism, 1),), epsilon)
+        stated = RDP().profile_of((CountedMechanism(mechanism, 1),))(epsilon)
         assert exact <= stated
 
 
@@ -421,6 +421,6 @@ def test_a_round_that_is_understated_is_noticed() -> None:
     """Control: the price of a tenth of the shift is too low."""
     tenth = additive([[0.3]], [1], SHARP)
 
-    stated = RDP().delta_of((CountedMechanism(tenth, 1),), 0.3)
+    stated = RDP().profile_of((CountedMechanism(tenth, 1),))(0.3)
 
     assert sampled_delta(lambda a: excess(SHARP, 3.0, a), 1.0, 0.3, 0) > stated

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -58,10 +58,10 @@ class Trial:
     def supports(self, rounds: object) -> bool:
         return True
 
-    def for_many(self) -> "Trial":
-        return self
+    def profile_of(self, rounds: object) -> Callable[[float], float]:
+        return self.delta_at
 
-    def delta_of(self, rounds: object, epsilon: float) -> float:
+    def delta_at(self, epsilon: float) -> float:
         return max(
             divergence(self.p, self.q, epsilon),
             divergence(self.q, self.p, epsilon),
@@ -69,13 +69,13 @@ class Trial:
 
     def epsilon_of(self, rounds: object, delta: float) -> float:
         low, high = 0.0, 100.0
-        if self.delta_of(rounds, low) <= delta:
+        if self.delta_at(low) <= delta:
             return 0.0
-        if self.delta_of(rounds, high) > delta:
+        if self.delta_at(high) > delta:
             return math.inf
         for _ in range(60):
             middle = (low + high) / 2
-            if self.delta_of(rounds, middle) <= delta:
+            if self.delta_at(middle) <= delta:
                 high = middle
             else:
                 low = middle
@@ -208,8 +208,7 @@ class TestEveryOrderOfOutputs:
 def test_a_price_without_the_ratio_is_too_small(law: TrialLaw) -> None:
     """Control: some order of outputs exceeds `m delta(epsilon)`."""
     excess = [
-        exact(trial, law, epsilon)
-        - law.largest_mean * trial.delta_of((), epsilon)
+        exact(trial, law, epsilon) - law.largest_mean * trial.delta_at(epsilon)
         for trial in TRIALS[:4]
         for epsilon in (0.0, 0.3, 1.0, 1.5)
     ]
@@ -262,7 +261,7 @@ def test_the_bound_is_below_the_published_one(
     near = 1e-4
     found = profile_of(trial, law, near)
     firsts = np.linspace(0, 5, 200)
-    deltas = np.array([trial.delta_of((), each) for each in firsts])
+    deltas = np.array([trial.delta_at(each) for each in firsts])
     if isinstance(law, TruncatedNegativeBinomial):
         ratio = (1 - law.gamma) / law.gamma
         shift = (law.shape + 1) * np.log(np.exp(firsts) + ratio * deltas)

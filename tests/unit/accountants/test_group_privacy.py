@@ -151,11 +151,11 @@ class TestTheTextbookBound:
         """Numerical bounds do not fall to 0, and the search must end."""
         asked = []
 
-        def floored(self, rounds, epsilon):
+        def floored(epsilon):
             asked.append(epsilon)
             return max(1e-18, math.exp(-epsilon))
 
-        monkeypatch.setattr(RDP, "delta_of", floored)
+        monkeypatch.setattr(RDP, "profile_of", lambda *rounds: floored)
 
         found = MOMENTS.epsilon(self.LEDGER, units=5, delta=1e-5)
 

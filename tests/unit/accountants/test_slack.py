@@ -90,7 +90,7 @@ class TestEveryAccountant:
         accountant.check_supported(rounds)
         assert accountant.epsilon_of(rounds, 3e-6) == 0
         assert accountant.epsilon_of(rounds, 2e-6) == math.inf
-        assert accountant.delta_of(rounds, 5.0) == pytest.approx(2.002e-6)
+        assert accountant.profile_of(rounds)(5.0) == pytest.approx(2.002e-6)
 
 
 class TestASlackThatGrows:
@@ -105,7 +105,7 @@ class TestASlackThatGrows:
 
         total = 3e-6 + 3 * delta_q * math.exp(epsilon)
         assert by.epsilon_of(rest, 1e-5 - total) <= epsilon
-        assert by.delta_of(rest, epsilon) + total == pytest.approx(
+        assert by.profile_of(rest)(epsilon) + total == pytest.approx(
             1e-5, rel=1e-6
         )
 
@@ -119,7 +119,9 @@ class TestASlackThatGrows:
     def test_does_not_make_delta_grow_with_epsilon(self) -> None:
         rounds = with_slack(1e-7, 1e-7)
 
-        deltas = [Fourier().delta_of(rounds, e) for e in (0, 0.5, 1, 2, 5, 50)]
+        deltas = [
+            Fourier().profile_of(rounds)(e) for e in (0, 0.5, 1, 2, 5, 50)
+        ]
 
         assert deltas[0] > deltas[1] > deltas[2]
         # The least is found to three digits of epsilon.
@@ -191,7 +193,7 @@ class TestGroups:
         epsilon = group.epsilon(1e-2)
 
         share = epsilon / size
-        grown = by.delta_of(rounds, share) * sum(
+        grown = by.profile_of(rounds)(share) * sum(
             math.exp(j * share) for j in range(size)
         )
         assert not group.is_pair
