@@ -217,7 +217,7 @@ def mapped(
     """Applies `function` to the path and the leaves of nests, in step.
 
     Args:
-        function: Of a path such as "/a/0", and of a leaf of each nest.
+        function: Takes a path such as "/a/0", and a leaf of each nest.
         nest: Gives the structure.
         *others: Have the structure of `nest`.
         rule: The error's first sentence, which says what must fit what.

@@ -361,8 +361,8 @@ class PrivacyLedger:
                 then say that this was declared, and not checked.
             plan: The most that the run will do; see `RunWriter.plan`.
             delta: The delta of the plan, in (0, 1).
-            limits: What the run may do, such as `spending.RunLimits`; by
-                default anything.
+            limits: They say what the run may do, as `spending.RunLimits`
+                does; by default anything.
 
         Raises:
             LedgerWriteError: The run was not begun.

@@ -1,4 +1,4 @@
-"""What a run of the ledger is called, and what it may spend."""
+"""A run of the ledger: its name, and what it may spend."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -113,7 +113,7 @@ class RunLimits(Limits):
             correlated: From the first round to all rounds that are left of
                 correlated noise, counted; `None` for independent noise.
             delta: The delta of the plan; `None` for none.
-            rest: What an interrupted run has left, which goes on.
+            rest: The rounds that an interrupted run has left, which goes on.
 
         Raises:
             ValueError: The ledger has no such account, or several of which

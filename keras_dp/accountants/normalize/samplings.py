@@ -1,4 +1,4 @@
-"""What a sampling event means for the price of a round: one table of them.
+"""The table of sampling events: what each means for the price of a round.
 
 An adjacency relation says which two data sets must be hard to tell apart. A
 bound exists under a relation only if it is known how far the released sums of

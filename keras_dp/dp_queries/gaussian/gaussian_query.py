@@ -1,4 +1,4 @@
-"""What all Gaussian sums of bounded records share."""
+"""All Gaussian sums of bounded records share this class."""
 
 import abc
 import math
@@ -90,7 +90,7 @@ class GaussianQuery(SummingQuery):
 
     @property
     def divisor(self) -> float:
-        """What the noised sum is divided by."""
+        """The number that the noised sum is divided by."""
         return 1.0
 
     def scales_of(self, nest: Nest) -> list[float]:

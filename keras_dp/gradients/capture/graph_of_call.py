@@ -67,7 +67,7 @@ State = int | Coupling | frozenset[int] | None
 
 
 class GraphOfCall:
-    """What the tensors in the graph of a call depend on.
+    """The tensors in the graph of a call, and what each depends on.
 
     Attributes:
         uses: The operations that make tensors which are arranged by examples of
@@ -117,7 +117,7 @@ class GraphOfCall:
     ) -> "GraphOfCall":
         """Returns the graph of a function, whose arguments are known."""
         inside = cls([], batch)
-        inside._known = dict(known)
+        inside._known.update(known)
         return inside
 
     def coupling(

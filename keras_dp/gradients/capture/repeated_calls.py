@@ -198,7 +198,7 @@ def _loop(
     Args:
         layer: The layer.
         jit_compile: Whether the step is compiled by XLA.
-        operations: Those of the graph in which the layer was called.
+        operations: All of the graph in which the layer was called.
     """
     if tf.executing_eagerly():
         return _one_by_one

@@ -35,7 +35,7 @@ class _Call(NamedTuple):
     Attributes:
         layer: The layer or the operation.
         outputs: The tensors that it returned.
-        error: What it raised, "" if it returned.
+        error: The message of what it raised, "" if it returned.
     """
 
     layer: Any

@@ -233,7 +233,7 @@ class BinaryTree(Strategy):
 
     @override
     def growth(self, rounds: int) -> float:
-        return 2.0  # At most that of the noise of two blocks.
+        return 2.0  # The noise of at most two blocks is added.
 
     @override
     def variances_of_sums(self, rounds: int) -> Array:

@@ -45,7 +45,7 @@ Queries = tuple[SumQueryEvent, ...]
 
 
 class Limits:
-    """What a run may do. Here it may do anything, and no account pays.
+    """The limits of a run. Here it may do anything, and no account pays.
 
     `spending.RunLimits` limits a run by a target, an account and a plan.
 
@@ -111,7 +111,7 @@ class RunWriter:
 
     Attributes:
         start: The name, the purpose, the account and the author of the run.
-        limits: What the run may do.
+        limits: They say what the run may do.
         note: Text that is added to the description when the run begins.
         row: The number of the row in which it began, which never changes;
             `None` before.
@@ -141,7 +141,7 @@ class RunWriter:
         Args:
             lock: Runs one transaction of the ledger.
             start: The content of the row with which it begins.
-            limits: What the run may do; anything by default.
+            limits: They say what the run may do; anything by default.
             continues: The number of the interrupted run that goes on; `None`
                 for a new run.
         """
