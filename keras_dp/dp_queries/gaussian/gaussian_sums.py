@@ -132,8 +132,8 @@ class GaussianSumQuery(GaussianQuery):
 class GaussianAverageQuery(GaussianQuery):
     """Averages records: a `GaussianSumQuery` divided by a public number.
 
-    It is `NormalizedQuery(GaussianSumQuery(l2_norm_clip, sum_stddev, gamma=...,
-    rescale=...), denominator)`.
+    It answers as `NormalizedQuery(GaussianSumQuery(l2_norm_clip, sum_stddev,
+    gamma=..., rescale=...), denominator)` does.
 
     Guarantee: the guarantee of `GaussianSumQuery` for the sum. The division
     adds no cost, because `denominator` is a constant that is chosen before any

@@ -15,7 +15,7 @@ from keras_dp.dp_queries import (
 from keras_dp.dp_queries.adaptive.adaptive_clips import AdaptiveClipSumQuery
 from keras_dp.dp_queries.corrected.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.wrapping_query import NormalizedQuery
-from tests.query_table import accumulated, assert_equal, total
+from tests.query_table import accumulated, total
 
 RECORDS = tf.constant([[-6.0, 8.0], [4.0, -3.0]])  # The first is clipped.
 
@@ -99,20 +99,3 @@ def test_impossible_denominators_are_refused(denominator):
 def test_the_numerator_is_a_query(numerator):
     with pytest.raises(TypeError, match="`numerator_query` must"):
         NormalizedQuery(numerator, 1.0)
-
-
-def test_a_gaussian_average_is_a_normalized_sum() -> None:
-    average = GaussianAverageQuery(1.5, sum_stddev=2.0, denominator=7)
-    normalized = NormalizedQuery(GaussianSumQuery(1.5, 2.0), 7)
-    records, state = tf.ones([3, 4]), average.initial_global_state(1)
-    one, two = (
-        query.get_noised_result(
-            accumulated(query, state, tf.zeros([4]), records), state
-        )
-        for query in (average, normalized)
-    )
-
-    assert_equal(tuple(one), tuple(two))
-    assert average.ledger_events(one.event) == normalized.ledger_events(
-        two.event
-    )
