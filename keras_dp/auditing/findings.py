@@ -17,9 +17,9 @@ class Finding:
             train the model. "sensitivity": a record moves a sum by more than
             its bound. "independence": a record changes the contributions of
             others. "flow": data change something without a query. "noise": the
-            noise is not that of the ledger. "record": the ledger does not hold
-            the round that ran. "draw": samples are not those of the sampling
-            event.
+            noise is not that of the ledger. "record": the ledger would hold
+            another round than is released, or its rows were changed. "draw":
+            samples are not those of the sampling event.
         where: The query, variable, metric or sampler.
         message: The observation, often with a remedy.
     """
