@@ -159,26 +159,6 @@ def test_each_group_of_a_nest_keeps_its_own_bound(one, two, clip_1, clip_2):
 
 @pytest.mark.full
 @law
-@given(batches(), CLIPS, st.lists(st.booleans(), min_size=6, max_size=6))
-def test_a_mask_selects_records(records, clip, mask):
-    """A masked batch sums what a batch of the unmasked records does."""
-    mask = np.array(mask[: len(records)])
-    query = GaussianSumQuery(clip, 0.0)
-
-    got = accumulated(
-        query,
-        query.initial_global_state(0),
-        tf.zeros(records.shape[1:]),
-        tf.constant(records),
-        mask,
-    )
-
-    difference = got.numpy() - bare_sum(clip, records[mask])
-    assert np.linalg.norm(difference) <= slack(clip, records)
-
-
-@pytest.mark.full
-@law
 @given(batches(), batches(), CLIPS)
 def test_a_joint_clip_bounds_the_joint_norm(one, two, clip):
     """The leaves of one record share one clip."""

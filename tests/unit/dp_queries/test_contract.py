@@ -379,6 +379,15 @@ class TestContract:
         without = answer(query, case.template, real)
         assert_close(with_junk, without, answer_sizes(case, 5))
 
+    def test_records_of_another_structure_are_refused(self, case):
+        query, records = case.query, case.records(3)
+        state = query.initial_global_state()
+        taller = tf.nest.map_structure(lambda leaf: leaf[..., None], records)
+
+        for others in ((records,), taller):
+            with pytest.raises(ValueError, match="must"):
+                accumulated(query, state, case.template, others)
+
     def lazy(self, case, records):
         return tf.nest.map_structure(
             lambda leaf: CountingRecords(leaf, materializes=case.materializes),

@@ -104,11 +104,6 @@ class TestRestarts:
         with pytest.raises(error, match="`restart_after` must be"):
             self.query(number)
 
-    def test_are_saved(self) -> None:
-        query = self.query()
-
-        assert type(query).from_config(query.get_config()) == query
-
 
 def test_groups_are_clipped_together_in_units_of_their_scales() -> None:
     """As one query over scaled records, whose answers are scaled back."""

@@ -90,17 +90,6 @@ def test_any_size_of_a_chunk_gives_the_sum(chunk_bytes, batch):
     assert_near(got(records, chunk_bytes=chunk_bytes), by_hand(records), batch)
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 100, 2**26])
-def test_masked_records_do_not_count(chunk_bytes):
-    records = random_records(9, 10)
-    records[4] = np.nan
-    mask = np.array([1, 1, 0, 1, 0, 0, 1, 1, 0], bool)
-
-    masked = got(records, mask, chunk_bytes=chunk_bytes)
-
-    assert_near(masked, by_hand(records[mask]), 9)
-
-
 def test_float64_records_are_compared_and_summed_in_float64():
     above = np.nextafter(0.5, 1)  # float32 would round it to the threshold.
     records = np.array([[above, 0.5, -above, 3.0]])
@@ -159,20 +148,6 @@ def test_the_norm_is_joint_over_all_parts():
         np.testing.assert_allclose(leaf, 1 / 3, rtol=2**-23)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("batch", [0, 5])
-def test_compiled_sums_are_the_eager_ones(batch):
-    query = DiscretizedSumQuery(THRESHOLD, CLIP, 0.0, chunk_bytes=100)
-    records = tf.constant(random_records(batch, 10), tf.float32)
-    state = query.initial_global_state()
-    compiled = tf.function(
-        lambda r: accumulated(query, state, tf.zeros([10]), r),
-        jit_compile=True,
-    )
-
-    assert_near(compiled(records), by_hand(records.numpy()), batch)
-
-
 def test_noise_and_events_are_those_of_a_gaussian_sum():
     query = DiscretizedSumQuery(THRESHOLD, CLIP, stddev=2.0)
     state = query.initial_global_state(7)
@@ -188,20 +163,6 @@ def test_noise_and_events_are_those_of_a_gaussian_sum():
         GaussianSum("records", CLIP, 2.0),
     )
     assert (noise.family, float(noise.scale)) == (GaussianNoise(1.0), 2.0)
-
-
-def test_records_of_another_structure_are_refused():
-    query = DiscretizedSumQuery(THRESHOLD, CLIP, 0.0)
-    template = {"a": tf.zeros([2]), "b": tf.zeros([2])}
-    state = query.initial_global_state()
-
-    for records in (
-        [tf.zeros([3, 2]), tf.zeros([3, 2])],
-        {"a": tf.zeros([3, 2])},
-        {"a": tf.zeros([3, 2]), "b": tf.zeros([3, 1])},
-    ):
-        with pytest.raises(ValueError, match="`records` must have"):
-            accumulated(query, state, template, records)
 
 
 def test_integer_records_are_refused():

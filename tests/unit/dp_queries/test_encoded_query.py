@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_dp.dp_queries.discrete.encoded_sum_query import EncodedSumQuery
 from keras_dp.dp_queries.discrete.preselected_vectors import PreselectedVectors
-from keras_dp.ledger import CoordinateBounds, EncodedSum, GaussianNoise
+from keras_dp.ledger import CoordinateBounds, GaussianNoise
 from keras_dp.ledger.events.noise_families import (
     LaplaceNoise,
     StudentTNoise,
@@ -163,33 +163,6 @@ def test_any_size_of_a_chunk_gives_the_sum(chunk_bytes, batch):
     )
 
 
-@pytest.mark.parametrize("batch", [0, 5])
-def test_compiled_sums_are_the_eager_ones(batch):
-    query = query_of(chunk_bytes=60)
-    records = random_records(batch)
-    state = query.initial_global_state()
-    compiled = tf.function(
-        lambda r: accumulated(query, state, tf.zeros([6]), r), jit_compile=True
-    )
-
-    np.testing.assert_allclose(
-        compiled(tf.constant(records, tf.float32)),
-        by_hand(records),
-        rtol=0,
-        atol=16 * ULP * 9 * batch,
-    )
-
-
-def test_masked_records_do_not_count():
-    records = random_records(9)
-    records[4] = np.nan
-    mask = np.array([1, 1, 0, 1, 0, 0, 1, 1, 0], bool)
-
-    np.testing.assert_allclose(
-        got(records, mask, chunk_bytes=60), by_hand(records[mask]), atol=1e-14
-    )
-
-
 def test_float64_records_stay_so():
     record = np.array([[1 / 3, -1e200, 0.1, 0.2, 0.3, 1e-300]])
 
@@ -249,21 +222,6 @@ def test_records_of_another_size_are_refused(size):
         query_of().initial_sample_state([tf.zeros([size - 1]), tf.zeros([])])
 
 
-def test_records_of_another_structure_are_refused():
-    query = query_of()
-    state = query.initial_global_state()
-
-    for records in (
-        [tf.zeros([3, 3]), tf.zeros([3, 3])],
-        {"a": tf.zeros([3, 6])},
-        {"a": tf.zeros([3, 2]), "b": tf.zeros([3, 4])},
-    ):
-        with pytest.raises(ValueError, match="`records` must have"):
-            accumulated(
-                query, state, {"a": tf.zeros([3]), "b": tf.zeros([3])}, records
-            )
-
-
 class TestReleases:
     @pytest.mark.parametrize(
         "noise",
@@ -299,19 +257,6 @@ class TestReleases:
         np.testing.assert_array_equal(result.global_state.seed, following)
         assert (np.abs(result.value - total) > 2e-3).any()
 
-    def test_say_what_they_cost(self):
-        noise = StudentTNoise(2.0, 9.0)
-        query = query_of(noise=noise)
-        state = query.initial_global_state(0)
-
-        event = query.planned_event(state)
-        (first,) = query.ledger_events(event, "r")
-        (second,) = query.ledger_events(event, "r")
-
-        assert first == second == EncodedSum("r", query.bounds, noise)
-        assert first.bounds is second.bounds
-        assert first.bounds.dimension == 6
-
     def test_say_what_their_noise_is(self):
         query = query_of(noise=StudentTNoise(2.0, 9.0))
         state = query.initial_global_state(0)
@@ -340,27 +285,6 @@ class TestReleases:
 
 
 class TestConfiguration:
-    @pytest.mark.parametrize(
-        "vectors",
-        [
-            CoordinateBounds.from_vectors(VECTORS),
-            PreselectedVectors(GaussianNoise(1.0), 4, 6, 1.0),
-            PreselectedVectors((LaplaceNoise(1.0), NOISE), 4, 6, 1.0, seed=3),
-        ],
-        ids=lambda vectors: type(vectors).__name__,
-    )
-    def test_survives_json(self, vectors):
-        query = EncodedSumQuery(vectors, StudentTNoise(1.0, 9.0), 100)
-        config = keras.saving.serialize_keras_object(query)
-
-        loaded = keras.saving.deserialize_keras_object(
-            json.loads(json.dumps(config))
-        )
-
-        assert loaded == query
-        assert hash(loaded) == hash(query)
-        assert loaded.bounds == query.bounds
-
     def test_of_recipes_is_short(self):
         """The vectors themselves are not saved."""
         recipe = PreselectedVectors(GaussianNoise(1.0), 1000, 10**6, 1.0)

@@ -27,7 +27,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise
-from tests.query_table import accumulated, assert_equal
+from tests.query_table import accumulated
 
 
 def corrected(values, stddev=1.0, threshold=1.0, dtype=tf.float32, **arguments):
@@ -306,28 +306,6 @@ class TestPostProcessing:
         assert one.rounds == two.rounds
         # Heads also depend on the second in which a row was written.
         assert one.verify().rows == two.verify().rows
-
-    def test_leaves_states_and_sums_as_they_were(self):
-        inner = GaussianSumQuery(1.0, 2.0)
-        outer = ErrorCorrectedQuery(inner, 0.5)
-        records = tf.random.stateless_normal([5, 30], [1, 2], alg="philox")
-        states = [q.initial_global_state(3) for q in (inner, outer)]
-        assert_equal(*states)
-        samples = [
-            accumulated(q, states[0], tf.zeros([30]), records)
-            for q in (inner, outer)
-        ]
-        assert_equal(*samples)
-        results = [
-            q.get_noised_result(samples[0], states[0]) for q in (inner, outer)
-        ]
-
-        assert_equal(results[0].global_state, results[1].global_state)
-        assert_equal(results[0].event, results[1].event)
-        assert outer.adapts == inner.adapts
-        assert outer.derive_metrics(states[1]) == inner.derive_metrics(
-            states[0]
-        )
 
     def test_no_longer_says_what_the_noise_is(self):
         query = ErrorCorrectedQuery(GaussianSumQuery(1.0, 1.0), 1.0)

@@ -189,11 +189,3 @@ class TestArguments:
     def test_scales_of_another_structure_are_refused(self) -> None:
         with pytest.raises(ValueError, match="`scales` must"):
             query().initial_sample_state({"small": tf.zeros([2])})
-
-    def test_the_callers_scales_may_change_afterwards(self) -> None:
-        scales = dict(SCALES)
-        own = query(scales=scales)
-
-        scales["small"] = 7.0
-
-        assert own == query()

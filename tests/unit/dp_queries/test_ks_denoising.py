@@ -1,7 +1,5 @@
 """Denoising multiplies by a distance, and costs nothing."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -285,20 +283,6 @@ class TestCost:
         ),
     )
 
-    @pytest.mark.parametrize("inner", NESTS, ids=["sum", "nested"])
-    def test_events_are_those_of_the_query(self, inner):
-        query = KSDenoisedQuery(inner)
-        template = tf.zeros([3])
-        if isinstance(inner, NestedQuery):
-            template = {"a": tf.zeros([3]), "b": [tf.zeros([2])]}
-
-        event = released(query, template).event
-
-        expected = inner.ledger_events(released(inner, template).event, "r")
-        assert query.ledger_events(event, "r") == expected
-        planned = query.planned_event(query.initial_global_state())
-        assert query.ledger_events(planned, "r") == expected
-
     def test_events_do_not_know_the_order_of_nesting(self):
         """A nest of denoised queries costs what a denoised nest does."""
         _, inner = self.NESTS
@@ -315,17 +299,6 @@ class TestCost:
         )
         tf.nest.map_structure(
             np.testing.assert_array_equal, one.value, two.value
-        )
-
-    def test_the_next_state_is_that_of_the_query(self):
-        inner = self.NESTS[0]
-
-        one, two = (
-            released(q, tf.zeros([3])) for q in (inner, KSDenoisedQuery(inner))
-        )
-
-        tf.nest.map_structure(
-            np.testing.assert_array_equal, one.global_state, two.global_state
         )
 
     def test_says_whether_its_query_adapts(self):
@@ -363,9 +336,3 @@ class TestRefusals:
     def test_what_is_no_query(self, query):
         with pytest.raises(TypeError, match="`query` must"):
             KSDenoisedQuery(query)
-
-    def test_a_changed_field(self):
-        query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
-
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            query.query = None

@@ -2,8 +2,6 @@
 
 import math
 
-import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,18 +11,10 @@ from keras_dp.dp_queries import (
     NoPrivacySumQuery,
 )
 from keras_dp.dp_queries.adaptive.adaptive_clips import AdaptiveClipSumQuery
-from keras_dp.dp_queries.corrected.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.wrapping_query import NormalizedQuery
-from tests.query_table import accumulated, total
+from tests.query_table import accumulated
 
 RECORDS = tf.constant([[-6.0, 8.0], [4.0, -3.0]])  # The first is clipped.
-
-
-@pytest.mark.full
-def test_the_answer_is_divided():
-    query = NormalizedQuery(GaussianSumQuery(5.0, 0.0), denominator=2.0)
-
-    assert total(query, RECORDS).numpy().tolist() == [0.5, 0.5]
 
 
 def test_an_average_is_a_normalized_sum():
@@ -59,34 +49,6 @@ def test_metrics_and_adaptation_are_those_of_the_numerator():
     assert not NormalizedQuery(NoPrivacySumQuery(), 2).adapts
     metrics = query.derive_metrics(query.initial_global_state())
     assert {k: float(v) for k, v in metrics.items()} == {"clip": 2.0}
-
-
-def test_it_can_be_denoised():
-    """What post-processes an answer is told the noise in it: 9 / 3.
-
-    Noise of this scale alone is reduced to about `0.9 / sqrt(1000)` of it; if
-    another scale were told, half of it or more would stay.
-    """
-    noisy = NormalizedQuery(GaussianSumQuery(1.0, 9.0), 3.0)
-    state = noisy.initial_global_state(5)
-    empty = noisy.initial_sample_state(tf.zeros([1000]))
-
-    (noise,) = noisy.result_noise(state, tf.zeros([1000]))
-    whole, denoised = (
-        query.get_noised_result(empty, state).value
-        for query in (noisy, KSDenoisedQuery(noisy))
-    )
-
-    assert noise.scale == 3.0
-    assert 2.7 < np.std(whole) < 3.3
-    assert np.std(denoised) < 0.1 * np.std(whole)
-
-
-def test_the_numerator_comes_back_from_a_saved_model():
-    query = NormalizedQuery(NormalizedQuery(GaussianSumQuery(5, 1), 2), 3)
-    config = keras.saving.serialize_keras_object(query)
-
-    assert keras.saving.deserialize_keras_object(config) == query
 
 
 @pytest.mark.parametrize("denominator", [0.0, -1.0, math.nan, math.inf])

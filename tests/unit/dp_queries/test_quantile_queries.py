@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries import (
-    NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
 )
@@ -168,21 +167,6 @@ def test_records_of_an_estimator_are_scalars(record):
         query.accumulate_record(None, None, record)
 
 
-def test_states_have_the_names_of_the_peer():
-    assert estimator(1, 0.5, 1, True).initial_global_state()._fields == (
-        "current_estimate",
-        "target_quantile",
-        "learning_rate",
-        "below_estimate_state",
-    )
-    state = adaptive(1, 0.5, 1, True).initial_global_state()
-    assert state._fields == (
-        "sum_state",
-        "side_state",
-    )
-    assert state.sum_state._fields == ("l2_norm_clip", "stddev", "seed")
-
-
 def test_the_two_events_are_worth_the_noise_multiplier_of_the_paper():
     """Andrew et al., Theorem 1: z = (z_sum^-2 + (2 sigma_b)^-2)^(-1/2)."""
     query = adaptive(3.0, 0.5, 0.2, True, noise_multiplier=0.9)
@@ -241,14 +225,6 @@ def test_noise_on_the_sum_is_a_multiple_of_the_clip():
     ((value, _),) = rounds(query, records, 1)
 
     assert abs(np.std(value) - 1.0) < 6 / math.sqrt(2 * 2000)
-
-
-def test_an_average_is_a_normalized_query():
-    query = NormalizedQuery(adaptive(3.0, 1.0, 0.0, True), 2.0)
-
-    ((value, _),) = rounds(query, tf.constant([[5.0, 0.0], [-1.0, 2.0]]), 1)
-
-    assert value.numpy().tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
