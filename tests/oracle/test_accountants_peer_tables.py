@@ -7,12 +7,9 @@ Their tight accountants are upper bounds, each to an error of its own.
 
 import math
 
-import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, Fourier
-from keras_dp.accountants.normalize.mechanisms import SampledGaussian
-from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import (
     CoordinateBounds,
     EncodedSum,
@@ -33,60 +30,6 @@ def laplace(probability: float, noise: float, count: int):
     bounds = CoordinateBounds.from_arrays([[1.0]], [1])
     query = EncodedSum("sum", bounds, LaplaceNoise(noise))
     return [(Round(PoissonSampling(probability), (query,)), count)]
-
-
-def test_dp_accounting_rdp_curve() -> None:
-    """To the 1e-4 of their test; of theirs, 1.5 has no digits, and is above.
-
-    dp_accounting/rdp/rdp_privacy_accountant_test.py, version 0.6.0.
-    """
-    orders = np.array([1.5, 2.5, 5.0, 50.0, 100.0])
-    theirs = [6.70579741e-4, 1.0854871e-3, 2.18075656e-3]
-    theirs += [2.38460375e-2, 167.416308]
-
-    ours = 50 * rdp(SampledGaussian(2.5, 0.01), orders)
-
-    np.testing.assert_allclose(ours[1:], theirs[1:], rtol=1e-4)
-    assert ours[0] < theirs[0]
-
-
-# Order, q, z, divergence by TensorFlow Privacy: autodp,
-# test/test_dp_sgd_poisson_sampling_add_remove.py.
-DIVERGENCES = [
-    (1.25, 0.01, 0.1, 39.47435359280898),
-    (2.25, 0.01, 0.1, 104.21069366522143),
-    (128.0, 0.01, 0.1, 6395.3585686314445),
-    (1.25, 0.01, 0.25, 0.1103603174246269),
-    (2.0, 0.01, 0.25, 6.790784234628705),
-    (4.5, 0.01, 0.25, 30.079066903729597),
-    (1.25, 0.01, 0.5, 0.0018977736416478479),
-    (2.25, 0.01, 0.5, 0.0083541177519165),
-    (10.0, 0.01, 0.5, 14.883144237791036),
-    (1.25, 0.01, 1.0, 0.00010539800475567958),
-    (4.0, 0.01, 1.0, 0.00036315404891075525),
-    (10.0, 0.01, 1.0, 0.03827041889494864),
-    (1.25, 0.01, 2.0, 1.7710637990830963e-05),
-    (25.0, 0.01, 2.0, 0.0003829780935648833),
-    (64.0, 0.01, 2.0, 3.321746408681008),
-    (2.0, 0.01, 10.0, 1.005016203373883e-06),
-    (128.0, 0.01, 10.0, 6.514386177732818e-05),
-    (1.25, 0.1, 0.25, 1.804874412576095),
-    (2.25, 0.1, 0.5, 0.7688994086444522),
-    (4.5, 0.1, 0.5, 6.039543080827824),
-    (1.25, 0.2, 2.0, 0.006824777906499827),
-    (4.5, 0.2, 2.0, 0.028878485101326103),
-    (25.0, 0.2, 2.0, 1.459148041400704),
-    (1.25, 0.2, 10.0, 0.0002509008471776042),
-    (128.0, 0.2, 10.0, 0.03281124876177494),
-]
-
-
-@pytest.mark.parametrize(("order", "q", "z", "theirs"), DIVERGENCES)
-def test_autodp_divergences(order, q, z, theirs) -> None:
-    """To 1e-8: theirs have the digits that 1 + the moment leaves them."""
-    ours = rdp(SampledGaussian(z, q), np.array([order]))[0]
-
-    assert ours == pytest.approx(theirs, rel=1e-8)
 
 
 # Conversion, q, z, rounds, delta, epsilon, how far below it ours may be.
@@ -214,44 +157,24 @@ def test_dp_accounting_pld_laplace(ledger, epsilon) -> None:
 # at an error of 0.01, as in opacus/tests/prv_accountant.py.
 PRV_EPSILONS = [
     (0.8, 0.001, 100, 0.270403364),
-    (1.5, 0.001, 100, 0.0393694193),
-    (2.0, 0.001, 100, 0.0291045369),
     (3.0, 0.001, 100, 0.0215200934),
     (0.8, 0.05, 100, 6.74105193),
-    (1.5, 0.05, 100, 1.95385313),
-    (2.0, 0.05, 100, 1.28363737),
     (3.0, 0.05, 100, 0.767933789),
     (0.8, 0.2, 100, 24.3336641),
-    (1.5, 0.2, 100, 8.49897785),
-    (2.0, 0.2, 100, 5.67205560),
     (3.0, 0.2, 100, 3.38122051),
     (0.8, 0.001, 1000, 0.477771266),
-    (1.5, 0.001, 1000, 0.0998206602),
-    (2.0, 0.001, 1000, 0.0712187825),
     (3.0, 0.001, 1000, 0.0476159308),
     (0.8, 0.05, 1000, 19.5258428),
-    (1.5, 0.05, 1000, 6.20996924),
-    (2.0, 0.05, 1000, 4.17279986),
     (3.0, 0.05, 1000, 2.52757432),
     (0.8, 0.001, 20000, 1.29600925),
-    (1.5, 0.001, 20000, 0.437005108),
-    (2.0, 0.001, 20000, 0.305837939),
     (3.0, 0.001, 20000, 0.194031030),
     (0.8, 0.05, 20000, 140.655209),
-    (1.5, 0.05, 20000, 38.3066179),
-    (2.0, 0.05, 20000, 24.4217185),
     (3.0, 0.05, 20000, 13.9611146),
     (0.8, 0.001, 50000, 2.03451480),
-    (1.5, 0.001, 50000, 0.704218384),
-    (2.0, 0.001, 50000, 0.491354910),
     (3.0, 0.001, 50000, 0.309694161),
     (0.8, 0.05, 50000, 291.384325),
-    (1.5, 0.05, 50000, 73.1901767),
-    (2.0, 0.05, 50000, 45.2369958),
     (3.0, 0.05, 50000, 24.9420056),
     (0.8, 0.001, 100000, 2.92462211),
-    (1.5, 0.001, 100000, 1.01528807),
-    (2.0, 0.001, 100000, 0.706719901),
     (3.0, 0.001, 100000, 0.443671720),
 ]
 

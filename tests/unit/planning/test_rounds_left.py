@@ -74,16 +74,6 @@ def test_refuses_impossible_arguments(changes) -> None:
 
 
 class TestCalibrationOverALedger:
-    def test_of_noise(self) -> None:
-        noise = calibrate_noise(
-            sampling_probability=0.01, rounds=1000, ledger=HELD, **TARGET
-        )
-
-        query = GaussianSum("c", 1.0, noise)
-        planned = (Round(PoissonSampling(0.01), (query,)), 1000)
-        epsilon = Fourier().epsilon([*HELD, planned], delta=1e-5)
-        assert 1 - 1e-6 <= epsilon <= 1
-
     def test_refuses_a_ledger_that_exceeds_the_target(self) -> None:
         with pytest.raises(CalibrationError, match="`target_epsilon` must"):
             calibrate_noise(
