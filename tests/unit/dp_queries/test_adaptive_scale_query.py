@@ -348,26 +348,6 @@ class TestRefusals:
                 inner, SHAPES[:1] if isinstance(inner, NestedQuery) else SHAPES
             ).initial_global_state()
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"power": 0.0},
-            {"power": 1.5},
-            {"power": np.nan},
-            {"decay": 1.0},
-            {"decay": -0.1},
-            {"floor": -1.0},
-            {"floor": np.inf},
-            {"first_rounds": 0},
-            {"scale_range": 0.5},
-            {"scale_range": 1e4},
-        ],
-        ids=str,
-    )
-    def test_of_arguments(self, options) -> None:
-        with pytest.raises(ValueError, match=f"`{next(iter(options))}` must"):
-            query(GaussianSumQuery(1.0, 1.0), **options)
-
     def test_of_records_of_another_shape(self) -> None:
         asked = query(GaussianSumQuery(1.0, 1.0), [(3, 2)])
         with pytest.raises(ValueError, match="template"):

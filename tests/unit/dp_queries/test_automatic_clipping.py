@@ -210,35 +210,3 @@ class TestUnitsOfTheClip:
         )
 
         assert float(noise.scale) == pytest.approx(6 / 4 / 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gamma": 0.0}, "`gamma` must be finite and > 0"),
-        ({"gamma": float("inf")}, "`gamma` must be finite and > 0"),
-        ({"gamma": 1e-13}, "`gamma` must be in"),
-        ({"gamma": 1e7}, "`gamma` must be in"),
-        ({"gamma": 1e-12, "l2_norm_clip": 1e10}, "`gamma` must be in"),
-        ({"rescale": True, "l2_norm_clip": 0.0}, "`l2_norm_clip` must be in"),
-        ({"rescale": True, "l2_norm_clip": 1e21}, "`l2_norm_clip` must be in"),
-    ],
-)
-@pytest.mark.parametrize(
-    "query",
-    [
-        GaussianSumQuery,
-        lambda *both, **options: GaussianAverageQuery(*both, 1.0, **options),
-        lambda *both, **options: JointClipQuery([1.0], *both, 1.0, **options),
-    ],
-)
-def test_numbers_out_of_range_are_refused(query, options, message) -> None:
-    clip = options.get("l2_norm_clip", 1.0)
-    others = {k: v for k, v in options.items() if k != "l2_norm_clip"}
-    with pytest.raises(ValueError, match=f"^{message}"):
-        query(clip, clip, **others)
-
-
-def test_rescale_is_a_boolean() -> None:
-    with pytest.raises(TypeError, match=r"^`rescale` must be True or"):
-        GaussianSumQuery(1.0, 1.0, rescale=1)

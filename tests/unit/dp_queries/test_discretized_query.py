@@ -172,25 +172,6 @@ def test_integer_records_are_refused():
         query.initial_sample_state(tf.zeros([2], tf.int32))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"threshold": -0.1},
-        {"threshold": math.nan},
-        {"threshold": math.inf},
-        {"l2_norm_clip": -1.0},
-        {"stddev": 1e-40},
-        {"chunk_bytes": 0},
-        {"chunk_bytes": 2.5},
-    ],
-)
-def test_arguments_are_checked(arguments):
-    valid = {"threshold": 0.5, "l2_norm_clip": 1.0, "stddev": 1.0}
-
-    with pytest.raises((ValueError, TypeError), match=next(iter(arguments))):
-        DiscretizedSumQuery(**{**valid, **arguments})
-
-
 class TestSteps:
     def sums(self, records, mask=None, noise_multiplier=1.0):
         query = DiscretizedSumQuery(

@@ -294,25 +294,3 @@ class TestConfiguration:
         )
 
         assert len(json.dumps(config)) < 1500
-
-    @pytest.mark.parametrize(
-        ("arguments", "error"),
-        [
-            ({"vectors": VECTORS}, TypeError),
-            (
-                {"vectors": CoordinateBounds.from_arrays([[1, 2]], [1, 1])},
-                ValueError,
-            ),
-            ({"noise": 1.0}, TypeError),
-            ({"noise": LaplaceNoise(1e-40)}, ValueError),
-            ({"chunk_bytes": 0}, ValueError),
-        ],
-    )
-    def test_is_checked(self, arguments, error):
-        valid = {
-            "vectors": CoordinateBounds.from_vectors(VECTORS),
-            "noise": NOISE,
-        }
-
-        with pytest.raises(error, match=next(iter(arguments))):
-            EncodedSumQuery(**{**valid, **arguments})

@@ -312,18 +312,3 @@ class TestPostProcessing:
 
         with pytest.raises(TypeError, match="independent noise"):
             query.result_noise(query.initial_global_state(), tf.zeros([2]))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"query": 3}, TypeError),
-        ({"threshold": 0.0}, ValueError),
-        ({"threshold": -1.0}, ValueError),
-    ],
-)
-def test_arguments_are_checked(arguments, error):
-    valid = {"query": GaussianSumQuery(1.0, 1.0), "threshold": 1.0}
-
-    with pytest.raises(error, match=next(iter(arguments))):
-        ErrorCorrectedQuery(**{**valid, **arguments})

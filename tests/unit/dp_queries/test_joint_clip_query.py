@@ -1,7 +1,5 @@
 """Joint clipping: what it bounds, and what it gains."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -170,22 +168,6 @@ class TestItsNoise:
 
 
 class TestArguments:
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"scales": {"small": 0.0, "large": 1.0}},
-            {"scales": {"small": np.nan, "large": 1.0}},
-            {"scales": {"small": 1e-31, "large": 1.0}},
-            {"l2_norm_clip": -1.0},
-            {"sum_stddev": np.inf},
-            {"denominator": 0.0},
-        ],
-        ids=str,
-    )
-    def test_that_cannot_be_are_refused(self, change) -> None:
-        with pytest.raises(ValueError, match="Received: "):
-            dataclasses.replace(query(), **change)
-
     def test_scales_of_another_structure_are_refused(self) -> None:
         with pytest.raises(ValueError, match="`scales` must"):
             query().initial_sample_state({"small": tf.zeros([2])})

@@ -331,8 +331,3 @@ class TestRefusals:
             outer(once).result_noise(once.initial_global_state(), tf.zeros([3]))
         with pytest.raises(TypeError, match="`KSDenoisedQuery` must"):
             released(KSDenoisedQuery(once), tf.zeros([3]))
-
-    @pytest.mark.parametrize("query", [None, 1.0, GaussianSumQuery])
-    def test_what_is_no_query(self, query):
-        with pytest.raises(TypeError, match="`query` must"):
-            KSDenoisedQuery(query)

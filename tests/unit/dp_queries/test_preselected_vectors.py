@@ -1,10 +1,8 @@
 """Preselected vectors against draws that are sorted, one by one."""
 
 import dataclasses
-import json
 import math
 
-import keras
 import numpy as np
 import pytest
 from scipy import stats
@@ -211,21 +209,6 @@ class TestBlocks:
 
 
 class TestConfiguration:
-    @pytest.mark.parametrize(
-        "law", [StudentTNoise(1.0, 1.0), (LaplaceNoise(1), StudentTNoise(2, 4))]
-    )
-    def test_survives_json(self, law):
-        recipe = PreselectedVectors(law, 3, 50, 1.0, 0.1, 7, 5)
-        config = keras.saving.serialize_keras_object(recipe)
-
-        loaded = keras.saving.deserialize_keras_object(
-            json.loads(json.dumps(config))
-        )
-
-        assert loaded == recipe
-        assert hash(loaded) == hash(recipe)
-        assert loaded.bounds() is recipe.bounds()
-
     def test_of_unknown_noise_is_refused(self):
         class Own(GaussianNoise):
             pass
@@ -238,34 +221,6 @@ class TestConfiguration:
             dataclasses.replace(recipe, distribution=Own(1.0)).get_config()
         with pytest.raises(LedgerFormatError, match="kind of an event must"):
             PreselectedVectors.from_config(config)
-
-    @pytest.mark.parametrize(
-        ("arguments", "error"),
-        [
-            ({"distribution": "gaussian"}, TypeError),
-            ({"distribution": ()}, ValueError),
-            ({"distribution": (GaussianNoise(1.0), 3)}, TypeError),
-            ({"count": 0}, ValueError),
-            ({"count": 1.5}, TypeError),
-            ({"size": 0}, ValueError),
-            ({"levels": 0}, ValueError),
-            ({"seed": -1}, ValueError),
-            ({"l2_norm": 0.0}, ValueError),
-            ({"l2_norm": math.inf}, ValueError),
-            ({"floor": -1.0}, ValueError),
-            ({"floor": math.nan}, ValueError),
-        ],
-    )
-    def test_is_checked(self, arguments, error):
-        valid = {
-            "distribution": GaussianNoise(1.0),
-            "count": 1,
-            "size": 2,
-            "l2_norm": 1.0,
-        }
-
-        with pytest.raises(error, match=next(iter(arguments))):
-            PreselectedVectors(**{**valid, **arguments})
 
     def test_with_a_floor_above_all_draws_is_refused(self):
         recipe = PreselectedVectors(GaussianNoise(1.0), 1, 10, 1.0, floor=99.0)

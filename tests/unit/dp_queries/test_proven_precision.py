@@ -89,10 +89,6 @@ class TestAnswers:
 
 
 class TestBadInput:
-    def test_an_unknown_precision(self) -> None:
-        with pytest.raises(ValueError, match="precision"):
-            GaussianSumQuery(1.0, 1.0, precision="exact")
-
     def test_no_noise(self) -> None:
         with pytest.raises(ValueError, match="positive"):
             GaussianSumQuery(1.0, 0.0, precision="proven")
