@@ -5,11 +5,10 @@ import re
 import pytest
 
 from keras_dp import ledger
-from keras_dp.accountants import RDP, Fourier, available_accountants, trade_off
+from keras_dp.accountants import available_accountants, trade_off
 from keras_dp.accountants.normalize import samplings as module
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.samplings import strongest_neighbours
-from keras_dp.accountants.replay import Replay
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     BandedToeplitz,
@@ -32,7 +31,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise
 from tests.analytic_gaussian import AnalyticGaussian
-from tests.replays import replays
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 ADD, REPLACE, ZERO = "add_or_remove_one", "replace_one", "zero_out"
@@ -177,15 +175,6 @@ class TestBatchesCutFromAList:
 
     LEDGER = ledger_of("unverified")
 
-    @pytest.mark.parametrize(
-        "accountant", [RDP(), Fourier(), AnalyticGaussian()], ids=repr
-    )
-    def test_have_no_bound_for_an_added_record(self, accountant) -> None:
-        with pytest.raises(UnsupportedEventError, match="moves other records"):
-            accountant.epsilon(self.LEDGER, delta=1e-5, neighbours=ADD)
-        assert not replays(accountant, self.LEDGER, neighbours=ADD)
-        assert available_accountants(self.LEDGER, neighbours=ADD) == ()
-
     def test_are_accounted_for_a_replaced_one(self) -> None:
         accountant = AnalyticGaussian()
 
@@ -196,11 +185,6 @@ class TestBatchesCutFromAList:
         )
         zeroed = accountant.epsilon(self.LEDGER, delta=1e-5, neighbours=ZERO)
         assert default == replaced > 1.9 * zeroed
-
-    def test_name_the_relation_in_results(self) -> None:
-        group = Replay(self.LEDGER).claim(units=2, delta=1e-5)
-
-        assert group.neighbours == REPLACE
 
     def test_give_attacks_what_replacing_gives(self) -> None:
         attack = trade_off(self.LEDGER, lines=5)

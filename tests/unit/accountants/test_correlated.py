@@ -24,7 +24,6 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     PoissonSampling,
-    Round,
     UnverifiedSampling,
 )
 from tests.unit.accountants.sums import LAPLACE, over, refused
@@ -342,8 +341,3 @@ class TestAMechanism:
 def test_a_sensitivity_needs_whole_numbers(arguments) -> None:
     with pytest.raises((TypeError, ValueError), match="must be"):
         strategy_sensitivity(STRATEGY, *arguments)
-
-
-def test_the_event_of_a_round_is_frozen_and_hashes() -> None:
-    assert len({EVENT, dataclasses.replace(EVENT)}) == 1
-    assert isinstance(Round(FullDataset(), (EVENT,)).queries[0].span_id, str)

@@ -228,28 +228,6 @@ class TestAccountants:
             )
             assert accountant.delta(ledger, epsilon=9.0, **arguments) == 1
 
-    def test_bare_batches_of_an_epoch_are_not_private(self) -> None:
-        ledger = [
-            over(DisjointBatches("e"), LAPLACE),
-            over(DisjointBatches("e"), STUDENT, BARE),
-        ]
-
-        assert (
-            RDP().epsilon(ledger, delta=1e-5, neighbours="zero_out") == math.inf
-        )
-
-    def test_moments_are_never_below_rdp(self) -> None:
-        for delta in (0.1, 1e-5, 1e-50):
-            arguments = {"delta": delta, "neighbours": "zero_out"}
-            assert RDP().epsilon(MIXED, **arguments) < RDP(
-                conversion="moments"
-            ).epsilon(MIXED, **arguments)
-
-    def test_available_ones_are_listed(self) -> None:
-        found = available_accountants(MIXED, neighbours="zero_out")
-
-        assert [type(each) for each in found] == [RDP]
-
     @pytest.mark.full
     @pytest.mark.parametrize(
         "query_for",

@@ -12,7 +12,6 @@ from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import TooSlowError, UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,
-    DisjointBatches,
     EncodedSum,
     FixedSizeWithoutReplacement,
     FullDataset,
@@ -24,7 +23,6 @@ from keras_dp.ledger import (
     SumQueryEvent,
 )
 from keras_dp.ledger.events.noise_families import GaussianNoise, LaplaceNoise
-from tests.analytic_gaussian import AnalyticGaussian
 from tests.replays import replays
 
 
@@ -57,16 +55,6 @@ class TestBounds:
         lower, upper = Fourier().epsilon_bounds(ledger, delta=delta)
 
         assert 0 < lower <= upper <= lower * (1 + 1e-8)
-
-    def test_are_inverse_to_those_of_delta(self, ledger, delta) -> None:
-        bounds = Fourier().epsilon_bounds(ledger, delta=delta)
-
-        at_lower = Fourier().delta_bounds(ledger, epsilon=bounds.lower)
-        at_upper = Fourier().delta_bounds(ledger, epsilon=bounds.upper)
-
-        assert at_lower.upper >= delta >= at_upper.lower
-        assert at_upper.lower <= at_upper.upper
-        assert math.log(at_lower.upper / at_upper.lower) < 1e-5
 
     def test_a_looser_request_contains_the_tighter(self, ledger, delta) -> None:
         tight = Fourier().epsilon_bounds(ledger, delta=delta)
@@ -130,31 +118,16 @@ class TestEdges:
             ledger, delta=delta, neighbours=neighbours
         )
 
-        moments = RDP().epsilon(ledger, delta=delta, neighbours=neighbours)
-        assert 0 <= lower <= upper <= moments * (1 + 1e-9)
+        full = counted(FullDataset(), gaussian(noise), count=count)
+        moments, unsampled = (
+            RDP().epsilon(each, delta=delta, neighbours=neighbours)
+            for each in (ledger, full)
+        )
+        assert 0 <= lower <= upper <= moments * (1 + 1e-9) < math.inf
+        assert moments <= unsampled * (1 + 1e-6)  # By this they round up.
 
 
 class TestRounds:
-    def test_without_sampling_it_is_the_analytic_gaussian(self) -> None:
-        for neighbours in ("add_or_remove_one", "replace_one"):
-            arguments = {"delta": 1e-7, "neighbours": neighbours}
-            assert Fourier().epsilon(FULL, **arguments) == pytest.approx(
-                AnalyticGaussian().epsilon(FULL, **arguments), rel=1e-11
-            )
-
-    def test_shuffled_epochs_cost_one_participation_each(self) -> None:
-        """And what a round of the whole data set costs beside it."""
-        epochs = [
-            (Round(DisjointBatches(f"epoch {i}"), (gaussian(2.0),)), 500)
-            for i in range(3)
-        ]
-
-        assert Fourier().epsilon(
-            epochs, delta=1e-5, neighbours="zero_out"
-        ) == pytest.approx(
-            Fourier().epsilon(FULL, delta=1e-5, neighbours="zero_out")
-        )
-
     def test_a_fixed_size_lies_between_attack_and_bound(self) -> None:
         """N = 10^4, B = 100, sigma = 2 S, T = 1000: 1.828 to 2.199.
 
