@@ -19,6 +19,7 @@ from keras_dp.ledger import (
     TruncatedPoissonSampling,
 )
 from keras_dp.sampling import (
+    FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
     ShuffledBatches,
@@ -74,6 +75,16 @@ def fixed_sizes(draw):
 
 
 @st.composite
+def samples(draw):
+    probabilities = st.floats(2.0**-60, 1.0) | st.sampled_from([0.1, 0.9, 1.0])
+    return (
+        PoissonBatches,
+        draw(st.integers(1, 300)),
+        {"sampling_probability": draw(probabilities)},
+    )
+
+
+@st.composite
 def shuffles(draw):
     size = draw(SIZES)
     return ShuffledBatches, size, {"batch_size": draw(st.integers(1, size))}
@@ -106,7 +117,7 @@ def users(draw):
     )
 
 
-EVERY = st.one_of(fixed_sizes(), shuffles(), truncations(), users())
+EVERY = st.one_of(samples(), fixed_sizes(), shuffles(), truncations(), users())
 
 
 def built(chosen, physical, seed):
@@ -230,6 +241,45 @@ def test_truncated_samples_fit_into_one_batch(chosen, seed):
             chosen[1],
             drawn_by_library=True,
         )
+
+
+@pytest.mark.full
+@law
+@given(samples(), st.integers(1, 70), st.integers(1, 70), SEEDS)
+def test_physical_batches_do_not_change_samples(chosen, one, two, seed):
+    """Neither rows nor batches have an influence on who takes part."""
+    for a, b in zip(
+        rounds_of(built(chosen, one, seed), 4),
+        rounds_of(built(chosen, two, seed), 4),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(np.sort(a.records), np.sort(b.records))
+
+
+@law
+@given(samples(), st.integers(1, 5), st.integers(1, 70), SEEDS)
+def test_fixed_microbatches_stay_in_consecutive_rows(
+    chosen, rows, physical, seed
+):
+    """Each is in the sample as a whole, in the order of its records."""
+    kind, size, options = chosen
+    batches = kind(
+        np.arange(size * rows),
+        physical_batch_size=physical * rows,
+        microbatches=FixedMicrobatches(rows),
+        seed=seed,
+        **options,
+    )
+
+    for records, mask, _ in itertools.islice(batches, 4):
+        held = mask.reshape(-1, rows)
+        np.testing.assert_array_equal(held, held[:, :1].repeat(rows, axis=1))
+        microbatches = records.reshape(-1, rows)[held[:, 0]]
+        np.testing.assert_array_equal(
+            microbatches, microbatches[:, :1] + np.arange(rows)
+        )
+        assert (microbatches[:, 0] % rows == 0).all()
+        assert len(set(microbatches[:, 0])) == len(microbatches)
 
 
 @pytest.mark.full

@@ -124,6 +124,14 @@ def test_lengths_with_right_checksums_are_read_or_refused(path, parts):
         hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=4),
     )
 )
+@example(np.array([-1]))
+@example(np.array([len(RECORDS)]))
+@example(np.array([2**63], np.uint64))
+@example(np.array([2, 2]))
+@example(np.array([5, -(2**63), 7]))  # Their difference exceeds 64 bits.
+@example(np.array([2**70]))
+@example(np.array(["1"]))
+@example(None)
 def test_any_indices_are_answered_or_refused(path, indices):
     put(path, SOUND)
     source = TFRecordShards(path, parse=lambda records: records)

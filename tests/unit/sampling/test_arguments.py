@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from keras_dp import sampling
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import (
+    CyclicPoissonBatches,
+    FixedMicrobatches,
+    FixedSizeBatches,
+    PoissonBatches,
+    RandomMicrobatches,
+    ShuffledBatches,
+    UserBatches,
+)
 
 
 class Source:
@@ -73,35 +81,6 @@ def test_bad_data(data, error, message):
         PoissonBatches(data, sampling_probability=0.1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        *[
-            ({"sampling_probability": q}, ValueError, r"in \(0, 1\].*=-?\S+\.")
-            for q in (0, -0.1, 1.1, float("nan"), float("inf"))
-        ],
-        ({"sampling_probability": "1"}, TypeError, "a number. .*'1'"),
-        ({"sampling_probability": 1e-20}, ValueError, "at least 2.*=1e-20"),
-        ({"physical_batch_size": 0}, ValueError, "integer >= 1 .*=0"),
-        ({"physical_batch_size": 2.5}, TypeError, "an integer. .*=2.5"),
-        ({"rounds_per_epoch": 0}, ValueError, "integer >= 1 .*=0"),
-        ({"seed": -1}, ValueError, "integer >= 0 .*=-1"),
-        ({"seed": 0.5}, TypeError, "an integer. .*=0.5"),
-    ],
-)
-def test_bad_arguments(arguments, error, message):
-    (name,) = arguments
-    arguments = {"sampling_probability": 0.1, **arguments}
-
-    with pytest.raises(error, match=f"^`{name}` must be .*{message}"):
-        PoissonBatches(np.ones(4), **arguments)
-
-
-def test_too_many_records():
-    with pytest.raises(ValueError, match="`population_size` must"):
-        PoissonBatches(Source(2**46 + 1), sampling_probability=0.1)
-
-
 class Lying(Source):
     """Keeps its word for one record only."""
 
@@ -157,3 +136,102 @@ def test_a_source_of_batches_instead_of_records():
     message = r"equal length .* shapes \(32,\), \(32,\) for 1 index"
     with pytest.raises(ValueError, match=message):
         PoissonBatches(Batches(10), sampling_probability=0.1)
+
+
+POISSON = (PoissonBatches, {"sampling_probability": 0.1})
+CYCLIC = (CyclicPoissonBatches, {"classes": 2})
+FIXED = (FixedSizeBatches, {"sample_size": 2})
+SHUFFLED = (ShuffledBatches, {"batch_size": 2})
+USERS = (
+    UserBatches,
+    {
+        "user_ids": ["ann", "bob", "ann", "cid"],
+        "sampling_probability": 0.5,
+        "records_per_user": 3,
+    },
+)
+
+
+def built(sampler, data=None, **changes):
+    kind, options = sampler
+    return kind(np.ones(4) if data is None else data, **(options | changes))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "name", "value"),
+    [
+        *[
+            (sampler, "sampling_probability", q)
+            for sampler in (POISSON, CYCLIC, USERS)
+            for q in (0, -0.1, 1.1, float("nan"), float("inf"), "1")
+        ],
+        *[
+            (sampler, name, value)
+            for sampler in (POISSON, CYCLIC, FIXED, SHUFFLED, USERS)
+            for name, value in [
+                ("physical_batch_size", 0),
+                ("physical_batch_size", 2.5),
+                ("seed", -1),
+                ("seed", 0.5),
+            ]
+        ],
+        *[
+            (sampler, "rounds_per_epoch", 0)
+            for sampler in (POISSON, CYCLIC, FIXED, USERS)
+        ],
+        (POISSON, "sampling_probability", 1e-20),
+        (POISSON, "truncate_at", 0),
+        (POISSON, "truncate_at", 2.5),
+        (CYCLIC, "classes", 0),
+        (CYCLIC, "classes", 2.5),
+        (FIXED, "sample_size", 0),
+        (FIXED, "sample_size", 5),
+        (FIXED, "sample_size", 2.0),
+        (FIXED, "map", 3),
+        (SHUFFLED, "batch_size", 0),
+        (SHUFFLED, "batch_size", 5),
+        (USERS, "user_ids", ["ann", "bob", "ann"]),
+        (USERS, "user_ids", [["ann", "bob", "ann", "cid"]]),
+        (USERS, "user_ids", ["ann", "bob", "ann", None]),
+        (USERS, "user_ids", np.arange(4) / 1.0),
+        (USERS, "records_per_user", 0),
+        (USERS, "physical_batch_size", 4),
+    ],
+    ids=str,
+)
+def test_bad_arguments(sampler, name, value):
+    with pytest.raises((TypeError, ValueError), match=f"`{name}` must"):
+        built(sampler, **{name: value})
+
+
+def test_numbers_that_do_not_fit_together():
+    with pytest.raises(ValueError, match="`truncate_at` must"):
+        built(POISSON, truncate_at=4, microbatches=FixedMicrobatches(2))
+    with pytest.raises(ValueError, match="`population_size` must"):
+        built(POISSON, data=Source(2**46 + 1))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "index", "count", "name"),
+    [
+        (built(POISSON), 2, 2, "index"),
+        (built(POISSON), -1, 2, "index"),
+        (built(POISSON), 0, 0, "count"),
+        (built(POISSON), 0, 5, "count"),
+        (built(POISSON).shard(0, 2), 0, 2, "shard"),
+        (
+            built(POISSON, microbatches=RandomMicrobatches(4)),
+            0,
+            2,
+            "microbatches",
+        ),
+        (built(POISSON, truncate_at=3), 0, 2, "truncate_at"),
+        *[
+            (built(other), 0, 2, "shard")
+            for other in (CYCLIC, FIXED, SHUFFLED, USERS)
+        ],
+    ],
+)
+def test_bad_shards(sampler, index, count, name):
+    with pytest.raises(ValueError, match=f"`{name}` must"):
+        sampler.shard(index, count)

@@ -114,24 +114,3 @@ def test_sizes_are_those_of_a_sample() -> None:
     assert batches.rounds_per_epoch == 20
     assert 50 < batches.physical_batch_size < 100
     assert "classes=10" in repr(batches)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"classes": 0},
-        {"classes": 2.5},
-        {"classes": 2, "sampling_probability": 0.0},
-        {"classes": 2, "sampling_probability": 1.5},
-        {"classes": 2, "rounds_per_epoch": 0},
-        {"classes": 2, "physical_batch_size": 0},
-    ],
-)
-def test_an_argument_is_checked(options) -> None:
-    with pytest.raises((TypeError, ValueError), match="must be"):
-        CyclicPoissonBatches(np.arange(9), **options)
-
-
-def test_shards_are_refused() -> None:
-    with pytest.raises(ValueError, match="`shard` must be called"):
-        CyclicPoissonBatches(np.arange(9), classes=2).shard(0, 2)

@@ -78,43 +78,6 @@ class TestTFRecordShards:
         read = [x.numpy() for x in tf.data.TFRecordDataset(paths)]
         assert source.serialized(np.arange(len(source))) == read
 
-    def test_any_increasing_indices(self, tmp_path):
-        source = TFRecordShards(written(tmp_path, [9, 9, 9]), parse=parse)
-
-        for indices in ([0], [26], [8, 9], [0, 8, 9, 17, 18, 26], [12]):
-            assert source[np.array(indices)]["id"].tolist() == indices
-
-    @pytest.mark.parametrize(
-        ("indices", "error", "received"),
-        [
-            ([-1], ValueError, "an index out of this range"),
-            ([60], ValueError, "an index out of this range"),
-            (np.uint64([2**63]), ValueError, "an index out of this range"),
-            ([2, 2], ValueError, "indices that do not increase"),
-            ([3, 1], ValueError, "indices that do not increase"),
-            # Their difference does not fit 64 bits.
-            ([5, -(2**63), 7], ValueError, "indices that do not increase"),
-            ([[1]], ValueError, r"shape \(1, 1\)"),
-            (1, ValueError, r"shape \(\)"),
-            ([0.5], TypeError, "dtype float64"),
-            ([True], TypeError, "dtype bool"),
-            ([2**70], TypeError, "dtype object"),
-            (["1"], TypeError, "dtype <U1"),
-            (None, TypeError, "dtype object"),
-        ],
-    )
-    def test_other_indices_are_refused(
-        self, tmp_path, indices, error, received
-    ):
-        source, _ = tfrecord_source(tmp_path)
-        rule = (
-            r"^`indices` must be a vector of increasing integers in "
-            rf"\[0, 60\)\. Received: {received}\.$"
-        )
-
-        with pytest.raises(error, match=rule):
-            source[indices if indices is None else np.array(indices)]
-
     def test_a_path_of_bytes(self, tmp_path):
         (path,) = written(tmp_path, [5])
 

@@ -1,7 +1,6 @@
 """Samples of fixed size: who is drawn, how batches look, what is refused."""
 
 import numpy as np
-import pytest
 
 from keras_dp import _reproducible
 from keras_dp.ledger import FixedSizeWithoutReplacement
@@ -29,33 +28,6 @@ def samples_of(batches, rounds):
 
 
 class TestSamples:
-    @pytest.mark.parametrize("size", [1, 3, 5, 9, 10])
-    def test_are_subsets_of_the_size(self, size) -> None:
-        batches = FixedSizeBatches(np.arange(10), sample_size=size)
-
-        for sample in samples_of(batches, 50):
-            assert len(set(sample)) == len(sample) == size
-
-    def test_fill_one_batch_without_padding(self) -> None:
-        batches = FixedSizeBatches(np.arange(100), sample_size=7)
-
-        for _, batch in zip(range(20), batches, strict=False):
-            assert batch.mask.shape == (7,)
-            assert batch.mask.all()
-            assert batch.ends_sample
-
-    def test_of_several_batches_always_take_as_many(self) -> None:
-        batches = FixedSizeBatches(
-            np.arange(100), sample_size=10, physical_batch_size=4
-        )
-
-        ends = [
-            batch.ends_sample
-            for _, batch in zip(range(30), batches, strict=False)
-        ]
-
-        assert ends == [False, False, True] * 10
-
     def test_stand_in_random_rows(self) -> None:
         batches = FixedSizeBatches(np.arange(30), sample_size=30)
 
@@ -108,35 +80,6 @@ class TestSampler:
         assert batches.rounds_per_pass is None
         assert (batches.unit, batches.microbatches) == ("example", None)
         assert "sample_size=8" in repr(batches)
-
-    @pytest.mark.parametrize(
-        ("arguments", "error", "message"),
-        [
-            ({"sample_size": 0}, ValueError, "integer >= 1 .*=0"),
-            ({"sample_size": 5}, ValueError, "at most 4, the number .*=5"),
-            ({"sample_size": 2.0}, TypeError, "an integer. .*=2.0"),
-            ({"physical_batch_size": 0}, ValueError, "integer >= 1 .*=0"),
-            ({"rounds_per_epoch": 0}, ValueError, "integer >= 1 .*=0"),
-            ({"seed": -1}, ValueError, "integer >= 0 .*=-1"),
-            ({"map": 3}, TypeError, "a function of one record.*=3"),
-        ],
-    )
-    def test_refuses_other_arguments(self, arguments, error, message) -> None:
-        (name,) = arguments
-        arguments = {"sample_size": 2, **arguments}
-
-        with pytest.raises(error, match=f"^`{name}` must be .*{message}"):
-            FixedSizeBatches(np.ones(4), **arguments)
-
-    def test_needs_a_size(self) -> None:
-        with pytest.raises(TypeError, match="'sample_size'"):
-            FixedSizeBatches(np.ones(4))
-
-    def test_has_no_shards(self) -> None:
-        batches = FixedSizeBatches(np.ones(4), sample_size=2)
-
-        with pytest.raises(ValueError, match="PoissonBatches"):
-            batches.shard(0, 2)
 
 
 class TestRandomSubset:

@@ -67,29 +67,6 @@ class Example(NamedTuple):
 # Physical batches.
 
 
-def test_a_large_sample_runs_as_several_batches_of_one_size():
-    batches = PoissonBatches(
-        np.arange(1, 101), sampling_probability=1.0, physical_batch_size=32
-    )
-
-    sample = one_sample(batches)
-
-    assert [len(b.records) for b in sample] == [32, 32, 32, 32]
-    assert [b.ends_sample for b in sample] == [False, False, False, True]
-    records = np.concatenate([b.records for b in sample])
-    mask = np.concatenate([b.mask for b in sample])
-    np.testing.assert_array_equal(np.sort(records[mask]), np.arange(1, 101))
-    np.testing.assert_array_equal(records[~mask], 0)
-
-
-def test_a_sample_that_fills_its_batches_has_no_empty_one():
-    batches = PoissonBatches(
-        np.arange(64), sampling_probability=1.0, physical_batch_size=32
-    )
-
-    assert [b.mask.sum() for b in one_sample(batches)] == [32, 32]
-
-
 def test_an_empty_sample_is_one_batch_of_padding():
     source = Source(10)
     batches = PoissonBatches(
@@ -186,19 +163,6 @@ def test_all_kinds_of_data_are_drawn_and_placed_alike(tmp_path, microbatches):
     for batch in batches[1:]:
         np.testing.assert_array_equal(batch.records, first.records)
         np.testing.assert_array_equal(batch.mask, first.mask)
-
-
-def test_memory_mapped_arrays_are_read_when_drawn(tmp_path):
-    path = tmp_path / "x.npy"
-    np.save(path, np.arange(1000.0).reshape(500, 2))
-    mapped = np.load(path, mmap_mode="r")
-
-    records, mask, _ = next(
-        iter(PoissonBatches(mapped, sampling_probability=0.1, seed=SEED))
-    )
-
-    assert type(records) is np.ndarray
-    np.testing.assert_array_equal(records[mask, 1], records[mask, 0] + 1)
 
 
 def test_records_of_no_numbers():

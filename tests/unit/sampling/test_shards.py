@@ -6,7 +6,6 @@ import pytest
 from keras_dp.sampling import (
     FixedMicrobatches,
     PoissonBatches,
-    RandomMicrobatches,
     random_words,
 )
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
@@ -135,22 +134,3 @@ def test_fixed_microbatches_stay_whole():
             np.testing.assert_array_equal(groups, groups[:, :1] + np.arange(4))
             assert set(sample.tolist()) <= set(shard.positions)
         assert shard.physical_batch_size % 4 == 0
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: sampler().shard(2, 2), "`index` must be less than count=2"),
-        (lambda: sampler().shard(-1, 2), "`index` must be an integer >= 0"),
-        (lambda: sampler().shard(0, 0), "`count` must be an integer >= 1"),
-        (lambda: sampler(5).shard(0, 6), "`count` must be at most 5"),
-        (lambda: sampler().shard(0, 2).shard(0, 2), "sampler of all records"),
-        (
-            lambda: sampler(microbatches=RandomMicrobatches(4)).shard(0, 2),
-            "`microbatches` must be None or FixedMicrobatches",
-        ),
-    ],
-)
-def test_what_makes_no_shard_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 
 from keras_dp.ledger import DisjointBatches
 from keras_dp.sampling import Sampler, ShuffledBatches
@@ -29,19 +28,6 @@ def passes_of(batches, count):
 
 
 class TestPasses:
-    @pytest.mark.parametrize("size", [1, 3, 4, 10])
-    @pytest.mark.parametrize("physical", [None, 2])
-    def test_hold_every_record_once(self, size, physical) -> None:
-        batches = ShuffledBatches(
-            np.arange(10), batch_size=size, physical_batch_size=physical
-        )
-
-        for samples in passes_of(batches, 3):
-            assert [len(each) for each in samples[:-1]] == [size] * (
-                len(samples) - 1
-            )
-            assert sorted(itertools.chain(*samples)) == list(range(10))
-
     def test_are_shuffled_each_anew(self) -> None:
         batches = ShuffledBatches(np.arange(50), batch_size=50, seed=SEED)
 
@@ -64,16 +50,6 @@ class TestPasses:
 
         assert [*map(one.index, one)] == [0, 0, 0, 3, 3, 3, 6, 6, 6]
         assert not {*one} & {*two}
-
-    def test_of_two_iterators_are_different_passes(self) -> None:
-        """A record may be in both: they must not share an id."""
-        batches = ShuffledBatches(np.arange(9), batch_size=4)
-
-        (_, one), (_, two) = (
-            next(batches.rounds_of_passes()) for _ in range(2)
-        )
-
-        assert one.epoch_id != two.epoch_id
 
     def test_count_down(self) -> None:
         batches = ShuffledBatches(
@@ -111,19 +87,3 @@ class TestSampler:
         assert [event.epoch_id for event, _ in coming] == [
             of._replace(number=number).epoch_id for number in range(3)
         ]
-
-    @pytest.mark.parametrize(
-        ("arguments", "error", "message"),
-        [
-            ({"batch_size": 0}, ValueError, "integer >= 1 .*=0"),
-            ({"batch_size": 5}, ValueError, "at most 4, the number .*=5"),
-            ({"physical_batch_size": 0}, ValueError, "integer >= 1 .*=0"),
-            ({"seed": -1}, ValueError, "integer >= 0 .*=-1"),
-        ],
-    )
-    def test_refuses_other_arguments(self, arguments, error, message) -> None:
-        (name,) = arguments
-        arguments = {"batch_size": 2, **arguments}
-
-        with pytest.raises(error, match=f"^`{name}` must be .*{message}"):
-            ShuffledBatches(np.ones(4), **arguments)

@@ -1,11 +1,10 @@
 """Poisson samples that are truncated: what is kept, and what is refused."""
 
 import numpy as np
-import pytest
 from scipy import stats
 
 from keras_dp.ledger import TruncatedPoissonSampling
-from keras_dp.sampling import FixedMicrobatches, PoissonBatches
+from keras_dp.sampling import PoissonBatches
 
 SEED = 7
 FALSE_ALARM = 1e-6
@@ -16,16 +15,6 @@ def samples_of(rounds, **options):
     for _, batch in zip(range(rounds), batches, strict=False):
         assert batch.ends_sample
         yield batch.records[batch.mask].tolist()
-
-
-def test_no_sample_takes_more_than_a_batch() -> None:
-    sizes = [
-        len(sample)
-        for sample in samples_of(300, sampling_probability=0.5, truncate_at=4)
-    ]
-
-    assert max(sizes) == 4
-    assert sizes.count(4) > 150
 
 
 def test_samples_that_fit_are_kept_whole() -> None:
@@ -81,29 +70,3 @@ def test_event_and_sizes() -> None:
     assert batches.physical_batch_size == batches.truncate_at == 32
     assert batches.expected_sample_size == 10
     assert "truncate_at=32" in repr(batches)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"truncate_at": 0}, ValueError, "integer >= 1"),
-        ({"truncate_at": 2.5}, TypeError, "an integer"),
-        (
-            {"truncate_at": 4, "microbatches": FixedMicrobatches(2)},
-            ValueError,
-            "None with microbatches",
-        ),
-    ],
-)
-def test_refused_arguments(options, error, message) -> None:
-    with pytest.raises(error, match=f"`truncate_at` must be .*{message}"):
-        PoissonBatches(np.ones(10), sampling_probability=0.1, **options)
-
-
-def test_workers_cannot_truncate_together() -> None:
-    batches = PoissonBatches(
-        np.ones(10), sampling_probability=0.1, truncate_at=5
-    )
-
-    with pytest.raises(ValueError, match="`truncate_at` must"):
-        batches.shard(0, 2)
