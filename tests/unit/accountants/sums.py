@@ -1,7 +1,5 @@
 """A sum of each kind, rounds of them, and what no accountant takes."""
 
-import re
-
 import pytest
 
 from keras_dp.accountants.normalize.normalize import normalize
@@ -17,7 +15,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
 
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 RELATIONS = ("add_or_remove_one", "replace_one", "zero_out")
 BOUNDS = CoordinateBounds.from_arrays([[0.5, 0.25], [0.75, 0.0]], [1, 3])
 OTHERS = CoordinateBounds.from_arrays([[0.125]], [9])
@@ -34,6 +31,5 @@ def over(sampling, *queries, count=1):
 
 
 def refused(ledger, neighbours):
-    with pytest.raises(UnsupportedEventError) as error:
+    with pytest.raises(UnsupportedEventError):
         normalize(ledger, neighbours)
-    assert MESSAGE.fullmatch(str(error.value))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from typing import NamedTuple
 
 import pytest
@@ -22,8 +21,6 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from tests.replays import replays
-
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 
 
 def counted(
@@ -129,11 +126,8 @@ class TestContract:
         other = {"delta": 1e-5} if name == "neighbours" else {}
 
         for ledger in (FULL, []):
-            with pytest.raises(
-                (TypeError, ValueError), match=f"`{name}`"
-            ) as error:
+            with pytest.raises((TypeError, ValueError), match=f"`{name}`"):
                 ask(ledger, **other, **{name: value})
-            assert MESSAGE.fullmatch(str(error.value))
 
     def test_is_a_stateless_value(self, accountant) -> None:
         assert accountant == dataclasses.replace(accountant)
@@ -192,12 +186,10 @@ class TestSupported:
     [(accountant, *unsupported) for accountant, _, unsupported in ACCOUNTANTS],
 )
 def test_unsupported_rounds_raise(accountant, ledger, neighbours) -> None:
-    with pytest.raises(UnsupportedEventError) as error:
+    with pytest.raises(UnsupportedEventError):
         accountant.epsilon(ledger, delta=1e-5, neighbours=neighbours)
     with pytest.raises(UnsupportedEventError):
         accountant.delta(FULL + ledger, epsilon=1.0, neighbours=neighbours)
-
-    assert MESSAGE.fullmatch(str(error.value))
     assert not replays(accountant, ledger, neighbours=neighbours)
 
 

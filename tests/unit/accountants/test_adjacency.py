@@ -1,7 +1,5 @@
 """Every sampling event against every adjacency relation: one table."""
 
-import re
-
 import pytest
 
 from keras_dp import ledger
@@ -32,7 +30,6 @@ from keras_dp.ledger import (
 from keras_dp.ledger.events.noise_families import LaplaceNoise
 from tests.analytic_gaussian import AnalyticGaussian
 
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 ADD, REPLACE, ZERO = "add_or_remove_one", "replace_one", "zero_out"
 RELATIONS = (ADD, REPLACE, ZERO)
 SAMPLINGS = {
@@ -111,7 +108,6 @@ class TestTheTable:
         with pytest.raises(UnsupportedEventError) as error:
             normalize(rounds, neighbours)
         message = str(error.value)
-        assert MESSAGE.fullmatch(message)
         assert f"neighbours={neighbours!r}" in message
         support, _, _ = message.partition("Received")
         assert {
@@ -130,9 +126,8 @@ class TestTheTable:
             assert normalize(rounds) == normalize(rounds, strongest)
             return
         for function in (strongest_neighbours, normalize):
-            with pytest.raises(UnsupportedEventError) as error:
+            with pytest.raises(UnsupportedEventError):
                 function(rounds)
-            assert MESSAGE.fullmatch(str(error.value))
 
 
 class TestTheStrongest:
@@ -158,10 +153,8 @@ class TestTheStrongest:
     def test_may_not_exist(self) -> None:
         rounds = ledger_of("fixed") + ledger_of("full", query="encoded")
 
-        with pytest.raises(UnsupportedEventError, match="`ledger`") as error:
+        with pytest.raises(UnsupportedEventError, match="`ledger`"):
             strongest_neighbours(rounds)
-
-        assert MESSAGE.fullmatch(str(error.value))
         assert available_accountants(rounds) == ()
 
     def test_reads_an_iterator_once(self) -> None:

@@ -38,7 +38,6 @@ from tests.unit.accountants.sums import (
     BOUNDS,
     GAUSSIAN,
     LAPLACE,
-    MESSAGE,
     OTHERS,
     RELATIONS,
     ROW,
@@ -128,9 +127,8 @@ class TestEncoded:
 
         for accountant in (RDP(), MOMENTS):
             assert not replays(accountant, ledger)
-            with pytest.raises(UnsupportedEventError, match="smooth") as error:
+            with pytest.raises(UnsupportedEventError, match="smooth"):
                 accountant.epsilon(ledger, delta=1e-5)
-            assert MESSAGE.fullmatch(str(error.value))
         assert available_accountants(ledger) == ()
 
     def test_normalization_does_not_look_at_the_noise(self) -> None:

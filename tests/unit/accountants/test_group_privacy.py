@@ -1,7 +1,6 @@
 """Groups of records: k-fold pairs, and the textbook bound without them."""
 
 import math
-import re
 
 import pytest
 
@@ -27,7 +26,6 @@ from tests.analytic_gaussian import AnalyticGaussian
 
 MOMENTS = RDP(conversion="moments")
 
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 QUERY = GaussianSum("sum", 1.0, 4.0)
 STEP = Round(PoissonSampling(0.01), (QUERY,))
 FULL = Round(FullDataset(), (QUERY,))
@@ -199,8 +197,7 @@ def test_ends_of_delta(monkeypatch, has_pair) -> None:
 def test_bad_arguments_raise(name, value) -> None:
     arguments = {"units": 2, "delta": 1e-5} | {name: value}
 
-    with pytest.raises(ValueError, match=f"`{name}`") as error:
+    with pytest.raises(ValueError, match=f"`{name}`"):
         Fourier().epsilon([(FULL, 1)], **arguments)
-    assert MESSAGE.fullmatch(str(error.value))
     with pytest.raises(ValueError, match="`epsilon`"):
         Fourier().delta([(FULL, 1)], units=2, epsilon=-1.0)

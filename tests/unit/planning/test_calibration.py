@@ -1,7 +1,6 @@
 """Calibration meets the target, barely."""
 
 import math
-import re
 
 import pytest
 
@@ -27,7 +26,6 @@ from tests.analytic_gaussian import AnalyticGaussian
 
 MOMENTS = RDP(conversion="moments")
 
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 VALID = {
     "target_epsilon": 1.0,
     "delta": 1e-5,
@@ -235,7 +233,6 @@ def test_a_cost_that_noise_does_not_touch_is_named() -> None:
             delta=1e-5,
             accountant=RDP(),
         )
-    assert MESSAGE.fullmatch(str(error.value))
     assert f"epsilon={floor:.6g}" in str(error.value)
 
     scale = calibrate_scale(
@@ -325,6 +322,5 @@ def test_an_accountant_that_cannot_replay_raises() -> None:
     ],
 )
 def test_bad_arguments_raise(name, value, kind) -> None:
-    with pytest.raises(kind, match=f"`{name}`") as error:
+    with pytest.raises(kind, match=f"`{name}`"):
         calibrate_noise(**(VALID | {name: value}))
-    assert MESSAGE.fullmatch(str(error.value))

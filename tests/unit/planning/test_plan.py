@@ -1,7 +1,5 @@
 """Plans meet their target, and tell what the sampler would do."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -17,7 +15,6 @@ from keras_dp.ledger import (
 from keras_dp.planning.plan import plan
 from keras_dp.sampling import PoissonBatches
 
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 TRAINING = {
     "population_size": 60_000,
     "target_epsilon": 2.0,
@@ -109,9 +106,8 @@ class TestTheTable:
     ],
 )
 def test_bad_arguments_raise(name, value, kind) -> None:
-    with pytest.raises(kind, match=f"`{name}`") as error:
+    with pytest.raises(kind, match=f"`{name}`"):
         planned(**{name: value})
-    assert MESSAGE.fullmatch(str(error.value))
 
 
 def test_an_impossible_target_raises() -> None:
