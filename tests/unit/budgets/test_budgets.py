@@ -828,13 +828,6 @@ class TestGuarantee:
         again = budgets.guarantee(ledger, delta=DELTA, neighbours=relation)
         assert again.claim == found.claim
 
-    def test_several_accounts_add_up(self, ledger) -> None:
-        for name in "ab":
-            budgets.open_account(ledger, name, budgets.RenyiFilter(1.0, DELTA))
-
-        found = budgets.guarantee(ledger, delta=2 * DELTA)
-        assert found.claim.epsilon == pytest.approx(2.0)
-
     def test_an_empty_ledger_costs_nothing(self, ledger) -> None:
         assert budgets.guarantee(ledger, delta=DELTA).claim.epsilon == 0
 

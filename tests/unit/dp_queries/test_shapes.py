@@ -127,53 +127,44 @@ def test_integers_cannot_be_clipped():
 
 
 @pytest.mark.parametrize(
-    ("record", "message"),
+    "record",
     [
-        (
-            tf.ones([2]),
-            r"one \w*Tensor at /, where .* a dict of ",
-        ),
-        ({"a": 0}, r"a dict of \['a'\] at /, .* \['a', 'b'\]\."),
-        ({"a": 0, "b": [1], "c": 2}, r"\['a', 'b', 'c'\] at /,"),
-        ({"a": 0, "b": [1, 2]}, r"a list of \[0, 1\] at /b, .* a list of \[0"),
-        ({"a": 0, "b": {"0": 1}}, r"a dict of \['0'\] at /b, where "),
-        ({"a": 0, "b": tf.ones([1])}, r"one \w*Tensor at /b, where"),
+        tf.ones([2]),
+        {"a": 0},
+        {"a": 0, "b": [1], "c": 2},
+        {"a": 0, "b": [1, 2]},
+        {"a": 0, "b": {"0": 1}},
+        {"a": 0, "b": tf.ones([1])},
     ],
+    ids=str,
 )
-def test_a_record_that_does_not_fit_a_nest(record, message):
+def test_a_record_that_does_not_fit_a_nest(record):
     query = NestedQuery(
         {"a": GaussianSumQuery(1.0, 0.0), "b": [GaussianSumQuery(1.0, 0.0)]}
     )
 
-    with pytest.raises(ValueError, match=f"^`queries` must have .*{message}"):
+    with pytest.raises(ValueError, match="`queries` must have"):
         query.initial_sample_state(record)
 
 
+SUM = GaussianSumQuery(1, 1)
+
+
 @pytest.mark.parametrize(
-    ("queries", "error", "message"),
+    "queries",
     [
-        ({}, TypeError, r"nest of at least one DPQuery .* queries=\{\}\."),
-        ([[], ()], TypeError, r"nest of at least one DPQuery .*\[\[\], \(\)\]"),
-        (None, TypeError, r"nothing else\. Received: queries=None\."),
-        ([GaussianSumQuery(1, 1), 3], TypeError, r"nothing else\. Re.*, 3\]"),
-        (
-            {1: GaussianSumQuery(1, 1)},
-            ValueError,
-            r"non-empty strings without `/` as keys .*\{1: ",
-        ),
-        ({"": GaussianSumQuery(1, 1)}, ValueError, r"non-empty strings .*\{'"),
-        (
-            {
-                "a/b": GaussianSumQuery(1, 1),
-                "a": {"b": GaussianSumQuery(1, 1)},
-            },
-            ValueError,
-            r"without `/` as keys .*'a/b': ",
-        ),
+        {},
+        [[], ()],
+        None,
+        [SUM, 3],
+        {1: SUM},
+        {"": SUM},
+        {"a/b": SUM, "a": {"b": SUM}},
     ],
+    ids=str,
 )
-def test_nests_that_are_refused(queries, error, message):
-    with pytest.raises(error, match=f"^`queries` must .*{message}"):
+def test_nests_that_are_refused(queries):
+    with pytest.raises((TypeError, ValueError), match="`queries` must"):
         NestedQuery(queries)
 
 

@@ -196,12 +196,6 @@ class TestOptionsOfKeras:
         with pytest.raises(ValueError, match="`weights` must"):
             private.optimizer.set_weights([np.ones([])])
 
-    def test_count_rounds(self) -> None:
-        private = private_model()
-        private.train_on_batch(*DATA)
-
-        assert int(private.optimizer.iterations) == 1
-
     @pytest.mark.full
     def test_let_averages_be_swapped_in(self) -> None:
         """`SwapEMAWeights` changes nothing."""

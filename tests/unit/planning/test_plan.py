@@ -71,15 +71,6 @@ class TestTheRows:
 
 
 class TestTheTable:
-    def test_has_a_line_for_each_batch_size(self) -> None:
-        text = str(planned())
-
-        head, names, *lines = text.replace("  <-- take", "").splitlines()[:-3]
-        assert head.startswith("60,000 records, 10 epochs, epsilon <= 2 at")
-        assert len({len(line) for line in (names, *lines)}) == 1
-        sizes = [line.split()[0] for line in lines]
-        assert sizes == ["64", "256", "1,000", "60,000"]
-
     def test_rounds_noise_up(self) -> None:
         """What is copied from it meets the target."""
         table = planned()
@@ -187,10 +178,3 @@ class TestASearch:
         assert row.epsilon == pytest.approx(of_search, rel=1e-9)
         assert 2.0 * (1 - 2e-4) <= of_search <= 2.0
         assert of_one < 1.6
-
-    def test_says_how_to_run_it(self) -> None:
-        text = str(planned(**SEARCH, trials=self.LAW))
-
-        assert text.startswith(f"A search of {self.LAW.words}: 60,000 records")
-        assert f"law={self.LAW!r}, batch_size=1000" in text
-        assert "make_private" not in text

