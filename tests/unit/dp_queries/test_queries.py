@@ -14,7 +14,6 @@ from keras_dp.dp_queries import (
 from keras_dp.ledger import GaussianSum
 from tests.query_table import (
     ULP,
-    accumulated,
     answer,
     contribution,
     total,
@@ -79,22 +78,6 @@ def test_clipping_is_apart_for_the_leaves_of_a_nest():
     np.testing.assert_allclose(got["b"], [1.2, 2.6], rtol=4 * ULP)
 
 
-def test_nested_averages():
-    """As in TF Privacy's `nested_query_test`, with sums worked out anew."""
-    query = NestedQuery(
-        [
-            GaussianAverageQuery(3.0, sum_stddev=0.0, denominator=2.0),
-            GaussianAverageQuery(5.0, sum_stddev=0.0, denominator=4.0),
-        ]
-    )
-    records = [tf.constant([2.0, 4.0]), tf.constant([[3.0, 4.0], [6.0, 8.0]])]
-
-    got = total(query, records)
-
-    np.testing.assert_allclose(got[0], 2.5)
-    np.testing.assert_allclose(got[1], [1.5, 2.0], rtol=4 * ULP)
-
-
 def test_without_privacy_nothing_is_clipped():
     records = [tf.constant([1e6, -3.0]), tf.constant([[1, 2], [3, 4]])]
 
@@ -130,20 +113,6 @@ def test_the_style_of_tf_privacy():
     assert result[0].numpy().tolist() == [3.0, 4.0]
     assert float(result[1]) == 5.0
     assert query.ledger_events(event) == (GaussianSum("records", 5.0, 0.0),)
-
-
-def test_states_of_other_samples_can_be_merged_in_any_order():
-    query = GaussianSumQuery(5.0, 0.0)
-    states = [
-        accumulated(query, query.initial_global_state(), tf.zeros([2]), records)
-        for records in (tf.ones([1, 2]), tf.zeros([0, 2]), tf.ones([2, 2]))
-    ]
-
-    merged = query.merge_sample_states(
-        states[2], query.merge_sample_states(states[1], states[0])
-    )
-
-    assert merged.numpy().tolist() == [3.0, 3.0]
 
 
 # Records that try to get past the clip.
