@@ -29,6 +29,8 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
+    Selection,
+    TruncatedNegativeBinomial,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
@@ -837,3 +839,37 @@ def test_rounds_without_an_account_are_refused(ledger) -> None:
 
     with pytest.raises(LedgerWriteError, match="must pay"):
         ledger.record(FullDataset(), [GaussianSum("s", 1.0, 9.0)])
+
+
+class TestASearch:
+    """An account pays for a search as for one round."""
+
+    RELEASE = Round(FullDataset(True), (GaussianSum("all", 1.0, 9.0),))
+    SEARCH = Selection([[(RELEASE, 3)]], TruncatedNegativeBinomial(1, 5)).round
+
+    def test_is_planned_beside_other_rounds(self, ledger) -> None:
+        rounds = [(self.SEARCH, 1), (self.RELEASE, 4)]
+        plan = budgets.FixedPlan(rounds, 5.0, DELTA)
+        budgets.open_account(ledger, "all", plan)
+
+        spend(ledger, self.SEARCH, 1)
+        spend(ledger, self.RELEASE, 4)
+        # Another search was not planned.
+        with pytest.raises(BudgetExceededError):
+            spend(ledger, self.SEARCH, 1)
+
+        budgets.verify_prices(ledger)
+        assert [*ledger.rounds] == rounds
+        assert plan.cost == Fourier().epsilon(ledger, delta=DELTA)
+
+    def test_is_paid_by_its_moments(self, ledger) -> None:
+        budget = budgets.RenyiFilter(4.0, DELTA, order=6.0)
+        budgets.open_account(ledger, "all", budget)
+
+        spend(ledger, self.SEARCH, 1)
+
+        budgets.verify_prices(ledger)
+        (search, release) = (
+            budget.prices(each)[0][1] for each in (self.SEARCH, self.RELEASE)
+        )
+        assert search > 5 * release
