@@ -31,6 +31,7 @@ from keras_dp.ledger.rows.run_writer import Limits, RunWriter
 from keras_dp.ledger.rows.statements import (
     Account,
     CountedRound,
+    RunPlan,
     RunStart,
     Seal,
 )
@@ -366,18 +367,32 @@ class PrivacyLedger:
 
         Raises:
             LedgerWriteError: The run was not begun.
-            ValueError: `name` is empty, `purpose` is unknown, or the ledger has
-                no account of this name.
+            ValueError: `name` is empty, `purpose` is unknown, the ledger has no
+                account of this name, `limits` are of another one, or `delta`
+                comes without a plan.
         """
-        if account is None and limits is not None:
-            account = limits.account
+        if limits is not None:
+            _check.kind(Limits, limits=limits)
+            account = limits.account if account is None else account
+            if account != limits.account:
+                raise ValueError(
+                    "`account` must be that of `limits`, "
+                    f"{limits.account!r}. Received: account={account!r}. Name "
+                    "the account in RunLimits alone."
+                )
+        planned = RunPlan.of(plan, delta)
+        if delta is not None and not planned.rounds:
+            raise ValueError(
+                "`delta` must come with `plan`, whose delta it is. Received: "
+                f"delta={delta!r} and no rounds. Pass `plan`, or leave `delta` "
+                "out."
+            )
         start = RunStart(
             name, purpose, description, account, model, this_process(), library
         )
         run = RunWriter(self.lock, start, limits).begin()
-        planned = tuple(plan)
-        if planned:
-            run.plan(planned, delta=delta)
+        if planned.rounds:
+            run.plan(planned.rounds, delta=delta)
         return run
 
     def continue_run(self, number: int, *, library: str = "") -> RunWriter:
@@ -406,6 +421,7 @@ class PrivacyLedger:
         >>> [(each.number, each.state, len(each)) for each in ledger.runs]
         [(1, 'finished', 10)]
         """
+        _check.integer_at_least(1, number=number)
         start = RunStart(
             f"run {number}", "other", "", None, "", this_process(), library
         )

@@ -125,8 +125,12 @@ class EpsilonLimit:
             )
         return max(0, min(count, self._most - held))
 
-    def exceeded(self) -> BudgetExceededError:
-        """Returns the error for a round after the last question."""
+    def exceeded(self, rounds: str = "one more round") -> BudgetExceededError:
+        """Returns the error for rounds after the last question.
+
+        Args:
+            rounds: The rounds that have no room, in words.
+        """
         remedy = (
             "Train with a larger target or more noise, or with a ledger that "
             "has spent less."
@@ -138,7 +142,7 @@ class EpsilonLimit:
                 "a sampler, such as PoissonBatches."
             )
         return BudgetExceededError(
-            f"`target_epsilon` must leave room for one more round. Received: "
+            f"`target_epsilon` must leave room for {rounds}. Received: "
             f"target_epsilon={self.target.epsilon!r} at "
             f"delta={self.target.delta!r}, for a ledger of "
             f"{len(self._ledger):,} rounds. No round ran. {remedy}"

@@ -119,6 +119,8 @@ class RunLimits(Limits):
             ValueError: The ledger has no such account, or several of which
                 none was named.
         """
+        if most is not None:
+            _check.integer_at_least(1, most=most)
         self._ledger, self._target, self._rest = ledger, target, rest
         self.most = most if rest is None else rest.count
         self._account = chosen_account(ledger, account)
@@ -209,19 +211,24 @@ class RunLimits(Limits):
         return charge_of(self._account, planned)
 
     @override
-    def exceeded(self, planned: Round, own: int) -> BudgetExceededError:
-        if self._target is not None and not self._target.allowed(
-            planned, 1, own
-        ):
-            return self._target.exceeded()
-        if self._rest is not None and own >= self._rest.count:
+    def exceeded(
+        self, planned: Round, count: int, own: int
+    ) -> BudgetExceededError:
+        rounds = "one more round" if count == 1 else f"{count:,} more rounds"
+        if self._rest is not None and own + count > self._rest.count:
             return BudgetExceededError(
-                "The plan of the run must have one more round. Received: a run "
-                f"of {self._rest.count:,} rounds, which has none left. No "
-                "round ran. Start another run."
+                f"The plan of the run must have {rounds}. Received: a run "
+                f"of {self._rest.count:,} rounds, which has "
+                f"{self._rest.count - own:,} left. No round ran. Start another "
+                "run."
             )
+        if self._target is not None and (
+            self._account is None
+            or self._target.allowed(planned, count, own) < count
+        ):
+            return self._target.exceeded(rounds)
         return BudgetExceededError(
-            "The account must have room for one more round. Received: the "
+            f"The account must have room for {rounds}. Received: the "
             f"account {self.account!r}, which has none for {planned!r}. No "
             "round ran. Take more noise or smaller samples, or another account "
             "(`run=RunDetails(account=...)`)."

@@ -29,7 +29,6 @@ from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.ledger.rows.contents import accounts_of, runs_of
 from keras_dp.ledger.rows.row import LARGEST_COUNT
 from keras_dp.ledger.rows.statements import (
-    CountedRound,
     Outcome,
     RunEnd,
     RunPlan,
@@ -85,8 +84,10 @@ class Limits:
         """
         return None
 
-    def exceeded(self, planned: Round, own: int) -> BudgetExceededError:
-        """Returns why there is no room for one more round."""
+    def exceeded(
+        self, planned: Round, count: int, own: int
+    ) -> BudgetExceededError:
+        """Returns why there is no room for `count` more rounds."""
         raise NotImplementedError
 
 
@@ -150,11 +151,14 @@ class RunWriter:
         self.limits = Limits() if limits is None else limits
         self._lock, self._continues = lock, continues
         self._own, self._planned = 0, 0
+        # Covered rounds of which `released` noted nothing.
+        self._awaited = 0
         self._block: _Block | None = None
         self._used, self._next_size = 0, 1
         self._released: list[Callable[[], Queries]] = []
         self._covered: Round | None = None
         self._is_compared = self._is_full = self._is_ended = False
+        self._is_doubtful = False
         self._block_started = self._last_ended = 0.0
         self._process, self._mutex = os.getpid(), threading.RLock()
 
@@ -166,10 +170,11 @@ class RunWriter:
             ValueError: The ledger has no such account, or no such run that can
                 be continued.
         """
-        if self.row is None:
-            with self._lock() as database:
-                row = self._begun(database)
-            self.row = row
+        with self._mutex:
+            if self.row is None:
+                with self._lock() as database:
+                    row = self._begun(database)
+                self.row = row
         return self
 
     @property
@@ -200,12 +205,15 @@ class RunWriter:
 
         Raises:
             LedgerWriteError: The plan was not written.
+            TypeError: `rounds` holds something else than pairs.
+            ValueError: A number is below 1, or `delta` is not in (0, 1).
         """
-        counted = tuple(CountedRound(each, int(n)) for each, n in rounds)
-        plan, row = RunPlan(counted, delta), self.begin().row
-        with self._lock() as database:
-            log.append_statement(database, plan, run=row)
-        self._planned += sum(count for _, count in counted)
+        plan = RunPlan.of(rounds, delta)
+        with self._mutex:
+            row = self.begin().row
+            with self._lock() as database:
+                log.append_statement(database, plan, run=row)
+            self._planned += sum(count for _, count in plan.rounds)
 
     def cover(
         self,
@@ -235,18 +243,24 @@ class RunWriter:
                 ended, no account pays, or this process was forked from the one
                 that began the run. Nothing may be released.
             OverflowError: The number of all rounds would not fit 64 bits.
+            ValueError: `count` or `most` is below 1, or `charge` is not of the
+                account of the run.
         """
-        _check.integer_at_least(1, count=count)
+        _check.kind(Round, planned=planned)
+        _check.integer_at_least(1, count=count, most=most)
         with self._mutex:
             self._check_process()
             block = self._block
             if (
                 block is None
+                or self._is_doubtful
                 or block.size - self._used < count
                 or (block.round is not planned and block.round != planned)
+                or charge not in (None, block.rounds.charge)
             ):
-                self._reserve(planned, int(count), most, charge)
+                self._reserve(planned, int(count), int(most), charge)
             self._used += int(count)
+            self._awaited += int(count)
 
     def released(self, queries: Callable[[], Queries]) -> None:
         """Notes what a covered round released, to compare it with the plan.
@@ -258,14 +272,24 @@ class RunWriter:
             queries: Returns what the round released.
 
         Raises:
-            PrivateTrainingError: It is something else than was covered. The
-                ledger then holds both.
+            PrivateTrainingError: It is something else than was covered, and the
+                ledger then holds both; or no covered round is left that could
+                have released it.
         """
-        self._released.append(queries)
-        self._last_ended = time.monotonic()
-        if not self._is_compared:
-            self._is_compared = True
-            self._compare()
+        with self._mutex:
+            if not self._awaited:
+                raise PrivateTrainingError(
+                    "`released` must be called once for each round that was "
+                    "covered. Received: a release of no such round, which the "
+                    "ledger does not count. It must not be published. Call "
+                    "`cover` before each round."
+                )
+            self._awaited -= 1
+            self._released.append(queries)
+            self._last_ended = time.monotonic()
+            if not self._is_compared:
+                self._is_compared = True
+                self._compare()
 
     def settle(self, used: int | None = None) -> None:
         """Counts the rounds that ran, in place of the whole block.
@@ -281,7 +305,8 @@ class RunWriter:
                 `used` rounds.
             PrivateTrainingError: A round released something else than was
                 covered.
-            ValueError: `used` is not between 0 and the size of the block.
+            ValueError: `used` is not between 0 and the size of the block, or is
+                below the number of rounds that released something.
         """
         with self._mutex:
             block, covered = self._block, self._used
@@ -289,7 +314,7 @@ class RunWriter:
             size = 0 if block is None else block.size
             _check.integer_at_least(0, used=ran)
             if block is not None or used is not None:
-                _check_used(ran, size)
+                _check_used(ran, max(0, covered - self._awaited), size)
             self._measure()
             if block is not None:
                 self._block, self._used = None, 0
@@ -299,10 +324,13 @@ class RunWriter:
                             database, block.row, block.rounds, size, int(ran)
                         )
                 except Exception:
+                    # The ledger may count `ran` rounds: no more may come of it.
                     self._block, self._used = block, covered
+                    self._is_doubtful = True
                     raise
                 self._own -= size - int(ran)
-            self._used = 0
+                self._awaited = max(0, self._awaited - (covered - int(ran)))
+            self._used, self._is_doubtful = 0, False
             self._compare()
 
     def record(
@@ -331,14 +359,13 @@ class RunWriter:
         """
         _check.integer_at_least(1, count=count)
         round_ = Round(sampling, tuple(queries), seeded)
-        rounds = log.Rounds(
-            text_from_round(round_),
-            self.begin().row,
-            charge or self.limits.charge(round_),
-        )
-        with self._lock() as database:
-            log.append_record(database, rounds, int(count))
-        self._own += int(count)
+        with self._mutex:
+            row = self.begin().row
+            price = self._price(round_, charge)
+            rounds = log.Rounds(text_from_round(round_), row, price)
+            with self._lock() as database:
+                log.append_record(database, rounds, int(count))
+            self._own += int(count)
 
     def finish(self, outcome: Outcome | None = None) -> None:
         """Settles, and ends the run, which can then release nothing more.
@@ -439,7 +466,7 @@ class RunWriter:
         self, planned: Round, count: int, most: int, charge: Charge | None
     ) -> None:
         """Reserves the next block, as large as there is room and use for."""
-        if self._ahead:
+        if self._ahead or self._is_doubtful:
             self.settle()
         self._compare()
         self._measure()
@@ -448,10 +475,10 @@ class RunWriter:
             size = max(count, min(size, self._most - self._own))
         try:
             while True:
-                room = self.limits.room(planned, size, self._own)
+                room = int(self.limits.room(planned, size, self._own))
                 if room < count:
-                    raise self.limits.exceeded(planned, self._own)
-                price = charge or self.limits.charge(planned)
+                    raise self.limits.exceeded(planned, count, self._own)
+                price = self._price(planned, charge)
                 try:
                     self._append(planned, room, price)
                     break
@@ -464,6 +491,26 @@ class RunWriter:
             raise
         self._covered, self._is_compared = planned, False
         self._block_started, self._is_full = time.monotonic(), False
+
+    def _price(self, planned: Round, charge: Charge | None) -> Charge | None:
+        """Returns the charge that was given, or what the limits say.
+
+        Raises:
+            ValueError: The charge is not of the account of the run.
+        """
+        if charge is None:
+            return self.limits.charge(planned)
+        _check.kind(Charge, charge=charge)
+        with self._lock() as database:
+            opened = {each.number: each for each in accounts_of(database)}
+        account = opened.get(charge.account)
+        if account is None or account.account.name != self.start.account:
+            raise ValueError(
+                "`charge` must be of the account of the run, "
+                f"{self.start.account!r}. Received: charge={charge!r}. "
+                "Take `budgets.charge_of` of this account."
+            )
+        return charge
 
     def _append(self, planned: Round, size: int, charge: Charge | None) -> None:
         """Ends one block and begins the next, in one transaction.
@@ -594,7 +641,12 @@ class RunWriter:
         self._is_ended = True
 
 
-def _check_used(used: int, size: int) -> None:
+def _check_used(used: int, released: int, size: int) -> None:
+    if used < released:
+        raise ValueError(
+            f"`used` must be >= {released}, the number of rounds that released "
+            f"something. Received: used={used!r}."
+        )
     if used > size:
         raise ValueError(
             f"`used` must be <= {size}, the number of rounds that were "

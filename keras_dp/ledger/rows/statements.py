@@ -7,7 +7,8 @@ rounds, an unknown kind or field is refused, not skipped.
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, cast
 
 from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
@@ -116,7 +117,30 @@ class RunPlan:
         if self.delta is not None:
             _check.share("(0, 1)", delta=self.delta)
         for each in self.rounds:
+            _check.kind(Round, round=each.round)
             _check.integer_at_least(1, count=each.count)
+
+    @classmethod
+    def of(
+        cls, rounds: Iterable[tuple[Round, int]], delta: float | None
+    ) -> Self:
+        """Returns the plan of pairs of a round and a number.
+
+        Raises:
+            TypeError: There is something else than such pairs.
+        """
+        try:
+            pairs = tuple(CountedRound(each, n) for each, n in rounds)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                "`plan` must hold pairs of a Round and the largest number of "
+                f"times that it will run. Received: {error}. Pass such as "
+                "[(step, 1_000)]."
+            ) from error
+        cls(pairs, delta)  # It checks the numbers before they become Python's.
+        return cls(
+            tuple(CountedRound(each, int(n)) for each, n in pairs), delta
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """A run of a training, without the training: rooms, races, and ends."""
 
 import os
+import sqlite3
+import threading
 
 import pytest
 
@@ -9,14 +11,18 @@ from keras_dp.errors import (
     BudgetExceededError,
     LedgerError,
     LedgerWriteError,
+    PrivateTrainingError,
 )
 from keras_dp.ledger import (
+    Charge,
+    CountedRound,
     FullDataset,
     GaussianSum,
     PoissonSampling,
     PrivacyLedger,
     Round,
 )
+from keras_dp.ledger.places.place import FileHandle
 from keras_dp.ledger.rows import run_writer
 from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
@@ -316,3 +322,160 @@ def test_eight_processes_share_an_account(address, monkeypatch) -> None:
         found = budgets.guarantee(ledger, delta=DELTA)
         assert found.basis == "account"
     os.close(gate)
+
+
+class TestWhatIsReleasedIsCovered:
+    """Whatever fails, and whoever calls."""
+
+    @pytest.mark.parametrize("failure", ["doubtful", "moved"])
+    def test_no_round_comes_of_a_block_that_may_be_settled(
+        self, tmp_path, monkeypatch, failure
+    ) -> None:
+        path, elsewhere = tmp_path / "l.ledger", tmp_path / "elsewhere"
+        run = PrivacyLedger.open(path, dataset="d").start_run("a")
+        monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+        while run.is_between_blocks:
+            run.cover(STEP)
+        commit = FileHandle._commit
+
+        def fails(handle) -> None:
+            if failure == "moved":
+                path.rename(elsewhere)
+            commit(handle)
+            raise sqlite3.OperationalError("disk I/O error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FileHandle, "_commit", fails)
+            with pytest.raises(LedgerWriteError):
+                run.settle()
+        with pytest.raises(LedgerError):
+            run.cover(STEP)
+
+    def test_a_settlement_that_surely_failed_is_tried_again(
+        self, tmp_path, monkeypatch
+    ) -> None:
+        ledger = PrivacyLedger.open(tmp_path / "l.ledger", dataset="d")
+        run = ledger.start_run("a")
+        monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+        ran = 0
+        while run.is_between_blocks:
+            run.cover(STEP)
+            ran += 1
+        with monkeypatch.context() as patch:
+            patch.setattr(FileHandle, "_begin", _busy)
+            with pytest.raises(LedgerWriteError):
+                run.settle()
+        run.cover(STEP)
+        run.finish()
+
+        assert len(ledger) == ran + 1
+
+    @pytest.mark.parametrize("covered", [0, 1])
+    def test_a_release_of_no_covered_round_is_refused(
+        self, ledger, covered
+    ) -> None:
+        run = ledger.start_run("a")
+        for _ in range(covered):
+            run.cover(STEP)
+            run.released(lambda: STEP.queries)
+
+        with pytest.raises(PrivateTrainingError, match="`released`"):
+            run.released(lambda: STEP.queries)
+
+    def test_no_fewer_rounds_are_settled_than_released(self, ledger) -> None:
+        run = ledger.start_run("a")
+        run.cover(STEP, 5)
+        for _ in range(3):
+            run.released(lambda: STEP.queries)
+
+        with pytest.raises(ValueError, match="`used`"):
+            run.settle(2)
+        run.settle(3)
+        assert len(ledger) == 3
+
+    def test_threads_lose_no_round_of_the_run(self, ledger) -> None:
+        run = ledger.start_run("a", plan=[(STEP, 400)])
+
+        def record() -> None:
+            for _ in range(100):
+                run.record(STEP.sampling, STEP.queries)
+
+        threads = [threading.Thread(target=record) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        run.finish()
+
+        assert (len(ledger), ledger.runs[0].outcome) == (400, "finished")
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("planned", lambda run: run.cover(None)),
+        ("most", lambda run: run.cover(STEP, most=0)),
+        ("most", lambda run: run.cover(STEP, most=3.0)),
+        ("charge", lambda run: run.cover(STEP, charge="all")),
+        ("charge", lambda run: run.cover(STEP, charge=Charge(9, ()))),
+        ("plan", lambda run: run.plan([STEP])),
+        ("count", lambda run: run.plan([(STEP, 2.5)])),
+        ("round", lambda run: run.plan([(1, 2)])),
+    ],
+)
+def test_a_run_names_the_argument(ledger, argument, call) -> None:
+    run = ledger.start_run("a")
+    for _ in range(3):  # The next block would have several rounds.
+        run.cover(STEP)
+
+    with pytest.raises((TypeError, ValueError), match=f"`{argument}`"):
+        call(run)
+    run.finish()
+    assert ledger.verify().rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("limits", lambda ledger: ledger.start_run("a", limits="all")),
+        ("delta", lambda ledger: ledger.start_run("a", delta=1e-5)),
+        ("plan", lambda ledger: ledger.start_run("a", plan=[STEP])),
+        ("number", lambda ledger: ledger.continue_run(None)),
+        (
+            "account",
+            lambda ledger: ledger.start_run(
+                "a", account="other", limits=RunLimits(ledger, account="all")
+            ),
+        ),
+        ("most", lambda ledger: RunLimits(ledger, account="all", most=2.5)),
+    ],
+)
+def test_no_run_begins_with_a_wrong_argument(ledger, argument, call) -> None:
+    open_plan(ledger, "all")
+    open_plan(ledger, "other")
+
+    with pytest.raises((TypeError, ValueError), match=f"`{argument}`"):
+        call(ledger)
+    assert not ledger.runs
+
+
+@pytest.mark.parametrize("limit", ["target_epsilon", "account", "plan"])
+def test_rounds_that_do_not_fit_together_name_their_limit(
+    ledger, limit
+) -> None:
+    rest = target = None
+    if limit == "account":
+        open_plan(ledger)
+    if limit == "plan":
+        rest = CountedRound(STEP, 10)
+    if limit == "target_epsilon":
+        target = EpsilonLimit(PrivacyTarget(1.0, DELTA), ledger)
+    limits = RunLimits(ledger, target=target, rest=rest)
+    with ledger.start_run("a", limits=limits) as run:
+        run.cover(STEP, 6)
+        with pytest.raises(BudgetExceededError, match=f"{limit}.*1,000 more"):
+            run.cover(STEP, 1_000)
+
+
+def _busy(handle, *, writing: bool) -> None:
+    raise sqlite3.OperationalError("database is locked")
