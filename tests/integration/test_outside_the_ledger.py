@@ -107,11 +107,14 @@ class TestDecisions:
             ),
             (lambda path: keras.callbacks.TerminateOnNaN(), "loss"),
             (lambda path: keras.callbacks.EarlyStopping("val_loss"), None),
-            (
-                lambda path: keras.callbacks.EarlyStopping(
-                    "epsilon", mode="min"
-                ),
-                None,
+            *(
+                (
+                    lambda path, log=log: keras.callbacks.EarlyStopping(
+                        log, mode="min"
+                    ),
+                    None,
+                )
+                for log in ("epsilon", "rounds_left", "signal_to_noise")
             ),
             (
                 lambda path: keras.callbacks.LearningRateScheduler(

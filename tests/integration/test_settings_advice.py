@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 import keras_dp
+from keras_dp.ledger import FullDataset, GaussianSum, Round
 from keras_dp.sampling import FixedMicrobatches, RandomMicrobatches
 from keras_dp.spending.epsilon_limit import default_delta
 from keras_dp.training.advice.condition import judge
-from keras_dp.training.advice.of_trainings import PREPARED, TARGETS
+from keras_dp.training.advice.of_trainings import (
+    FIRST_BATCH,
+    PREPARED,
+    TARGETS,
+    FirstBatch,
+)
 
 
 def training(
@@ -99,6 +105,19 @@ def test_each_is_warned_of_once(query, options, words, caplog) -> None:
     assert len(said) == 1 + len(words)  # And that metrics are not private.
     for each in ("metrics shown", *words):
         assert sum(each in message for message in said) == 1
+
+
+def test_of_several_sums_that_with_the_least_noise_is_named(caplog) -> None:
+    sums = (GaussianSum("weak", 1.0, 0.2), GaussianSum("bare", 1.0, 0.0))
+    adapter = SimpleNamespace(
+        is_sampler=False, population_size=1, class_weight=None
+    )
+    batch = SimpleNamespace(x=np.zeros([1, 3]), sample_weight=None)
+    planned = Round(FullDataset(), sums)
+
+    judge(FIRST_BATCH, FirstBatch(planned, average(), adapter, batch))
+
+    assert "'bare' is only 0 times its clip" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ _COUNTS = (
 # Options that must not be given with a sampler.
 _OF_SAMPLERS = ("y", "batch_size", "sample_weight", "validation_split")
 # The beginnings of names of logs that tell nothing of single records.
-_PUBLIC = ("val_", "epsilon")
+_PUBLIC = ("val_", "epsilon", "rounds_left", "signal_to_noise")
 
 
 class FirstBatch(NamedTuple):
@@ -248,13 +248,14 @@ def _too_little_noise(first: FirstBatch) -> Any:
 
 
 def _hardly_noised(first: FirstBatch) -> Any:
-    """Returns the name and the noise multiplier of a sum."""
-    for event in first.planned.queries:
-        if isinstance(event, GaussianSum):
-            stddev, bound = event.noise_stddev, event.l2_norm_bound
-            if stddev < _LEAST_MULTIPLIER * bound:
-                return event.name, stddev / bound
-    return None
+    """Returns the name and the noise multiplier of the sum with the least."""
+    multipliers = {
+        event.name: event.noise_stddev / event.l2_norm_bound
+        for event in first.planned.queries
+        if isinstance(event, GaussianSum)
+        and event.noise_stddev < _LEAST_MULTIPLIER * event.l2_norm_bound
+    }
+    return multipliers and min(multipliers.items(), key=lambda found: found[1])
 
 
 def _other_denominator(first: FirstBatch) -> Any:
@@ -276,7 +277,7 @@ def _scales_gradients(first: FirstBatch) -> Any:
         is_far = len(weights) and not 0.1 <= np.median(weights) <= 10
         return is_far and "`class_weight` has weights far from 1"
     weight = first.batch.sample_weight
-    return weight is not None and "Examples have weights"
+    return weight is not None and "Examples have weights, not looked at"
 
 
 # These are asked of the epsilon of a target.
@@ -489,7 +490,7 @@ FIRST_BATCH = (
         None,
         "{}. Weights scale gradients before the clip, and the noise follows "
         "the clip: small ones drown in it. Scale them to about 1, such as "
-        "1/count by the mean count. They are not looked at.",
+        "1/count by the mean count.",
     ),
 )
 
