@@ -78,6 +78,12 @@ class TestTFRecordShards:
         read = [x.numpy() for x in tf.data.TFRecordDataset(paths)]
         assert source.serialized(np.arange(len(source))) == read
 
+    def test_any_increasing_indices(self, tmp_path):
+        source = TFRecordShards(written(tmp_path, [9, 9, 9]), parse=parse)
+
+        for indices in ([0], [26], [8, 9], [0, 8, 9, 17, 18, 26], [12]):
+            assert source[np.array(indices)]["id"].tolist() == indices
+
     def test_a_path_of_bytes(self, tmp_path):
         (path,) = written(tmp_path, [5])
 
