@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import sqlite3
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -103,3 +104,12 @@ def open_faulty(path: Path) -> tuple[PrivacyLedger, FaultyConnection]:
     faulty = FaultyConnection(storage.connect_writing(path))
     connections.adopt(faulty)
     return PrivacyLedger(FileHandle(faulty, path, writable=True)), faulty
+
+
+def run_together(act: Callable[[], object], threads: int = 4) -> None:
+    """Runs a function in several threads, and waits for all of them."""
+    started = [threading.Thread(target=act) for _ in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()

@@ -220,21 +220,6 @@ class TestStatistics:
             found = np.mean(variance, axis=0) + 1
             np.testing.assert_allclose(found, at_rest, atol=1e-2)
 
-    @pytest.mark.full
-    def test_of_the_first_layer_converge_to_moments_of_the_data(self) -> None:
-        x, y = images()
-        model = convolutional(momentum=0.5)
-
-        private_model(model).fit(x, y, batch_size=RECORDS, epochs=40, verbose=0)
-
-        first = normalizations(model)[0]
-        np.testing.assert_allclose(
-            first.moving_mean, x.mean((0, 1, 2)), rtol=1e-3, atol=1e-3
-        )
-        np.testing.assert_allclose(
-            first.moving_variance, x.var((0, 1, 2)), rtol=2e-2
-        )
-
     @pytest.mark.parametrize(
         ("make", "mode"),
         [

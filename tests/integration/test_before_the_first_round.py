@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp.sampling import PoissonBatches
+from tests.private_models import private_of
 
 RECORDS = 96
 
@@ -25,19 +26,15 @@ def network():
 
 
 def compiled(own_ledger, **options):
-    private = keras_dp.PrivateModel(network(), self_check_examples=0)
-    private.compile(
-        keras_dp.DPSGD(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(
-                1.0, noise_multiplier=1.0, denominator=32
-            ),
-            ledger=own_ledger,
+    return private_of(
+        network(),
+        keras_dp.GaussianAverageQuery(
+            1.0, noise_multiplier=1.0, denominator=32
         ),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        own_ledger,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         **options,
     )
-    return private
 
 
 class Broken(keras.metrics.Metric):
@@ -183,16 +180,12 @@ class TestFit:
 
 class TestOneBatch:
     def test_may_have_a_metric_of_several_numbers(self) -> None:
-        private = keras_dp.PrivateModel(network(), self_check_examples=0)
-        private.compile(
-            keras_dp.DPSGD(
-                0.1,
-                query=keras_dp.GaussianAverageQuery(
-                    1.0, noise_multiplier=1.0, denominator=32
-                ),
-                ledger=ledger(),
+        private = private_of(
+            network(),
+            keras_dp.GaussianAverageQuery(
+                1.0, noise_multiplier=1.0, denominator=32
             ),
-            "mse",
+            ledger(),
             metrics=[keras.metrics.F1Score(average=None)],
         )
 

@@ -17,7 +17,6 @@ from keras_dp.ledger import (
     BinaryTree,
     CorrelatedSum,
     DisjointBatches,
-    FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
@@ -236,21 +235,6 @@ def test_report_prints_the_report(neighbours, ledger_file, capsys) -> None:
     assert epsilon <= shown < epsilon + 1.1e-4  # Four decimals, rounded up.
 
 
-def test_a_ledger_that_no_accountant_can_price_is_reported(
-    tmp_path, capsys
-) -> None:
-    path = tmp_path / "a.ledger"
-    with PrivacyLedger.open(path, dataset="d") as ledger:
-        ledger.record(FixedSizeWithoutReplacement(5, 50), STEP)
-
-    code = main([*REPORT, str(path), "--neighbours", "zero_out"])
-
-    out, err = capsys.readouterr()
-    assert (code, err) == (0, "")
-    assert "no accountant has a sound bound" in out
-    assert "sample of 5 of 50 without replacement" in out
-
-
 def test_a_ledger_is_reported_while_it_is_written(tmp_path, capsys) -> None:
     path = tmp_path / "a.ledger"
     with PrivacyLedger.open(path, dataset="d") as ledger:
@@ -290,21 +274,6 @@ def test_verify_knows_the_head_it_is_told(tmp_path, capsys) -> None:
     assert "nothing changed" in out
     assert re.fullmatch(r"keras-dp: `--head` must [^\n]+Received[^\n]+\n", err)
     assert head in err
-
-
-def test_report_protects_groups(ledger_file, capsys) -> None:
-    code = main([*REPORT, str(ledger_file), "--units", "3", "--all"])
-
-    out, _ = capsys.readouterr()
-    with PrivacyLedger.open(ledger_file, mode="r") as ledger:
-        together = Replay(ledger).claim(units=3, delta=1e-5)
-    assert code == 0
-    shown = float(re.search(r"^epsilon <= (\S+) at", out, re.M)[1])
-    assert together.epsilon <= shown < together.epsilon + 1.1e-4
-    assert "one group of 3, each one patient, of at most 3 records" in (
-        " ".join(out.split())
-    )
-    assert "1e-05, add or remove one, 3 records together:" in out
 
 
 class TestAfford:
@@ -408,15 +377,6 @@ def test_plan_is_for_all_rows_of_a_unit(rows, capsys) -> None:
     assert out.rstrip() == str(expected).rstrip()
 
 
-@COMMANDS
-def test_reading_does_not_change_the_file(command, ledger_file) -> None:
-    before = ledger_file.read_bytes(), ledger_file.stat().st_mtime_ns
-
-    main([*command, str(ledger_file)])
-
-    assert before == (ledger_file.read_bytes(), ledger_file.stat().st_mtime_ns)
-
-
 def test_version_and_help_are_0(capsys) -> None:
     for option in ("--version", "--help"):
         with pytest.raises(SystemExit) as raised:
@@ -512,17 +472,6 @@ def test_a_closed_stream_is_no_traceback(make, closed, tmp_path) -> None:
     assert "Traceback" not in process.stderr
     if expected and 2 not in closed:
         assert re.fullmatch(r"keras-dp: [^\n]+\n", process.stderr)
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "below/a.ledger"])
-def test_a_name_that_no_file_can_have_is_3(name, tmp_path, capsys) -> None:
-    (tmp_path / "below").write_text("text")
-
-    code = main(["verify", str(tmp_path / name)])
-
-    out, err = capsys.readouterr()
-    assert (code, out) == (3, "")
-    assert re.fullmatch(r"keras-dp: `path` must [^\n]+Received[^\n]+\n", err)
 
 
 @pytest.mark.full

@@ -12,7 +12,6 @@ from keras_dp import (
     PrivateModel,
 )
 from keras_dp.dp_queries import NestedQuery
-from keras_dp.sampling import FixedMicrobatches
 from keras_dp.spending import PrivacyTarget
 
 DATA = np.zeros([1000, 3], "float32"), np.zeros([1000, 1], "float32")
@@ -57,35 +56,6 @@ class TestReprs:
             "ledger=<PrivacyLedger in memory, dataset='clinic', "
             "unit='example'>>"
         )
-
-    def test_of_a_sampler(self) -> None:
-        batches = PoissonBatches(DATA, sampling_probability=0.05)
-
-        assert repr(batches) == (
-            "<PoissonBatches of 1,000 records, sampling_probability=0.05, "
-            f"50 expected in a sample, physical_batch_size="
-            f"{batches.physical_batch_size}>"
-        )
-        assert repr(batches.shard(1, 2)).endswith(", shard 1 of 2>")
-        grouped = PoissonBatches(
-            DATA, sampling_probability=0.05, microbatches=FixedMicrobatches(4)
-        )
-        assert "microbatches=FixedMicrobatches(4)>" in (
-            repr(grouped).replace("size=", "")
-        )
-
-    def test_of_a_model(self) -> None:
-        model = private()
-        assert repr(model) == (
-            "<PrivateModel of <Sequential name=net, built=True>, "
-            "optimizer=None>"
-        )
-
-        model.compile(optimizer(), loss="mse")
-        model.target = PrivacyTarget(3.0, 1e-5)
-
-        assert "optimizer=<DPAdam Adam, query=Gauss" in repr(model)
-        assert "target=PrivacyTarget(epsilon=3.0, delta=1e-05)" in repr(model)
 
 
 class TestSummary:

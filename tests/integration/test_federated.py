@@ -5,11 +5,6 @@ import numpy as np
 import pytest
 
 import keras_dp
-from keras_dp.dp_queries import (
-    JointClipQuery,
-    NormalizedQuery,
-    QuantileAdaptiveClipSumQuery,
-)
 from keras_dp.experimental.federation import FederatedModel, LocalTraining
 from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
 
@@ -213,26 +208,6 @@ class TestTraining:
         assert count == 40
         assert round_.sampling == PoissonUserSampling(0.1, True)
         assert round_.queries == (GaussianSum("gradients", 1.0, 0.8),)
-
-    @pytest.mark.parametrize(
-        "query",
-        [
-            NormalizedQuery(
-                QuantileAdaptiveClipSumQuery(1.0, 0.5, 0.5, 0.2, 2.0, 6.0), 6.0
-            ),
-            JointClipQuery(
-                [0.1, 0.2], 1.0, noise_multiplier=0.5, denominator=6.0
-            ),
-        ],
-        ids=["adaptive clip", "joint clip"],
-    )
-    def test_takes_other_queries(self, query) -> None:
-        x, y, users = data()
-        made = federated(linear(), LocalTraining(RATE), query=query)
-
-        made.fit(samples(x, y, users), epochs=2, verbose=0)
-
-        assert len(made.optimizer.ledger) == 2
 
     def test_draws_dropout_anew(self) -> None:
         x, y, users = data()

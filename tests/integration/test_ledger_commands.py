@@ -7,7 +7,6 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
-from keras_dp import budgets
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger, Round
 from keras_dp.reporting import account_states, run_costs
 from keras_dp.reporting.cli import main
@@ -74,46 +73,11 @@ class TestRuns:
             assert 0 <= float(alone) - cost.epsilon < 1.1e-4
             assert 0 <= float(total) - cost.total_epsilon < 1.1e-4
 
-    def test_prints_json(self, shell) -> None:
-        (_, content) = json.loads(shell("runs", *DELTA, *JSON)).values()
-
-        assert [run["name"] for run in content] == ["first", "7"]
-        assert content[0]["total_epsilon"] < content[1]["total_epsilon"]
-
-
-class TestReport:
-    @pytest.mark.parametrize(
-        ("form", "beginning"),
-        [
-            ("html", "<!DOCTYPE html>"),
-            ("json", '{\n  "dataset": "clinic"'),
-            ("markdown", "# Privacy of clinic\n"),
-            ("text", "With all that was released"),
-        ],
-    )
-    def test_is_printed_in_every_form(self, shell, form, beginning) -> None:
-        out = shell("report", *DELTA, "--format", form)
-
-        assert out.startswith(beginning)
-
 
 class TestBudget:
     def test_says_that_there_is_none(self, shell) -> None:
         assert "No accounts" in shell("budget")
         assert json.loads(shell("budget", *JSON)) == {"accounts": []}
-
-    def test_opens_an_account(self, tmp_path, capsys) -> None:
-        path = tmp_path / "new.ledger"
-        PrivacyLedger.open(path, dataset="d").close()
-
-        code = main(["budget", str(path), *OPEN, *JSON])
-
-        content = json.loads(capsys.readouterr().out)
-        assert code == 0
-        with PrivacyLedger.open(path, mode="r") as ledger:
-            (state,) = account_states(ledger)
-        assert state.budget == budgets.RenyiFilter(3.0, 1e-5)
-        assert content == {"accounts": [state.as_dict()]}
 
     def test_opens_one_with_an_order(self, tmp_path, capsys) -> None:
         path = str(tmp_path / "new.ledger")

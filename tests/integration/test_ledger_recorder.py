@@ -17,33 +17,9 @@ from keras_dp.ledger.rows import log, run_writer
 from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.spending.run import new_run
 from keras_dp.training.loop import recording_with
-from tests.ledger_faults import in_a_fork
 
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
 STEP = Round(FullDataset(), QUERIES)
-
-
-def test_a_forked_process_does_not_use_the_rounds_of_its_parent(
-    tmp_path, monkeypatch
-) -> None:
-    monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
-    monkeypatch.setattr(run_writer, "LARGEST_BLOCK", 4)
-    with PrivacyLedger.open(tmp_path / "l.db", dataset="d") as ledger:
-        recorder = new_run(ledger)
-        for _ in range(2):  # The second block has room for more.
-            cover(recorder)
-
-        def is_refused() -> bool:
-            try:
-                recorder.cover(STEP)
-            except LedgerWriteError as error:
-                return "forked" in str(error)
-            return False
-
-        assert in_a_fork(is_refused) == 0
-        cover(recorder)
-        recorder.settle()
-        assert len(ledger) == 3
 
 
 def cover(run: RunWriter) -> None:

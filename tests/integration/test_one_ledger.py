@@ -148,21 +148,3 @@ def test_the_text_has_one_epsilon_and_a_cost_for_each_run(
             pytest.approx(by_hand[run], abs=1.1e-4),
             pytest.approx(total, abs=1.1e-4),
         ]
-
-
-def test_the_page_has_a_cost_for_each_run(trained, by_hand, capsys) -> None:
-    text = answer(capsys, trained[0], "--format", "html")
-
-    rows = {
-        run: (float(alone), float(so_far))
-        for run, alone, so_far in re.findall(
-            r'data-title="run"><span>(\w+)<.*?data-title="alone"><span>(.*?)<'
-            r'.*?data-title="so far"><span>(.*?)<',
-            text,
-        )
-    }
-    for run, total in (("age", "age"), ("town", "layers"), ("model", "all")):
-        assert rows[run] == (
-            pytest.approx(by_hand[run], abs=1.1e-4),
-            pytest.approx(by_hand[total], abs=1.1e-4),
-        )

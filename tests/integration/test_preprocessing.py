@@ -7,7 +7,7 @@ import pytest
 import keras_dp
 from keras_dp.accountants import Fourier
 from keras_dp.optimizers import DPSGD
-from keras_dp.preprocessing import PCA, Normalization, StringLookup
+from keras_dp.preprocessing import PCA, Normalization
 from keras_dp.reporting import make_report
 
 pytestmark = pytest.mark.full
@@ -52,20 +52,3 @@ def test_one_epsilon_covers_layers_and_weights(tmp_path, caplog) -> None:
     whole = price.epsilon(rounds, delta=1e-5)
     assert whole > price.epsilon(runs[2].rounds, delta=1e-5)
     assert f"{whole:.2f}"[:3] in str(report)
-
-
-def test_a_table_with_words_is_encoded_and_trained_on() -> None:
-    rng = np.random.default_rng(1)
-    age = rng.uniform(20, 60, [300, 1])
-    town = rng.choice(["Kiel", "Bonn"], 300)
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="people")
-
-    normalize = Normalization((0, 100), 4.0).adapt(age, ledger)
-    lookup = StringLookup(4.0, 1e-7, output_mode="one_hot").adapt(town, ledger)
-    x = np.hstack([normalize(age), lookup(town[:, np.newaxis])])
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    training(model, ledger, x, x[:, :1])
-
-    assert x.shape == (300, 4)
-    assert [len(run) for run in ledger.runs] == [1, 1, 10]
-    assert Fourier().epsilon(ledger, delta=1e-5) < np.inf

@@ -163,13 +163,6 @@ class TestEverySampler:
 
         assert_same_samples(stored, new_samples(data(), seed=3))
 
-    def test_trains_from_files(self, ledger, tmp_path) -> None:
-        samples = SAMPLERS["fixed size"](tfrecords(tmp_path, *data()))
-
-        compiled(ledger).fit(samples, verbose=0)
-
-        assert len(ledger) == samples.rounds_per_epoch
-
     def test_drives_a_loop_of_ones_own(self, ledger, new_samples) -> None:
         gradients = keras_dp.PrivateGradients(
             new_model(),

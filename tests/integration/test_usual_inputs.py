@@ -14,6 +14,7 @@ from keras_dp.errors import GradientCheckError, PrivateTrainingError
 from keras_dp.gradients import self_check
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.step import engine_check
+from tests.private_models import private_of
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 RECORDS = 60
@@ -29,17 +30,14 @@ def compiled(model=None, stddev=0.0, loss=LOSS, **options):
     if model is None:
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
-    private = keras_dp.PrivateModel(model)
-    private.compile(
-        keras_dp.optimizers.DPSGD(
-            0.5,
-            query=keras_dp.GaussianAverageQuery(1.0, stddev, 10),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
+    return private_of(
+        model,
+        keras_dp.GaussianAverageQuery(1.0, stddev, 10),
+        rate=0.5,
+        checks=2,
         loss=loss,
         **options,
     )
-    return private
 
 
 def samples(records, probability=1.0, **options):
@@ -436,30 +434,26 @@ class TestDataThatIsNotDense:
         )
 
 
-def test_generators_of_sparse_batches_show_none_of_it() -> None:
+@pytest.mark.parametrize(
+    ("inputs", "error", "rule"),
+    [
+        (OF_SCIPY[:10], ValueError, "dense"),
+        (data()[0][:10].tolist(), TypeError, "an array"),
+    ],
+    ids=["sparse", "lists"],
+)
+def test_generators_of_such_batches_show_none_of_it(
+    inputs, error, rule
+) -> None:
     def batches():
         while True:
-            yield OF_SCIPY[:10], data()[1][:10]
+            yield inputs, data()[1][:10]
 
     private = compiled()
-
-    with pytest.raises(ValueError, match="`x` must be dense"):
+    with pytest.raises(error, match=f"`x` must be {rule}") as caught:
         private.fit(batches(), steps_per_epoch=2, shuffle=False, verbose=0)
-
+    assert SECRET not in str(caught.value)
     assert private.optimizer.ledger.runs == ()
-
-
-def test_generators_of_lists_show_none_of_them() -> None:
-    x, y = data()
-
-    def batches():
-        while True:
-            yield x[:10].tolist(), y[:10]
-
-    with pytest.raises(TypeError, match=r"`x` must be an array") as error:
-        compiled().fit(batches(), steps_per_epoch=2, shuffle=False, verbose=0)
-
-    assert SECRET not in str(error.value)
 
 
 def test_a_generator_that_goes_on_with_text_shows_none_of_it() -> None:
@@ -533,16 +527,6 @@ class TestTheSampler:
         assert len(samples(data(), 0.1)) == 10
         assert len(samples(data(), 0.1, rounds_per_epoch=3)) == 3
 
-    def test_trains_an_autoencoder(self) -> None:
-        x, _ = data()
-        private = compiled(
-            keras.Sequential([keras.Input((4,)), layers.Dense(4)]), loss="mse"
-        )
-
-        private.fit(samples((x, x)), epochs=3, verbose=0)
-
-        assert len(private.optimizer.ledger) == 3
-
     @pytest.mark.parametrize("records", [data()[0], {"x": data()[0]}])
     def test_says_where_targets_are_missing(self, records) -> None:
         with pytest.raises(ValueError, match=r"PoissonBatches\(\(x, x\)"):
@@ -579,16 +563,22 @@ class TestBatchesThatNobodyDrew:
         assert not messages(caplog, "did not draw")
 
 
-def test_rows_of_padding_do_not_repeat_the_self_check(monkeypatch) -> None:
-    """A mean over no tokens is not finite, and so is its gradient."""
-    checked = []
+@pytest.fixture
+def checked(monkeypatch):
+    """Counts self-checks."""
+    found = []
     monkeypatch.setattr(
         engine_check,
         "self_check",
         lambda *args, **options: (
-            checked.append(1) or self_check(*args, **options)
+            found.append(1) or self_check(*args, **options)
         ),
     )
+    return found
+
+
+def test_rows_of_padding_do_not_repeat_the_self_check(checked) -> None:
+    """A mean over no tokens is not finite, and so is its gradient."""
     ids = keras.Input((5,), dtype="int32")
     kept = keras.ops.cast(ids != 0, "float32")[..., None]
     hidden = kept * keras.layers.Embedding(7, 4)(ids)
@@ -645,16 +635,8 @@ def test_masks_of_floats_are_there_in_the_self_check() -> None:
 
 
 def test_records_that_are_all_alike_do_not_repeat_the_self_check(
-    monkeypatch,
+    checked,
 ) -> None:
-    checked = []
-    monkeypatch.setattr(
-        engine_check,
-        "self_check",
-        lambda *args, **options: (
-            checked.append(1) or self_check(*args, **options)
-        ),
-    )
 
     compiled().fit(
         samples((np.ones((RECORDS, 4)), data()[1])), epochs=2, verbose=0

@@ -48,15 +48,6 @@ def test_the_loss_is_that_of_the_weights_before_the_update(jit_compile):
     assert abs(model.evaluate(X, Y, verbose=0) - before) > 0.1 * before
 
 
-def test_epochs_of_a_sampler_may_be_left_to_it() -> None:
-    private = _private()
-    batches = PoissonBatches((X, Y), sampling_probability=0.25)
-
-    private.fit(batches, steps_per_epoch=None, verbose=0)
-
-    assert len(private.optimizer.ledger) == 4
-
-
 def test_a_schedule_that_is_exchanged_is_not_overlooked() -> None:
     """The compiled step would go on with the old one."""
     private = _private()
@@ -67,18 +58,6 @@ def test_a_schedule_that_is_exchanged_is_not_overlooked() -> None:
 
     with pytest.raises(PrivateTrainingError, match="its schedule"):
         private.train_on_batch(X, Y)
-
-
-def test_a_learning_rate_may_be_set() -> None:
-    private = _private()
-    private.train_on_batch(X, Y)
-    private.optimizer.learning_rate = 0.0
-    before = private.model.get_weights()
-
-    private.train_on_batch(X, Y)
-
-    for one, two in zip(before, private.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, two)
 
 
 def test_an_error_that_keras_takes_for_the_end_surfaces() -> None:

@@ -123,12 +123,6 @@ class TestExamplesThatInteract:
     def test_are_fine_where_nothing_is_differentiated(self) -> None:
         assert _check(Does(_scaled_backward(_mean_size)), layers.Dense(4))
 
-    def test_are_named(self) -> None:
-        couples = Does(lambda x: x - tf.reduce_mean(x, 0), name="couples")
-
-        with pytest.raises(GradientCheckError, match=r"couples' of class Does"):
-            _check(layers.Dense(4), couples, layers.Dense(2))
-
     def test_are_named_where_keras_knows_no_path(self) -> None:
         class Holds(layers.Layer):
             def __init__(self):
@@ -239,12 +233,6 @@ class TestTheRow:
         x = tf.repeat(X[:, tf.newaxis], 3, axis=1)
 
         assert _check(layer, layers.Flatten(), layers.Dense(2), x=x)
-
-    def test_names_the_layer_that_counts(self) -> None:
-        counts = Does(lambda x: x + _row_numbers(x), name="counts")
-
-        with pytest.raises(GradientCheckError, match=r"counts' of class Does"):
-            _check(layers.Dense(4), counts, layers.Dense(2))
 
     @pytest.mark.parametrize(
         "layer",

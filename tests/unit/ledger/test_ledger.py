@@ -18,6 +18,7 @@ from keras_dp.ledger.places import connections, schema
 from keras_dp.ledger.places.place import FileHandle, place_of
 from keras_dp.ledger.rows import codec
 from keras_dp.ledger.rows import log as ledger_log
+from tests.ledger_faults import run_together
 
 LARGEST = 2**63 - 1
 SAMPLING = PoissonSampling(0.01)
@@ -233,11 +234,7 @@ def test_threads_share_a_ledger(ledger) -> None:
             run.cover(Round(SAMPLING, OTHER), 3)
             run.settle(used=1)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(work)
 
     assert ledger.verify().rounds == len(ledger) == 80
     assert ledger.unsettled == 0
@@ -255,11 +252,7 @@ def test_one_of_many_threads_settles_a_block(ledger) -> None:
         except ValueError as error:
             refused.append(error)
 
-    threads = [threading.Thread(target=settle) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(settle)
 
     assert len(refused) == 3
     assert ledger.verify().rounds == 1

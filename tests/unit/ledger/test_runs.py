@@ -4,12 +4,10 @@ import contextlib
 import json
 import os
 import sqlite3
-import threading
 
 import pytest
 
 from keras_dp import budgets
-from keras_dp.accountants import Fourier
 from keras_dp.errors import (
     BudgetExceededError,
     LedgerIntegrityError,
@@ -26,7 +24,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.places import schema
 from keras_dp.ledger.rows import chain, log, statements
-from tests.ledger_faults import in_a_fork
+from tests.ledger_faults import in_a_fork, run_together
 
 SAMPLING = PoissonSampling(0.01)
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
@@ -63,17 +61,6 @@ class TestRuns:
         assert (second.name, len(second)) == ("second", 5)
         # Together they are one kind of round for accountants.
         assert [count for _, count in ledger.rounds] == [10]
-
-    def test_any_of_them_can_be_replayed(self, ledger) -> None:
-        for name, count in (("a", 100), ("b", 200)):
-            with ledger.start_run(name) as run:
-                run.record(SAMPLING, QUERIES, count)
-
-        for run, count in zip(ledger.runs, (100, 200), strict=True):
-            alone = [(Round(SAMPLING, QUERIES), count)]
-            assert Fourier().epsilon(run, delta=1e-5) == Fourier().epsilon(
-                alone, delta=1e-5
-            )
 
     def test_have_the_delta_of_their_plan(self, ledger) -> None:
         ledger.start_run("a").plan([(Round(SAMPLING, QUERIES), 2)])
@@ -468,11 +455,7 @@ class TestAccounts:
                         return
                     granted.append(1)
 
-        threads = [threading.Thread(target=spend) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(spend)
 
         assert len(granted) == 100
         with PrivacyLedger.open(address, mode="r") as ledger:

@@ -66,7 +66,9 @@ def rounds_spent(adapter, data, error, match):
         (SCALES, dataset({"age": np.ones(4)}), "one column"),
         (Discretization((0, 1), 2, 1.0), dataset(TEXT), "real numbers"),
         (PCA(1, 1.0), dataset(TEXT[:, np.newaxis]), "real numbers"),
+        (SCALES, np.array([1j]), "real numbers"),
         (CODES, np.ones(4), "dtype float64"),
+        (CODES, np.array(["a"]), "dtype"),
         (CODES, dataset(np.ones(4)), "dtype float64"),
         (CODES, dataset(np.ones(4, np.uint64)), "dtype uint64"),
         (NAMES, np.ones(4, int), "dtype int64"),
@@ -83,9 +85,20 @@ def test_another_dtype_is_seen_before_the_round(adapter, data, match) -> None:
     [
         (TWO_SCALES, dataset(np.ones([4, 3])), "number for each feature"),
         (SCALES, np.ones([4, 0]), "at least one number"),
+        (
+            Normalization(([0, 0, 0], 1), 1.0),
+            np.ones((3, 2)),
+            "number for each",
+        ),
+        *(
+            (Normalization((0, 1), 1.0, axis=axis), np.ones((3, 2)), "`axis`")
+            for axis in (2, -2)
+        ),
+        (PCA(3, 1.0), np.ones(5), "as many entries"),
         (PCA(3, 1.0), dataset(np.ones([4, 2])), "as many entries"),
         (PCA(3, 1.0), of_width(2), "as many entries"),
         (PCA(3, 1.0), dataset(np.ones([4, 3, 2])), "as many entries"),
+        (WORDS, np.array([["a", "b"]]), r"shape \(records, "),
         (WORDS, dataset(np.stack([TEXT, TEXT], 1)), "one text in each row"),
         (NAMES, TEXT.reshape(1, 2, 2), "one row for each record"),
         (SCALES, dataset(np.ones(4)).repeat(), "finite"),

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_dp.preprocessing import Discretization
 from keras_dp.preprocessing.discretization import (
@@ -12,8 +11,8 @@ from keras_dp.preprocessing.discretization import (
     root_of_sums,
 )
 from tests.adapters import (
-    EXTREMES,
     adapted,
+    records_of,
     without_noise,
 )
 
@@ -58,18 +57,7 @@ class TestWithoutNoise:
         np.testing.assert_allclose(layer.bin_boundaries, [7.25, 7.5, 7.75])
 
 
-values = st.lists(
-    st.lists(
-        st.sampled_from(EXTREMES) | st.floats(allow_nan=True),
-        min_size=3,
-        max_size=3,
-    ),
-    min_size=1,
-    max_size=5,
-)
-
-
-@given(data=values)
+@given(data=records_of(3))
 def test_one_record_moves_the_release_by_at_most_the_bound(data) -> None:
     adapter = Discretization((-1, 1), 2, 1.0, cells=16)
     x = np.array(data)

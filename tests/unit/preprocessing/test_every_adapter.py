@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_dp.ledger import FullDataset, PrivacyLedger
+from keras_dp.ledger import FullDataset
 from keras_dp.preprocessing import (
     PCA,
     Discretization,
@@ -143,41 +143,3 @@ def test_impossible_settings_are_refused(kind, settings, change) -> None:
     kind(**settings)
     with pytest.raises(ValueError, match=f"`{next(iter(change))}` must"):
         kind(**{**settings, **change})
-
-
-@pytest.mark.parametrize(
-    ("adapter", "data", "error", "match"),
-    [
-        (PCA(3, 1.0), np.ones((5, 2)), ValueError, "as many entries"),
-        (PCA(3, 1.0), np.ones((5, 2, 2)), ValueError, "as many entries"),
-        (PCA(3, 1.0), np.ones(5), ValueError, "as many entries"),
-        (Normalization((0, 1), 1.0), np.array([1j]), TypeError, "real numbers"),
-        (
-            Normalization((0, 1), 1.0, axis=2),
-            np.ones((3, 2)),
-            ValueError,
-            "`axis`",
-        ),
-        (
-            Normalization((0, 1), 1.0, axis=-2),
-            np.ones((3, 2)),
-            ValueError,
-            "`axis`",
-        ),
-        (
-            Normalization(([0, 0, 0], 1), 1.0),
-            np.ones((3, 2)),
-            ValueError,
-            "number for each feature",
-        ),
-    ],
-)
-def test_data_of_another_shape_spend_no_round(
-    adapter, data, error, match
-) -> None:
-    ledger = PrivacyLedger.in_memory(dataset="d")
-
-    with pytest.raises(error, match=match):
-        adapter.adapt(data, ledger)
-
-    assert len(ledger) == 0

@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_dp.preprocessing import Normalization
 from tests.adapters import (
-    EXTREMES,
     adapted,
+    records_of,
     without_noise,
 )
 
@@ -123,20 +122,9 @@ class TestWithoutNoise:
         np.testing.assert_allclose(variance, [0.01], rtol=1e-6)
 
 
-rows = st.lists(
-    st.lists(
-        st.sampled_from(EXTREMES) | st.floats(allow_nan=True),
-        min_size=4,
-        max_size=4,
-    ),
-    min_size=1,
-    max_size=5,
-)
-
-
 @pytest.mark.parametrize("axis", [-1, None, (1, 2)])
 @pytest.mark.parametrize("denominator", [None, 7.0])
-@given(data=rows)
+@given(data=records_of(4))
 def test_one_record_moves_the_sum_by_at_most_the_bound(
     axis, denominator, data
 ) -> None:

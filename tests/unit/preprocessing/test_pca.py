@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_dp.preprocessing import PCA
 from keras_dp.preprocessing.pca import symmetric
 from keras_dp.preprocessing.release import noised
 from tests.adapters import (
-    EXTREMES,
     adapted,
+    records_of,
     without_noise,
 )
 
@@ -78,20 +77,9 @@ class TestWithoutNoise:
         assert kernel[0] == pytest.approx(1.0)
 
 
-vectors = st.lists(
-    st.lists(
-        st.sampled_from(EXTREMES) | st.floats(allow_nan=True),
-        min_size=3,
-        max_size=3,
-    ),
-    min_size=1,
-    max_size=5,
-)
-
-
 @pytest.mark.parametrize("pixels", [False, True])
 @pytest.mark.parametrize("clip", [None, 1e-3, 2.0, 1e200])
-@given(data=vectors)
+@given(data=records_of(3))
 def test_one_record_moves_the_release_by_at_most_the_bound(
     clip, pixels, data
 ) -> None:

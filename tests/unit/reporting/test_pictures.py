@@ -68,10 +68,6 @@ def lines(root, kind):
     ]
 
 
-def texts(root):
-    return [each.text for each in root.iter(f"{NAMESPACE}text")]
-
-
 class TestAxes:
     @pytest.mark.parametrize(
         ("axis", "names"),

@@ -18,7 +18,6 @@ from keras_dp.ledger import (
     GaussianSum,
     PoissonTrials,
     PrivacyLedger,
-    Selection,
     TruncatedNegativeBinomial,
 )
 from keras_dp.spending import PrivacyTarget
@@ -32,7 +31,6 @@ from keras_dp.tuning import (
 from keras_dp.tuning.private_search import _failed
 from keras_dp.tuning.trials import Trials
 from tests.unit.tuning.searches import (
-    LAW,
     build,
     data,
     public_accuracy,
@@ -678,10 +676,3 @@ class TestThePrice:
             return search._epsilon([(search.round, 1)])
 
         assert epsilon(2) > 1.3 * epsilon(1)
-
-
-def test_the_event_is_a_selection_of_the_law(noise_is_given) -> None:
-    search = search_of()
-
-    assert isinstance(search.selection, Selection)
-    assert search.selection.law == LAW
