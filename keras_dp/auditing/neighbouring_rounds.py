@@ -9,11 +9,12 @@ from keras_dp import _check, ledger
 from keras_dp.auditing import draw, noise, sensitivity
 from keras_dp.auditing.audited_round import (
     AuditedRound,
+    CheckReport,
+    Finding,
     Observation,
     audited,
     exposed_metrics,
 )
-from keras_dp.auditing.findings import CheckReport, Finding
 from keras_dp.auditing.neighbours import (
     neighbours,
     only,

@@ -16,14 +16,15 @@ from keras_dp.ledger import (
     TruncatedPoissonSampling,
 )
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
-from keras_dp.reporting.rounds_in_words import (
+from keras_dp.reporting.wording import (
+    at_most,
+    counted,
     declared_of_units,
     declared_rounds,
     libraries_of,
     not_checked,
     with_trials,
 )
-from keras_dp.reporting.wording import at_most, counted
 
 # From here on delta must be pointed out.
 _LARGE_DELTA = 0.01

@@ -35,13 +35,14 @@ from keras_dp.ledger.rows.row import LARGEST_COUNT
 from keras_dp.planning.calibration import check_target_delta
 from keras_dp.reporting.cautions import LIMITS
 from keras_dp.reporting.document import Document, Table, Text
-from keras_dp.reporting.rounds_in_words import (
+from keras_dp.reporting.wording import (
+    counted,
     finite_precision,
     libraries_of,
+    moment,
     not_checked,
     proven_rounds,
 )
-from keras_dp.reporting.wording import counted, moment
 
 _KIND = "keras_dp certificate"
 _HOW_TO_CHECK = (

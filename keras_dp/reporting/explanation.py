@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterator
 
 from keras_dp import _check
-from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.accountants.attacks.trade_off import (
     TradeOff,
     bayes_risk,
+    precision_at_recall,
     trade_off,
 )
 from keras_dp.accountants.claim import Claim, rounded_up, units_in_words
@@ -21,10 +21,10 @@ from keras_dp.reporting.cautions import (
     OTHER_RELEASES,
     taken_on_trust,
 )
+from keras_dp.reporting.chart import trade_off_picture
 from keras_dp.reporting.document import Document, Picture, Text
 from keras_dp.reporting.render import render
 from keras_dp.reporting.run_costs import json_number
-from keras_dp.reporting.trade_off_picture import trade_off_picture
 from keras_dp.reporting.wording import counted, percent
 
 _GROUPS = (2, 5, 10)

@@ -35,19 +35,20 @@ from keras_dp.reporting.explanation import (
     plain_words,
 )
 from keras_dp.reporting.render import render
-from keras_dp.reporting.rounds_in_words import (
-    finite_precision,
-    proven_rounds,
-    round_table,
-    rounds_of_whole_units,
-)
 from keras_dp.reporting.run_costs import (
     RunCost,
     json_number,
     run_costs,
     run_table,
 )
-from keras_dp.reporting.wording import counted, moment
+from keras_dp.reporting.wording import (
+    counted,
+    finite_precision,
+    moment,
+    proven_rounds,
+    round_table,
+    rounds_of_whole_units,
+)
 
 # The runs of a ledger with accounts cost less than the accounts promise.
 SO_FAR = (

@@ -1,8 +1,22 @@
-"""Writes numbers, times and names in words, for documents."""
+"""Writes numbers, times, names and rounds in words, for documents."""
 
+import dataclasses
 import decimal
 import textwrap
 import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from keras_dp.ledger import (
+    CountedRound,
+    CyclicPoissonSampling,
+    DisjointBatches,
+    ProvenGaussianSum,
+    Round,
+    RunRecord,
+    SamplingEvent,
+    Selection,
+)
+from keras_dp.reporting.document import Table
 
 # The width of a terminal, in characters.
 WIDTH = 79
@@ -109,4 +123,214 @@ def wrapped(text: str, first: str = "", later: str = "    ") -> list[str]:
         initial_indent=first,
         subsequent_indent=later,
         break_on_hyphens=False,
+    )
+
+
+# With adaptive clipping, every round of a run is of another kind.
+_MOST_ROUNDS = 10
+_IN_PASSES = CyclicPoissonSampling | DisjointBatches
+
+
+def round_table(rounds: Sequence[CountedRound]) -> Table:
+    """Returns the kinds of rounds, with their releases.
+
+    Rounds that differ in their pass alone are of one kind. If there are many
+    kinds, it has the first ones and the last one.
+    """
+    kinds = _by_kind(rounds)
+    few = len(kinds) <= _MOST_ROUNDS
+    rows: list[tuple[str | tuple[str, ...], ...]] = [
+        (
+            f"{count:,} x {sampled(round_.sampling)}"
+            + f" [in {passes:,} passes]" * (passes > 1),
+            tuple(query.words for query in round_.queries),
+        )
+        for round_, count, passes in (
+            kinds if few else (*kinds[: _MOST_ROUNDS - 1], kinds[-1])
+        )
+    ]
+    if not few:
+        left_out = kinds[_MOST_ROUNDS - 1 : -1]
+        rest = counted(sum(count for _, count, _ in left_out), "round")
+        others = counted(len(left_out), "other kind")
+        rows.insert(-1, (f"{rest} of {others}, which JSON shows", ()))
+    return Table("Rounds", ("sample", "released over it"), tuple(rows))
+
+
+def _by_kind(rounds: Sequence[CountedRound]) -> list[tuple[Round, int, int]]:
+    """Returns kinds of rounds: the first one, its count and its passes.
+
+    Rounds that differ in their pass alone are of one kind if they follow each
+    other. Rounds without a pass have none.
+    """
+    found: list[tuple[Round, int, int]] = []
+    passes: set[str] = set()
+    for round_, count in rounds:
+        before = found[-1] if found else None
+        if not isinstance(round_.sampling, _IN_PASSES):
+            found.append((round_, count, 0))
+        elif before is not None and _pass_left_out(before[0]) == _pass_left_out(
+            round_
+        ):
+            passes.add(round_.sampling.epoch_id)
+            found[-1] = before[0], before[1] + count, len(passes)
+        else:
+            passes = {round_.sampling.epoch_id}
+            found.append((round_, count, 1))
+    return found
+
+
+def _pass_left_out(round_: Round) -> Round | None:
+    """Returns a round without the number of its pass; `None` without passes."""
+    sampling = round_.sampling
+    if not isinstance(sampling, _IN_PASSES):
+        return None
+    name = "any"
+    if isinstance(sampling, CyclicPoissonSampling):
+        name = f"{sampling.draw_id}-0"
+    one = dataclasses.replace(sampling, epoch_id=name)
+    return dataclasses.replace(round_, sampling=one)
+
+
+def sampled(event: SamplingEvent) -> str:
+    """Returns how a sample was drawn, as one line.
+
+    >>> from keras_dp.ledger import FixedSizeWithoutReplacement, PoissonSampling
+    >>> sampled(PoissonSampling(0.01, drawn_by_library=True))
+    'Poisson sample, probability 0.01'
+    >>> sampled(FixedSizeWithoutReplacement(50, 1000))
+    'sample of 50 of 1,000 without replacement, as declared'
+    """
+    declared = event.is_verified and not event.drawn_by_library
+    return event.words + ", as declared" * declared
+
+
+def with_trials(
+    rounds: Iterable[tuple[Round, int]],
+) -> Iterator[tuple[Round, int]]:
+    """Yields rounds, with those of each plan of a trial for a search."""
+    for each, count in rounds:
+        (query, *_) = each.queries
+        if isinstance(query, Selection):
+            for trial, times in with_trials(query.all_rounds):
+                yield trial, count * times
+        else:
+            yield each, count
+
+
+def rounds_of_whole_units(rounds: Iterable[tuple[Round, int]]) -> int:
+    """Returns the number of rounds that drew units with all their rows."""
+    return sum(
+        count
+        for each, count in with_trials(rounds)
+        if each.sampling.draws_whole_units
+    )
+
+
+def declared_rounds(rounds: Iterable[tuple[Round, int]]) -> int:
+    """Returns the number of rounds of which somebody says how they drew."""
+    return sum(
+        count
+        for each, count in with_trials(rounds)
+        if each.sampling.is_verified and not each.sampling.drawn_by_library
+    )
+
+
+def proven_rounds(rounds: Iterable[tuple[Round, int]]) -> int:
+    """Returns the number of rounds whose bounds hold in floating point.
+
+    A search counts as one round, which is proven if all of its trials are.
+    """
+
+    def proven(each: Round) -> bool:
+        return all(
+            isinstance(query, ProvenGaussianSum)
+            or (
+                isinstance(query, Selection)
+                and all(proven(trial) for trial, _ in query.all_rounds)
+            )
+            for query in each.queries
+        )
+
+    return sum(count for each, count in rounds if proven(each))
+
+
+def finite_precision(rounds: int, proven: int) -> str:
+    """Returns a sentence on what floating point does to the guarantee.
+
+    Args:
+        rounds: The number of rounds.
+        proven: The number of them whose bounds hold in floating point.
+
+    Source: theorem 4 of `docs/finite_precision.md`, for the number that each
+    round adds to delta if it answers with at most 2^40 coordinates.
+
+    >>> finite_precision(1000, 1000)
+    'Finite precision: floating-point rounding is included by proof; it adds...
+    >>> finite_precision(1, 0)
+    'Finite precision: assumed for 1 round, that float rounding is small.'
+    """
+    if proven == rounds:
+        return (
+            "Finite precision: floating-point rounding is included by proof; "
+            "it adds (1 + exp(epsilon)) 2^-57 to delta for each round."
+        )
+    which = counted(rounds - proven, "round")
+    if proven:
+        which += f" of {rounds:,}"
+    return (
+        f"Finite precision: assumed for {which}, that float rounding is small."
+    )
+
+
+def declared_of_units(
+    unit: str, rows_per_unit: int, rounds: Sequence[tuple[Round, int]]
+) -> str:
+    """Returns a sentence on the rows of a unit, which were only declared.
+
+    Args:
+        unit: The word for the unit, such as "patient".
+        rows_per_unit: The largest number of rows that one unit has, as
+            declared.
+        rounds: All rounds of the ledger, with their counts.
+    """
+    whole = rounds_of_whole_units(rounds)
+    others = sum(count for _, count in with_trials(rounds)) - whole
+    rows = counted(rows_per_unit, "row")
+    declared = "was declared, and not checked."
+    if not whole:
+        return f"That one {unit} has at most {rows} of the data {declared}"
+    if not others:
+        return (
+            f"Each {unit} was drawn with all of its rows. To which {unit} a "
+            f"row belongs {declared}"
+        )
+    return (
+        f"{counted(whole, 'round')} drew each {unit} with all of its rows, and "
+        f"{counted(others, 'round')} took each row for one. To which {unit} a "
+        f"row belongs, and that in the latter one {unit} has at most {rows}, "
+        f"{declared}"
+    )
+
+
+def libraries_of(runs: Iterable[RunRecord]) -> str:
+    """Returns the other libraries in which rounds of some runs ran."""
+    found = {
+        run.start.library for run in runs if run.start is not None and len(run)
+    }
+    return ", ".join(sorted(found - {""}))
+
+
+def not_checked(rounds: str, libraries: str) -> str:
+    """Returns what nobody checked of rounds that ran in other libraries.
+
+    Args:
+        rounds: Which rounds, as the subject of a sentence.
+        libraries: The libraries, with their versions.
+    """
+    return (
+        f"{rounds} ran in {libraries}. The ledger holds what it "
+        "was set to do. That it drew samples, clipped and added noise so was "
+        "declared, and not checked. Epsilon takes its noise for exact: the low "
+        "bits of answers in floating point can tell more."
     )

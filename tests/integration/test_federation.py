@@ -530,7 +530,7 @@ class TestTheSample:
             grid.nodes[len(grid.nodes) + 1] = idle
 
         monkeypatch.setattr(
-            "keras_dp.experimental.federation.flower_strategy.time.sleep", sleep
+            "keras_dp.experimental.federation.flower.time.sleep", sleep
         )
         made = federated()
         FlowerStrategy(

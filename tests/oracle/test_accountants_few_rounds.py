@@ -17,8 +17,7 @@ from keras_dp.accountants.compose.line.integral import (
 )
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.gaussian_profile import least_epsilon
-from keras_dp.accountants.loss.mixture import MixtureLoss
-from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
+from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
 from keras_dp.ledger import FixedSizeWithoutReplacement, GaussianSum, Round
 
 WIDTH = 1e-8

@@ -17,8 +17,7 @@ from keras_dp.accountants.compose.grid import small_losses
 from keras_dp.accountants.compose.line import integral
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
-from keras_dp.accountants.loss.mixture import MixtureLoss
-from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
+from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     GaussianSum,

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.loss.either import EitherLoss
-from keras_dp.accountants.loss.finite import FiniteLoss
+from keras_dp.accountants.loss.either import EitherLoss, FiniteLoss
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
-from keras_dp.accountants.loss.mixture import MixtureLoss
-from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
+from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
 from keras_dp.accountants.normalize.few_kinds import FewKinds
 from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,

@@ -1,4 +1,4 @@
-"""The loss of one of several rounds, when it is known which one it was."""
+"""Losses of finitely many values, and of one of several known rounds."""
 
 import dataclasses
 import math
@@ -6,9 +6,10 @@ import math
 import numpy as np
 
 from keras_dp._override import override
-from keras_dp.accountants.loss.decay import Decay
 from keras_dp.accountants.loss.log_moments import log_moments
 from keras_dp.accountants.loss.loss_distribution import (
+    NO_DECAY,
+    Decay,
     LossDistribution,
     Nodes,
     Path,
@@ -71,3 +72,40 @@ class EitherLoss(LossDistribution):
         """Returns the losses that there are, with the logs of their chances."""
         pairs = zip(self.parts, self.chances, strict=True)
         return [(part, math.log(p)) for part, p in pairs if p > 0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FiniteLoss(LossDistribution):
+    """Losses with masses: its integrals are sums, and exact.
+
+    Attributes:
+        losses: In nats, rising.
+        masses: The mass of each loss under `Q`, > 0, sum 1. Times `e^loss` each
+            they are those under `P`, and their sum is 1 too.
+    """
+
+    losses: tuple[float, ...]
+    masses: tuple[float, ...]
+
+    @property
+    @override
+    def largest(self) -> float:
+        return self.losses[-1]
+
+    @override
+    def nodes(self, tilt: float) -> Nodes:
+        return Nodes(np.array(self.losses), np.log(self.masses), -math.inf)
+
+    @override
+    def path(self, tilt: float, frequency: float) -> Path:
+        found = self.nodes(tilt)
+        return Path(
+            found.losses.astype(np.complex128),
+            found.log_weights.astype(np.complex128),
+            found.log_error,
+        )
+
+    @override
+    def decay(self, tilt: float) -> Decay:
+        # The size of a sum of waves comes back.
+        return NO_DECAY

@@ -21,8 +21,9 @@ from scipy import special
 
 from keras_dp._override import override
 from keras_dp.accountants.arrays import Complex, Points
-from keras_dp.accountants.loss.decay import NO_DECAY, Decay
 from keras_dp.accountants.loss.loss_distribution import (
+    NO_DECAY,
+    Decay,
     LossDistribution,
     Nodes,
     Path,

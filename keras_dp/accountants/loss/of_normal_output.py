@@ -8,8 +8,8 @@ from scipy import special
 
 from keras_dp._override import override
 from keras_dp.accountants.arrays import Array, Points
-from keras_dp.accountants.loss.decay import Decay
 from keras_dp.accountants.loss.loss_distribution import (
+    Decay,
     LossDistribution,
     Nodes,
     Path,

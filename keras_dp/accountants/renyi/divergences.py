@@ -1,5 +1,6 @@
 """Rényi divergence of mechanisms, and of the rounds of a ledger."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -22,10 +24,11 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.renyi import (
     encoded,
     mixtures,
-    searches,
 )
 from keras_dp.accountants.renyi.encoded import check_noise
+from keras_dp.accountants.roots import last_true
 from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import PoissonTrials, TruncatedNegativeBinomial
 
 # Exceeds the error measured against 40 digits a hundred times.
 _ROUND_UP = 1 + 1e-12
@@ -151,7 +154,7 @@ def _one_of(mechanism: OneOf, excess: Array) -> Array:
 
 
 def _selected(mechanism: Selected, excess: Array) -> Array:
-    return searches.log_moment(mechanism, excess, composed_log_moment)
+    return log_moment(mechanism, excess, composed_log_moment)
 
 
 # From a mechanism of the kind and the orders minus one to log moments.
@@ -165,3 +168,69 @@ LOG_MOMENTS: Mapping[type[Mechanism], Callable[[Any, Array], Array]] = {
     OneOf: _one_of,
     Selected: _selected,
 }
+
+
+# From the rounds of one trial and orders minus one to log moments.
+LogMomentOf = Callable[[Sequence[CountedMechanism], Array], Array]
+
+# Orders minus one at which a trial is asked.
+_EXCESSES = np.geomspace(1e-2, 1e4, 301)
+
+
+def log_moment(search: Selected, excess: Array, of_plan: LogMomentOf) -> Array:
+    """Returns a bound on the log moments of a search.
+
+    Args:
+        search: The search, of one record.
+        excess: The orders minus one, > 0, shape `[n]`.
+        of_plan: Bounds the log moments of a plan.
+    """
+    trial = _largest(search, excess, of_plan)
+    log_mean = math.log(search.law.largest_mean)
+    if isinstance(search.law, PoissonTrials):
+        mean = search.law.largest_mean
+        deltas = _deltas(_trial(search, of_plan), np.log1p(1 / excess))
+        whole = trial + mean * excess * deltas + log_mean
+        return np.asarray(np.logaddexp(-search.law.mean, whole))
+    return np.asarray(trial + excess * _log_ratio(search, of_plan) + log_mean)
+
+
+def _largest(search: Selected, excess: Array, of_plan: LogMomentOf) -> Array:
+    """Returns the largest log moments of all plans."""
+    return np.asarray(
+        np.max([of_plan(plan, excess) for plan in search.plans], axis=0)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _trial(search: Selected, of_plan: LogMomentOf) -> Array:
+    """Returns the log moments of one trial at `_EXCESSES`."""
+    return _largest(search, _EXCESSES, of_plan)
+
+
+def _deltas(trial: Array, epsilons: Array) -> Array:
+    """Returns bounds on delta of one trial at some epsilons."""
+    logs = trial + conversion(_EXCESSES) - epsilons[:, None] * _EXCESSES
+    return np.asarray(np.exp(np.minimum(logs.min(axis=1), 0.0)) * _ROUND_UP)
+
+
+@functools.lru_cache(maxsize=64)
+def _log_ratio(search: Selected, of_plan: LogMomentOf) -> float:
+    """Returns the log of the largest `phi'(1 - x) / phi'(1 - x')`, `c`."""
+    law = search.law
+    if not isinstance(law, TruncatedNegativeBinomial):
+        raise TypeError(
+            f"`law` must be a law of this library. Received: law={law!r}."
+        )
+    trial = _trial(search, of_plan)
+    by_moments = (trial - math.log(law.gamma)) / (1 + _EXCESSES)
+    most = float(by_moments.min())
+    ratio = (1 - law.gamma) / law.gamma
+
+    def is_enough(log_r: float) -> bool:
+        delta = float(_deltas(trial, np.array([log_r]))[0])
+        return ratio * delta <= math.expm1(log_r)
+
+    if is_enough(most):
+        most = last_true(is_enough, most, 0.0, share=1e-9)
+    return (law.shape + 1) * most * _ROUND_UP

@@ -11,8 +11,10 @@ from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.experimental.federation.local_updates import LocalTraining
 
 if TYPE_CHECKING:
-    from keras_dp.experimental.federation.flower_client import FlowerClient
-    from keras_dp.experimental.federation.flower_strategy import FlowerStrategy
+    from keras_dp.experimental.federation.flower import (
+        FlowerClient,
+        FlowerStrategy,
+    )
 
 __all__ = ["FederatedModel", "FlowerClient", "FlowerStrategy", "LocalTraining"]
 
@@ -25,10 +27,7 @@ if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
                 f"module {__name__!r} has no attribute {name!r}"
             )
         try:
-            from keras_dp.experimental.federation import (
-                flower_client,
-                flower_strategy,
-            )
+            from keras_dp.experimental.federation import flower
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "flwr":
                 raise
@@ -36,5 +35,4 @@ if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
                 "Flower must be installed for federations over machines: "
                 'pip install "keras_dp[flower]"'
             ) from error
-        home = flower_client if name == "FlowerClient" else flower_strategy
-        return getattr(home, name)
+        return getattr(flower, name)

@@ -16,9 +16,8 @@ from keras_dp.reporting.commands.arguments import Command
 from keras_dp.reporting.document import Code, Document, Table, Text
 from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.report import json_claim, make_report
-from keras_dp.reporting.rounds_in_words import sampled
 from keras_dp.reporting.run_costs import runs_document
-from keras_dp.reporting.wording import counted
+from keras_dp.reporting.wording import counted, sampled
 
 # A ledger, and the guarantee that is asked of it.
 _GUARANTEE = ("file", "planned delta", "neighbours", "units")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from keras_dp import accountants, budgets
-from keras_dp.accountants.attacks.precision import precision_at_recall
+from keras_dp.accountants.attacks.trade_off import precision_at_recall
 from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,

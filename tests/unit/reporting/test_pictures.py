@@ -20,8 +20,8 @@ from keras_dp.reporting.chart import (
     RIGHT,
     WIDTH,
     Axis,
+    trade_off_picture,
 )
-from keras_dp.reporting.trade_off_picture import trade_off_picture
 from tests.analytic_gaussian import AnalyticGaussian
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

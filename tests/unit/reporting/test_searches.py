@@ -19,7 +19,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.reporting.report import make_report
-from keras_dp.reporting.rounds_in_words import rounds_of_whole_units
+from keras_dp.reporting.wording import rounds_of_whole_units
 
 RELEASE = Round(FullDataset(True), (GaussianSum("all", 1.0, 9.0),))
 LAW = TruncatedNegativeBinomial(1, 5)

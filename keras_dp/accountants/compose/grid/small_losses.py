@@ -27,8 +27,7 @@ from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.grid import tilted
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
-from keras_dp.accountants.loss.mixture import MixtureLoss
-from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
+from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
 from keras_dp.errors import NumericalLimitError
 
 # Steps, as shares of the stddev of the loss of an average round.

@@ -24,7 +24,7 @@ from keras_dp.accountants.compose.line.points import (
     points,
 )
 from keras_dp.accountants.loss import gaussian_profile
-from keras_dp.accountants.loss.decay import Decay
+from keras_dp.accountants.loss.loss_distribution import Decay
 from keras_dp.accountants.roots import last_true
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
