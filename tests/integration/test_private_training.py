@@ -574,6 +574,19 @@ class TestRefusals:
                 verbose=0,
             )
 
+    @pytest.mark.parametrize("entry", [1e25, 3e38, -3e38])
+    def test_interaction_beside_a_record_that_overflows(self, entry) -> None:
+        class Rolled(layers.Layer):
+            def call(self, x):
+                return x + 0.1 * keras.ops.roll(x, 1, axis=0)
+
+        x, y = _data()
+        x[1] = entry  # As files of maps mark what is missing.
+        private = _private(_model(Rolled()), _query(1.0), checked=4)
+
+        with pytest.raises(GradientCheckError, match="depend on that example"):
+            private.train_on_batch(x, y)
+
     def test_tensor_float_32_on_a_gpu(self, monkeypatch) -> None:
         private = _private(query=_query(1.0))
         monkeypatch.setattr(

@@ -347,14 +347,26 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
 
 
 def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:
-    """Returns a tensor with noise of the size of its entries, if of floats."""
+    """Returns a tensor with noise of the size of its entries, if of floats.
+
+    It is their size in most examples. One example that is near the end of the
+    range of floats must not overflow the others, which are to be compared.
+    """
     if leaf is None or not leaf.dtype.is_floating:
         return leaf
     noise = tf.random.stateless_normal(leaf.shape, [0, 0], alg="philox")
-    noise = tf.cast(noise, leaf.dtype) * (tf.math.reduce_std(leaf) + 0.1)
+    axes = [*range(1, leaf.shape.rank)]
+    centre = _middle(tf.reduce_mean(leaf, axes))
+    size = _middle(tf.reduce_mean(tf.square(leaf - centre), axes)) ** 0.5
+    noise = tf.cast(noise, leaf.dtype) * (size + 0.1)
     if not whole_numbers:
         noise = tf.where(leaf == tf.round(leaf), tf.zeros_like(noise), noise)
     return leaf + noise
+
+
+def _middle(values: tf.Tensor) -> tf.Tensor:
+    """Returns the median of numbers, one for each example."""
+    return tf.sort(values)[values.shape[0] // 2]
 
 
 def _are_different(inputs: Any, count: int) -> bool:
