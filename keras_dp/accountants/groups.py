@@ -232,7 +232,7 @@ def _log_delta(delta: float, records: int, share: float) -> float:
     Rounded up.
 
     Args:
-        delta: That of one record at `share`.
+        delta: The delta of one record at `share`.
         records: The size of the group.
         share: Its share of epsilon.
     """
