@@ -33,8 +33,29 @@ class Charge(NamedTuple):
     prices: tuple[tuple[int, int], ...]
 
     def as_text(self) -> str:
-        """Returns canonical JSON."""
-        return canonical([self.account, [list(pair) for pair in self.prices]])
+        """Returns canonical JSON.
+
+        Raises:
+            ValueError: The fields are not what they must be. A price below 1
+                would give back what others have spent.
+        """
+        try:
+            pairs = [[slot, price] for slot, price in self.prices]
+        except (TypeError, ValueError):
+            pairs = [[-1, -1]]
+        slots = [slot for slot, _ in pairs]
+        if (
+            any(type(n) is not int for pair in pairs for n in pair)
+            or type(self.account) is not int
+            or any(slot < 0 or price < 1 for slot, price in pairs)
+            or slots != sorted(set(slots))
+        ):
+            raise ValueError(
+                "`charge` must have the number of an account, and pairs of a "
+                "slot >= 0 and a price >= 1, both int, in the order of the "
+                f"slots. Received: {self!r}."
+            )
+        return canonical([self.account, pairs])
 
     @classmethod
     def from_text(cls, text: str) -> "Charge":
@@ -46,15 +67,7 @@ class Charge(NamedTuple):
         try:
             account, pairs = decoded(text)
             charge = cls(account, tuple((slot, price) for slot, price in pairs))
-            numbers = [account, *(n for pair in charge.prices for n in pair)]
-            slots = [slot for slot, _ in charge.prices]
-            if (
-                any(type(number) is not int for number in numbers)
-                or any(price < 1 for _, price in charge.prices)
-                or slots != sorted(set(slots))
-                or any(slot < 0 for slot in slots)
-                or charge.as_text() != text
-            ):
+            if charge.as_text() != text:
                 raise ValueError("it is not written as `as_text` writes it")
         except (TypeError, ValueError) as error:
             raise LedgerFormatError(

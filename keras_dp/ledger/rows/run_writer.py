@@ -496,11 +496,13 @@ class RunWriter:
         """Returns the charge that was given, or what the limits say.
 
         Raises:
-            ValueError: The charge is not of the account of the run.
+            ValueError: The charge is malformed, or not of the account of the
+                run.
         """
         if charge is None:
             return self.limits.charge(planned)
         _check.kind(Charge, charge=charge)
+        charge.as_text()  # Raises if it is malformed.
         with self._lock() as database:
             opened = {each.number: each for each in accounts_of(database)}
         account = opened.get(charge.account)

@@ -362,6 +362,26 @@ def test_the_end_of_a_run_is_found_by_the_index() -> None:
 
 
 class TestAccounts:
+    @pytest.mark.parametrize(
+        "prices",
+        [((0, -3),), ((0, 0),), ((-1, 3),), ((1, 3), (0, 3)), ((0, 1.5),), 3],
+        ids=repr,
+    )
+    def test_no_charge_gives_back_what_others_spent(
+        self, ledger, prices
+    ) -> None:
+        number = ledger.open_account(account("all", 10)).number
+        run = ledger.start_run("a", account="all")
+        before = ledger.verify()
+
+        for act in (
+            run.record,
+            lambda *a, **k: run.cover(Round(SAMPLING, QUERIES), **k),
+        ):
+            with pytest.raises(ValueError, match="`charge`"):
+                act(SAMPLING, QUERIES, charge=Charge(number, prices))
+        assert ledger.verify() == before
+
     def test_rounds_are_paid_until_there_is_no_room(self, ledger) -> None:
         number = ledger.open_account(account("all", 10)).number
         run = ledger.start_run("a", account="all")
