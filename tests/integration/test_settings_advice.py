@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_dp
+from keras_dp.dp_queries import NestedQuery
 from keras_dp.ledger import FullDataset, GaussianSum, Round
 from keras_dp.sampling import FixedMicrobatches, RandomMicrobatches
 from keras_dp.spending.epsilon_limit import default_delta
@@ -118,6 +119,22 @@ def test_of_several_sums_that_with_the_least_noise_is_named(caplog) -> None:
     judge(FIRST_BATCH, FirstBatch(planned, average(), adapter, batch))
 
     assert "'bare' is only 0 times its clip" in caplog.text
+
+
+def test_the_denominators_of_groups_are_compared_with_the_sample(
+    caplog,
+) -> None:
+    groups = NestedQuery({"a": average(), "b": average(denominator=800)})
+    source = SimpleNamespace(expected_sample_size=200, microbatches=None)
+    adapter = SimpleNamespace(
+        is_sampler=True, population_size=1000, class_weight=None, source=source
+    )
+    batch = SimpleNamespace(x=np.zeros([1, 3]), sample_weight=None)
+    planned = Round(FullDataset(), (GaussianSum("a", 1.0, 1.0),))
+
+    judge(FIRST_BATCH, FirstBatch(planned, groups, adapter, batch))
+
+    assert "The denominator is 800, where samples have 200" in caplog.text
 
 
 @pytest.mark.parametrize(

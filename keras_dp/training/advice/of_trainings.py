@@ -1,14 +1,15 @@
 """Conditions on a training: on its data, settings and first batch."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_dp import _check
+from keras_dp import _check, _nests
+from keras_dp.dp_queries import NestedQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import dataset_stages, optimizers_in, strategy_of
 from keras_dp.ledger import GaussianSum, PrivacyLedger, Round
@@ -260,9 +261,21 @@ def _hardly_noised(first: FirstBatch) -> Any:
 
 def _other_denominator(first: FirstBatch) -> Any:
     expected = first.expected
-    own = getattr(first.query, "denominator", expected)
-    is_other = expected and abs(own - expected) > _ABOUT * expected
-    return is_other and (own, expected, expected / own)
+    for own in sorted(set(_denominators(first.query))) if expected else ():
+        if abs(own - expected) > _ABOUT * expected:
+            return own, expected, expected / own
+    return None
+
+
+def _denominators(query: Any) -> Iterator[float]:
+    """Yields the denominators of a query, and of those for its groups."""
+    if hasattr(query, "denominator"):
+        yield query.denominator
+    elif isinstance(query, NestedQuery):
+        for each in _nests.leaves(query.queries):
+            yield from _denominators(each)
+    elif hasattr(query, "inner"):
+        yield from _denominators(query.inner)
 
 
 def _was_not_sampled(first: FirstBatch) -> bool:
