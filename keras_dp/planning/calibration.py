@@ -306,6 +306,7 @@ def calibrate_scale(
     >>> round(scale, 4)
     4.6122
     """
+    # One body: both searches below share the relation and the accountant.
     check_target(target_epsilon, delta)
     _check.integer_at_least(1, units=units)
     if precision is not None:

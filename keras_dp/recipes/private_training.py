@@ -205,6 +205,7 @@ def make_private(
     >>> 2.99 < history.history["epsilon"][-1] <= 3
     True
     """
+    # One body: the order in which settings follow from others is the recipe.
     clip_of(l2_norm_clip, None)  # Raises before data is read.
     _check_numbers(target_epsilon, delta, epochs, batch_size)
     _check_automatic(learning_rate, average)

@@ -211,6 +211,7 @@ class PrivateSearch:
             ValueError: An argument is out of its range, or models that `build`
                 returns share what trains.
         """
+        # One body: nothing is opened or priced before all else is checked.
         self._space = checked_space(space)
         _check.kind(TrialLaw, law=law)
         _check.finite_positive(target_epsilon=target_epsilon)

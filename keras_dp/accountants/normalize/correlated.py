@@ -299,6 +299,7 @@ class CorrelatedRounds:
             UnsupportedEventError: Rounds of one mechanism have different
                 strategies.
         """
+        # One body: what a later step may amplify depends on all before it.
         mechanisms = {
             name: _whole(events, self._places[name])
             for name, events in self._events.items()

@@ -81,6 +81,7 @@ def called_again(
             repeated when it is called again. The gradients would belong to
             another function.
     """
+    # One body: both ways share the rows, the masks and the draws of the call.
     layer = call.layer
     if not call.cotangents:
         return Again([], "from its graph")

@@ -180,6 +180,7 @@ def composed(
     Raises:
         TooSlowError: There are too many points.
     """
+    # One body: each step takes the tilt and the points of the one before.
     # Most points of some are empty.
     held = [np.flatnonzero(each.masses) for each in parts]
     logs = [
