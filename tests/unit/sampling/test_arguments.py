@@ -69,7 +69,6 @@ def test_nothing_else_may_say_that_the_library_drew(base):
         np.array([None, 1]),
         (np.ones((3, 2)), np.ones(4)),
     ],
-    ids=str,
 )
 def test_bad_data(data):
     with pytest.raises((TypeError, ValueError), match="`data"):
