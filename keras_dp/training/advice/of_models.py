@@ -34,7 +34,11 @@ _FRESH = (
     keras.layers.LayerNormalization,
     keras.layers.BatchNormalization,
 )
-_BEGINNINGS = ("bias", "gamma", "beta")
+_BEGINNINGS = {
+    "bias": "bias_initializer",
+    "gamma": "gamma_initializer",
+    "beta": "beta_initializer",
+}
 
 
 class Compiling(NamedTuple):
@@ -108,9 +112,11 @@ def _trained_before(model: keras.Model) -> str | None:
         if steps:
             return f"its own optimizer trained it for {steps} steps"
     for layer in () if is_known(model) else layers_of(model):
-        for name in _BEGINNINGS if isinstance(layer, _FRESH) else ():
+        for name, how in (
+            _BEGINNINGS.items() if isinstance(layer, _FRESH) else ()
+        ):
             value = getattr(layer, name, None)
-            begins = getattr(layer, f"{name}_initializer", None)
+            begins = getattr(layer, how, None)
             if isinstance(value, keras.Variable) and isinstance(
                 begins, initial.Zeros | initial.Ones | initial.Constant
             ):
