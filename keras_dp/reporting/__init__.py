@@ -3,7 +3,7 @@
 from keras_dp.reporting.account_state import account_states as account_states
 from keras_dp.reporting.certificate import certify
 from keras_dp.reporting.explanation import explain
-from keras_dp.reporting.render import render
+from keras_dp.reporting.renderers import render
 from keras_dp.reporting.report import Cost as Cost
 from keras_dp.reporting.report import Report as Report
 from keras_dp.reporting.report import make_report

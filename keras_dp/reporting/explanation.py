@@ -23,7 +23,7 @@ from keras_dp.reporting.cautions import (
 )
 from keras_dp.reporting.chart import trade_off_picture
 from keras_dp.reporting.document import Document, Picture, Text
-from keras_dp.reporting.render import render
+from keras_dp.reporting.renderers import render
 from keras_dp.reporting.run_costs import json_number
 from keras_dp.reporting.wording import counted, percent
 

@@ -34,7 +34,7 @@ from keras_dp.reporting.explanation import (
     explanation_of,
     plain_words,
 )
-from keras_dp.reporting.render import render
+from keras_dp.reporting.renderers import render
 from keras_dp.reporting.run_costs import (
     RunCost,
     json_number,

@@ -10,7 +10,7 @@ from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.budgets import budget_of
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.document import Document
-from keras_dp.reporting.render import FORMS
+from keras_dp.reporting.renderers import FORMS
 
 
 class Command(NamedTuple):

@@ -19,7 +19,7 @@ from keras_dp.reporting import certify, explain, make_report, render
 from keras_dp.reporting.account_state import accounts_document
 from keras_dp.reporting.commands import questions
 from keras_dp.reporting.document import Code, Document, Picture, Table, Text
-from keras_dp.reporting.render import FORMS
+from keras_dp.reporting.renderers import FORMS
 from keras_dp.reporting.run_costs import runs_document
 
 DELTA = 1e-5
