@@ -88,7 +88,10 @@ class Limits:
         self, planned: Round, count: int, own: int
     ) -> BudgetExceededError:
         """Returns why there is no room for `count` more rounds."""
-        raise NotImplementedError
+        return BudgetExceededError(
+            f"`limits` must have room for {count:,} more rounds. Received: "
+            f"{self!r} for {planned!r}, after {own:,} rounds. No round ran."
+        )
 
 
 class _Block(NamedTuple):

@@ -477,5 +477,21 @@ def test_rounds_that_do_not_fit_together_name_their_limit(
             run.cover(STEP, 1_000)
 
 
+def test_limits_of_ones_own_end_a_run_before_the_round(ledger) -> None:
+    class Three(run_writer.Limits):
+        is_limited = True
+
+        def room(self, planned, count, own):
+            return min(count, 3 - own)
+
+    with ledger.start_run("own", limits=Three()) as run:
+        for _ in range(3):
+            run.cover(STEP)
+        with pytest.raises(BudgetExceededError, match="`limits` must"):
+            run.cover(STEP)
+
+    assert (len(ledger), ledger.runs[0].outcome) == (3, "budget")
+
+
 def _busy(handle, *, writing: bool) -> None:
     raise sqlite3.OperationalError("database is locked")
