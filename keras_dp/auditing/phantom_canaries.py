@@ -24,6 +24,7 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import GradientRecords, ZeroRecords
+from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -226,15 +227,11 @@ class _Coordinates(GradientRecords):
 
     @override
     def take(self, indices: tf.Tensor) -> GradientRecords:
-        raise NotImplementedError(
-            "Phantoms must be summed all at once. Call weighted_sum."
-        )
+        return MaterializedRecords(self.materialize()).take(indices)
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> GradientRecords:
-        raise NotImplementedError(
-            "Phantoms must be single records. Audit without microbatches."
-        )
+        return MaterializedRecords(self.materialize()).grouped(size, weights)
 
 
 class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
