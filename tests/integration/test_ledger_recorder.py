@@ -6,7 +6,11 @@ import types
 
 import pytest
 
-from keras_dp.errors import LedgerError, LedgerWriteError
+from keras_dp.errors import (
+    LedgerError,
+    LedgerWriteError,
+    PrivateTrainingError,
+)
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -49,6 +53,51 @@ def test_blocks_of_an_epoch_are_as_large_as_those_of_the_last(
 
     assert asked == [1, 4, 16, 64, 256]
     assert (len(ledger), ledger.unsettled) == (60, 0)
+
+
+def test_what_runs_at_once_is_what_is_left_of_a_block(monkeypatch) -> None:
+    monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+    ledger = PrivacyLedger.in_memory(dataset="d")
+    run, covered = new_run(ledger, most=100), []
+
+    for most in (50, 50, 3, 50, 7):
+        covered.append(run.cover_some(STEP, most, most=50))
+        assert len(ledger) >= sum(covered)
+        run.released(lambda: QUERIES, covered[-1])
+    run.settle()
+
+    assert covered == [1, 4, 3, 13, 7]
+    assert (len(ledger), ledger.unsettled) == (28, 0)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5])
+def test_no_count_is_refused(count) -> None:
+    run = new_run(PrivacyLedger.in_memory(dataset="d"))
+    with pytest.raises((TypeError, ValueError), match="`count`"):
+        run.cover_some(STEP, count)
+    run.cover(STEP)
+    with pytest.raises((TypeError, ValueError), match="`count`"):
+        run.released(lambda: QUERIES, count)
+
+
+def test_more_releases_than_were_covered_are_refused() -> None:
+    run = new_run(PrivacyLedger.in_memory(dataset="d"))
+    run.cover(STEP, 3)
+    with pytest.raises(PrivateTrainingError, match="`released`"):
+        run.released(lambda: QUERIES, 4)
+
+
+def test_another_release_of_some_rounds_is_recorded_for_each() -> None:
+    ledger = PrivacyLedger.in_memory(dataset="d")
+    other = (GaussianSum("gradients", 1.0, 2.0),)
+    run = new_run(ledger)
+    run.cover(STEP, 3)
+    with pytest.raises(PrivateTrainingError, match="3 rounds"):
+        run.released(lambda: other, 3)
+    assert [(each.round.queries, each.count) for each in ledger.rounds] == [
+        (QUERIES, 3),
+        (other, 3),
+    ]
 
 
 def test_what_follows_the_last_round_is_none_of_its_time(monkeypatch) -> None:

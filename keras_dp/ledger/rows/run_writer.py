@@ -158,7 +158,7 @@ class RunWriter:
         self._awaited = 0
         self._block: _Block | None = None
         self._used, self._next_size = 0, 1
-        self._released: list[Callable[[], Queries]] = []
+        self._released: list[tuple[Callable[[], Queries], int]] = []
         self._covered: Round | None = None
         self._is_compared = self._is_full = self._is_ended = False
         self._is_doubtful = False
@@ -249,6 +249,42 @@ class RunWriter:
             ValueError: `count` or `most` is below 1, or `charge` is not of the
                 account of the run.
         """
+        self._cover(planned, count, most, charge)
+
+    def cover_some(
+        self, planned: Round, count: int, *, most: int = LARGEST_BLOCK
+    ) -> int:
+        """Covers up to `count` more rounds, and returns how many, at least one.
+
+        It covers what is left of the present block, or a new block. So a block
+        of the ledger is also what runs at once.
+
+        Args:
+            planned: As in `cover`.
+            count: The most rounds that will run before the next call, >= 1.
+            most: As in `cover`.
+
+        Raises:
+            BudgetExceededError: As `cover`, if there is no room for one round.
+            LedgerWriteError: As `cover`.
+            OverflowError: As `cover`.
+            ValueError: As `cover`.
+        """
+        _check.integer_at_least(1, count=count)
+        with self._mutex:
+            self._cover(planned, 1, most)
+            more = min(count - 1, self._ahead)
+            self._used += more
+            self._awaited += more
+        return 1 + more
+
+    def _cover(
+        self,
+        planned: Round,
+        count: int,
+        most: int,
+        charge: Charge | None = None,
+    ) -> None:
         _check.kind(Round, planned=planned)
         _check.integer_at_least(1, count=count, most=most)
         with self._mutex:
@@ -265,30 +301,32 @@ class RunWriter:
             self._used += int(count)
             self._awaited += int(count)
 
-    def released(self, queries: Callable[[], Queries]) -> None:
-        """Notes what a covered round released, to compare it with the plan.
+    def released(self, queries: Callable[[], Queries], count: int = 1) -> None:
+        """Notes what covered rounds released, to compare it with the plan.
 
         The first of a block is compared at once, the others at the end of the
         block. A run that never calls this is not compared.
 
         Args:
-            queries: Returns what the round released.
+            queries: Returns what each of the rounds released.
+            count: How many rounds they are, >= 1.
 
         Raises:
             PrivateTrainingError: It is something else than was covered, and the
-                ledger then holds both; or no covered round is left that could
+                ledger then holds both; or no covered rounds are left that could
                 have released it.
         """
+        _check.integer_at_least(1, count=count)
         with self._mutex:
-            if not self._awaited:
+            if self._awaited < count:
                 raise PrivateTrainingError(
                     "`released` must be called once for each round that was "
                     "covered. Received: a release of no such round, which the "
                     "ledger does not count. It must not be published. Call "
                     "`cover` before each round."
                 )
-            self._awaited -= 1
-            self._released.append(queries)
+            self._awaited -= count
+            self._released.append((queries, count))
             self._last_ended = time.monotonic()
             if not self._is_compared:
                 self._is_compared = True
@@ -619,13 +657,14 @@ class RunWriter:
         planned = self._covered
         if not released or planned is None:
             return
-        found = [queries() for queries in released]
-        others = [queries for queries in found if queries != planned.queries]
-        for queries in others:
-            self.record(planned.sampling, queries, seeded=planned.seeded)
+        found = [(queries(), count) for queries, count in released]
+        others = [each for each in found if each[0] != planned.queries]
+        for queries, count in others:
+            self.record(planned.sampling, queries, count, seeded=planned.seeded)
         if others:
             raise PrivateTrainingError(
-                f"{len(others)} rounds released {others[0]!r} where "
+                f"{sum(count for _, count in others)} rounds released "
+                f"{others[0][0]!r} where "
                 f"{planned.queries!r} was planned: the state of the query was "
                 "changed during training. Their answers were withheld. The "
                 "ledger holds both. Leave the state to the optimizer, and "
