@@ -485,15 +485,35 @@ class Sampler(abc.ABC):
         places: random_words.Words,
         changes: random_words.Words,
     ) -> Iterator[tuple[PhysicalBatch, Pass]]:
-        for sample, of in self._draws(draws, places):
-            for number, rows in enumerate(sample, start=1):
-                mask = rows >= 0
-                records = self._records.in_rows(
-                    np.where(mask, rows + self.positions.start, -1)
-                )
+        for draw in self._draws(draws, places):
+            for batch in self.gathered(draw):
+                records = batch.records
                 if change is not None:
-                    records = change(records, mask, changes)
-                yield PhysicalBatch(records, mask, number == len(sample)), of
+                    records = change(records, batch.mask, changes)
+                yield batch._replace(records=records), draw.of
+
+    def gathered(self, draw: Draw) -> Iterator[PhysicalBatch]:
+        """Yields the physical batches of a sample, with the records in them.
+
+        Args:
+            draw: The sample, from `draws`.
+        """
+        for number, rows in enumerate(self.places(draw), start=1):
+            yield PhysicalBatch(
+                self._records.in_rows(rows), rows >= 0, number == len(draw.rows)
+            )
+
+    def places(self, draw: Draw) -> Integers:
+        """Returns where in the data the records of a sample are, -1 for none.
+
+        Args:
+            draw: The sample, from `draws`.
+
+        Returns:
+            Shape `[physical batches, physical_batch_size]`.
+        """
+        rows = draw.rows
+        return np.where(rows >= 0, rows + self.positions.start, -1)
 
 
 def _check_complete(sampler: type[Sampler], options: dict[str, Any]) -> None:
