@@ -85,6 +85,13 @@ class TooSlowError(Exception):
     """
 
 
+class MetricsNotCompiledError(Exception):
+    """Padding must be cut off for a metric, which XLA cannot compile.
+
+    Never leaves the package.
+    """
+
+
 class NumericalLimitError(Exception):
     """A number is out of reach of float64; another method takes over.
 

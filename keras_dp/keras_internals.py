@@ -9,7 +9,6 @@ import collections
 import contextlib
 import copy
 import functools
-import gc
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.models import functional
+from keras.src.trainers import trainer
 from keras.src.trainers.data_adapters.array_data_adapter import (
     ArrayDataAdapter,
     can_convert_arrays,
@@ -476,6 +476,79 @@ def compiled_loss_of(model: keras.Model) -> Any:
     return model._compile_loss
 
 
+_OF_COUNTS = (
+    keras.metrics.AUC,
+    keras.metrics.FalseNegatives,
+    keras.metrics.FalsePositives,
+    keras.metrics.FBetaScore,
+    keras.metrics.Precision,
+    keras.metrics.PrecisionAtRecall,
+    keras.metrics.Recall,
+    keras.metrics.RecallAtPrecision,
+    keras.metrics.SensitivityAtSpecificity,
+    keras.metrics.SpecificityAtSensitivity,
+    keras.metrics.TrueNegatives,
+    keras.metrics.TruePositives,
+)
+
+
+def metric_updates(
+    model: keras.Model, y: Any, outputs: Any, weight: Any
+) -> list[tuple[Any, Any, Any, Any]] | None:
+    """Returns each metric of `compile` with its targets, outputs and weights.
+
+    `CompileMetrics.update_state`, Keras 3.15, which gives no weights to what
+    was compiled as `metrics`. Without it rows of padding must be cut off.
+
+    Returns:
+        Rows `(metric, y, outputs, weight)`; `None` where the model updates its
+        metrics in its own way.
+    """
+    if type(model).compute_metrics is not trainer.Trainer.compute_metrics:
+        return None
+    compiled = model._compile_metrics
+    if compiled is None:
+        return []
+    if not compiled.built:
+        return None
+    targets, outputs = compiled._flatten_y(y), compiled._flatten_y(outputs)
+    weights = [None] if weight is None else compiled._flatten_y(weight)
+    if len(weights) < len(targets):
+        weights = weights[:1] * len(targets)
+    found = []
+    for metrics, are_weighted in (
+        (compiled._flat_metrics, False),
+        (compiled._flat_weighted_metrics, True),
+    ):
+        for each, target, output, own in zip(
+            metrics, targets, outputs, weights, strict=True
+        ):
+            found += [
+                (metric, target, output, own if are_weighted else None)
+                for metric in getattr(each, "metrics", ())
+            ]
+    return found
+
+
+def weighs_rows(metric: keras.metrics.Metric, rank: int) -> bool:
+    """Whether a metric by weights 0 and 1 is that of the rows that weigh 1.
+
+    `MeanMetricWrapper._fn`, Keras 3.15. It holds for the means of Keras's own
+    functions, and for Keras's metrics of counts. Others may count rows, or
+    ignore weights. Without it padding must be cut off for all metrics.
+
+    Args:
+        metric: The metric.
+        rank: The rank of the outputs.
+    """
+    if not type(metric).__module__.startswith("keras."):
+        return False
+    function = getattr(metric, "_fn", None)
+    if isinstance(function, types.FunctionType):
+        return function.__module__.startswith("keras.")
+    return rank <= 2 and isinstance(metric, _OF_COUNTS)
+
+
 def loss_tracker_of(model: keras.Model) -> Any:
     """Returns the metric that averages the loss.
 
@@ -887,17 +960,8 @@ def trace_of(function: Any, *arguments: Any) -> Any:
     `ConcreteFunction._garbage_collector`, TensorFlow 2.21. TensorFlow calls it
     off for the first trace of each function, whose graph then stays until the
     process ends. Without it each `fit` would leave several megabytes behind.
-
-    A trace makes many objects that stay. To search them for cycles, again and
-    again, takes a sixth of its time, so that Python does it afterwards.
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        trace = function.get_concrete_function(*arguments)
-    finally:
-        if collects:
-            gc.enable()
+    trace = function.get_concrete_function(*arguments)
     trace._garbage_collector._func_graph = trace.graph
     return trace
 

@@ -412,6 +412,13 @@ WORKS = {
         ).to_list()
         == [[b"a", b"b", b"a b"], []]
     ),
+    "metric_updates": lambda f: (
+        f(_model(), tf.zeros([2, 1]), tf.zeros([2, 1]), None) == []
+    ),
+    "weighs_rows": lambda f: (
+        f(keras.metrics.MeanSquaredError(), 3)
+        and not f(keras.metrics.MeanIoU(2), 2)
+    ),
     "mask_of": lambda f: f(_masked()) == "mask" and f(tf.zeros([2])) is None,
     "set_mask": lambda f: f(tf.zeros([2]), None) is None,
     "FitHooks": lambda f: _reports_two(),
@@ -463,7 +470,6 @@ WORKS = {
     "trace_of": lambda f: (
         _is_freed(f)
         and not _is_freed(lambda traced: traced.get_concrete_function())
-        and gc.isenabled()
     ),
 }
 

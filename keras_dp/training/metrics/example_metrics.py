@@ -7,8 +7,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_dp.errors import MetricsNotCompiledError
 from keras_dp.gradients import ExampleLosses
-from keras_dp.keras_internals import mask_of, penalties_of, set_mask
+from keras_dp.keras_internals import (
+    mask_of,
+    penalties_of,
+    set_mask,
+    weighs_rows,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,12 +27,14 @@ class ExampleMetrics:
         compute: Updates the metrics that the user compiled, as
             `keras.Model.compute_metrics` does.
         result: Returns all metrics by name.
+        updates: See `keras_internals.metric_updates`, of the private model.
     """
 
     loss_tracker: keras.metrics.Metric
     loss_metrics: Sequence[keras.metrics.Metric]
     compute: Callable[..., Any]
     result: Callable[[], dict[str, Any]]
+    updates: Callable[..., Any]
 
     def update(
         self,
@@ -34,10 +42,14 @@ class ExampleMetrics:
         mask: tf.Tensor | None,
         losses: ExampleLosses,
         outputs: Any,
+        *,
+        must_compile: bool = False,
     ) -> None:
         """Updates the metrics with the examples of a physical batch.
 
-        A batch of padding alone changes nothing.
+        A batch of padding alone changes nothing. Padding has the weight 0 where
+        all metrics heed weights, so that XLA can compile them; else it is cut
+        off.
 
         Args:
             batch: Inputs, targets and sample weights.
@@ -45,10 +57,20 @@ class ExampleMetrics:
                 row. `None` if there is no padding.
             losses: The loss of each example, with the weight penalties.
             outputs: The outputs of the model.
+            must_compile: Whether XLA is to compile it.
+
+        Raises:
+            MetricsNotCompiledError: It is to, and cannot.
         """
         if mask is None:
             self._update(batch, losses, outputs)
             return
+        each = self.weighted(batch, outputs)
+        if each is not None:
+            self._update_weighted(each, mask, losses)
+            return
+        if must_compile:
+            raise MetricsNotCompiledError
         kept = _without_padding((batch, losses, outputs), mask)
         # An empty sample has no metrics, and some would divide by zero.
         tf.cond(
@@ -56,6 +78,53 @@ class ExampleMetrics:
             lambda: _then_true(lambda: self._update(*kept)),
             lambda: tf.constant(True),
         )
+
+    def weighted(
+        self, batch: tuple[Any, Any, Any], outputs: Any
+    ) -> list[tuple[Any, Any, Any, Any]] | None:
+        """Returns the metrics with what updates them, if all heed weights.
+
+        Args:
+            batch: See `update`.
+            outputs: See `update`.
+
+        Returns:
+            See `keras_internals.metric_updates`; `None` if one does not, or if
+            an output has a mask of its own.
+        """
+        _, y, weight = batch
+        if any(mask is not None for mask in masks_of(outputs)):
+            return None
+        found: list[tuple[Any, Any, Any, Any]] | None = self.updates(
+            y, outputs, weight
+        )
+        if found is None or not all(
+            weighs_rows(metric, output.shape.rank)
+            for metric, _, output, _ in found
+        ):
+            return None
+        return found
+
+    def _update_weighted(
+        self,
+        each: list[tuple[Any, Any, Any, Any]],
+        mask: tf.Tensor,
+        losses: ExampleLosses,
+    ) -> None:
+        present = tf.cast(mask, keras.config.floatx())
+
+        def kept(leaf: tf.Tensor) -> tf.Tensor:
+            # A model may not be finite on padding.
+            rows = tf.reshape(mask, [-1] + [1] * (leaf.shape.rank - 1))
+            return tf.where(rows, leaf, tf.zeros([], leaf.dtype))
+
+        trackers = [self.loss_tracker, *self.loss_metrics]
+        parts = [losses.total, *losses.parts]
+        for tracker, part in zip(trackers, parts, strict=True):
+            tracker.update_state(kept(part), sample_weight=present)
+        for metric, y, output, weight in each:
+            own = present if weight is None else kept(weight)
+            metric.update_state(y, kept(output), sample_weight=own)
 
     def _update(
         self, batch: tuple[Any, Any, Any], losses: ExampleLosses, outputs: Any
