@@ -112,14 +112,13 @@ class AnswerSizes:
                 self._round.groups.join(self._variables, nest)
                 for nest in (noised, variances)
             )
-        # One operation each, and half of the square of the norm.
-        halves = tf.stack([tf.nn.l2_loss(answer) for answer in noised])
-        noise = tf.cast(tf.stack(variances), tf.float64)
+        squares = [tf.reduce_sum(tf.square(answer)) for answer in noised]
+        noise = tf.stack([tf.cast(each, tf.float64) for each in variances])
         self._rounds.assign_add(1)
         self._sums.assign_add(
             tf.stack(
                 [
-                    2 * tf.cast(halves, tf.float64),
+                    tf.stack([tf.cast(each, tf.float64) for each in squares]),
                     noise * self._coordinates,
                 ]
             )

@@ -130,6 +130,11 @@ def compile_options(model: keras.Model, **given: Any) -> dict[str, Any]:
     found.pop("optimizer", None)
     found |= {name: value for name, value in given.items() if value is not None}
     found = {name: each for name, each in found.items() if each is not None}
+    # Keras has 1 where nobody chose a number.
+    if "steps_per_execution" not in given and (
+        found.get("steps_per_execution", 1) == 1
+    ):
+        found["steps_per_execution"] = "auto"
     if "loss" not in found:
         raise ValueError(
             "`loss` must be given, or the model be compiled with one. "

@@ -32,6 +32,7 @@ def description_of(
     target: PrivacyTarget | None,
     examples_apart: str = "",
     readings: Mapping[str, str] = MappingProxyType({}),
+    one_by_one: str | None = None,
 ) -> Iterator[str]:
     """Yields what a private model's summary adds to the model's own.
 
@@ -41,6 +42,8 @@ def description_of(
         target: The target of its training, if there is one.
         examples_apart: See `EngineCheck`.
         readings: See `GradientEngine`.
+        one_by_one: Why the rounds of the last training ran one by one, "" if
+            they ran in blocks; `None` before the first.
     """
     if isinstance(optimizer, DPOptimizer):
         noise = getattr(optimizer.query, "noise_multiplier", None)
@@ -66,3 +69,6 @@ def description_of(
         yield f"Gradients of {name} {first}{more}, without a rule: {how}"
     if examples_apart:
         yield f"Examples kept apart: {_HOW[examples_apart]}"
+    if one_by_one is not None:
+        how = f"one by one, because {one_by_one}" if one_by_one else "in blocks"
+        yield f"Rounds: {how}"

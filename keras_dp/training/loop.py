@@ -34,6 +34,7 @@ from keras_dp.training.advice.of_trainings import (
     FirstBatch,
 )
 from keras_dp.training.advice.other_trainings import ReleasedWeights
+from keras_dp.training.data.block import Block
 from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.data.first_batch import check_batch
 from keras_dp.training.data.in_range import check_in_range
@@ -49,7 +50,7 @@ from keras_dp.training.step.training_step import TrainingStep
 
 # Returns the compiled steps for batches of this form. It raises if the model or
 # the optimizer was changed since they were compiled.
-BuiltStep = Callable[[PhysicalStep], TrainingStep]
+BuiltStep = Callable[[PhysicalStep | None], TrainingStep]
 
 
 class TrainingLoop:
@@ -129,6 +130,10 @@ class TrainingLoop:
                 # A model that is saved now does not hold the seeds of rounds.
                 self.renew_seeds()
 
+    def run_one_by_one(self, why: str) -> None:
+        """Runs the rounds from now on one by one, for a reason."""
+        self.ready = self.ready._replace(one_by_one=why)
+
     def begin_epoch(self, epoch: int) -> None:
         """Draws new seeds, and counts the rounds to come.
 
@@ -206,8 +211,7 @@ class TrainingLoop:
             ValueError: A batch has no targets, its parts have different
                 lengths, or its labels or ids are out of range.
         """
-        if self._adapter.is_sampler and self._replicas.are_many:
-            # Keras would also cut the flags of a batch into parts.
+        if self._adapter.is_sampler and self.ready.one_by_one:
             if self._own is None:
                 self._own = iter(self._adapter.dataset())
             iterator = self._own
@@ -217,10 +221,15 @@ class TrainingLoop:
             rounds = min(rounds, self._left_of_epoch)
             self._left_of_epoch -= rounds
         try:
-            for done in range(rounds):
+            done = 0
+            while done < rounds:
                 if self._left_of_epoch is not None:
                     self._until_settled = self._left_of_epoch + rounds - done
-                self.logs = self._run_round(iterator)
+                if self.ready.one_by_one:
+                    self._run_round(map(self._step_of, iterator))
+                    done += 1
+                else:
+                    done += self._run_block(rounds - done)
                 if self.is_exhausted:
                     break
         except BudgetExceededError:
@@ -232,6 +241,8 @@ class TrainingLoop:
         except tf.errors.InvalidArgumentError as error:
             check_in_range(error)
             raise
+        except tf.errors.ResourceExhaustedError as error:
+            raise _out_of_memory(error) from error
         if self.is_exhausted:
             self._stop()
             if self._rounds_run != self._terms.rounds:
@@ -242,9 +253,67 @@ class TrainingLoop:
                 )
         return self._rounds_run - before
 
-    def _run_round(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
+    def _run_block(self, most: int) -> int:
+        """Runs up to `most` rounds in one call, and returns how many.
+
+        As many as the ledger covers ahead, each on a sample of one physical
+        batch. The records of a larger sample are gathered on the host.
+        """
+        samples = self._adapter.samples
+        first = samples.first()
+        if len(first.rows) > 1:
+            self._run_round(self._adapter.steps_of(samples.take()))
+            return 1
+        self._turn_to(self._adapter.source.sampling_of(first.of))
+        step = self._built_step(None) if self._is_begun else None
+        if step is None or not step.is_checked:
+            step = self._checked_step(next(self._adapter.steps_of(first)))
+            most = 1
+        if self._adapter.rounds_per_pass is not None:
+            self._left = first.of.rounds_left + 1
+        most = samples.alike(min(most, step.most_rounds))
+        planned, grouping = self._plan(), self._adapter.grouping
+        records = self._adapter.resident
+        step.prepare_block(Block(records, samples.places(1)), grouping, planned)
+        self._before_rounds()
+        count = self.ledger_run.cover_some(
+            self._planned_round(),
+            most,
+            most=min(self._left, self._until_settled),
+        )
+        block = Block(records, samples.places(count))
+        self.logs, event = step.run_block(block, grouping, planned)
+        for _ in range(count):
+            last = samples.take()
+        self._after_rounds(event, count)
+        self._turn_to(self._adapter.source.sampling_of(last.of.next_round()))
+        return count
+
+    def _before_rounds(self) -> None:
+        """Acts before the ledger covers rounds whose step is traced."""
+        if self._try_out is not None:
+            self._try_out()
+            self._try_out = None
+        # Looked at about once a second: to compare takes as long as to copy.
+        if self._weights is not None and self.ledger_run.is_between_blocks:
+            self._weights.check(self.ready.said)
+
+    def _after_rounds(self, event: Event, count: int) -> None:
+        """Compares what rounds released with what the ledger covers."""
+        factor = self._bound_factor
+        self.ledger_run.released(
+            lambda: self._optimizer.round.ledger_events(event, factor), count
+        )
+        self._rounds_run += count
+        if self._weights is not None:
+            if self.ledger_run.is_between_blocks:
+                self._weights.note()
+            else:
+                self._weights.forget()
+
+    def _run_round(self, steps: Iterator[PhysicalStep]) -> None:
         """Runs one sample to its release."""
-        batch = self._next_batch(iterator)
+        batch = next(steps)
         self._turn_to(batch.sampling)
         if batch.rounds_left is not None:
             self._left = batch.rounds_left + 1
@@ -256,18 +325,13 @@ class TrainingLoop:
         is_whole = batch.ends_sample and not step.releases_apart
         kind = BatchKind(is_whole, grouping)
         step.prepare(batch, kind, planned)
-        if self._try_out is not None:
-            self._try_out()
-            self._try_out = None
-        # Looked at about once a second: to compare takes as long as to copy.
-        if self._weights is not None and self.ledger_run.is_between_blocks:
-            self._weights.check(self.ready.said)
+        self._before_rounds()
         adapts = self._optimizer.round.adapts
         most = 1 if adapts else min(self._left, self._until_settled)
         self.ledger_run.cover(self._planned_round(), most=most)
         logs, event = step.run(batch, kind, planned)
         while not batch.ends_sample:
-            batch = self._next_batch(iterator)
+            batch = next(steps)
             part = BatchKind(is_whole=False, grouping=grouping)
             step.run(batch, part, planned, is_first=False)
         if not is_whole:
@@ -275,18 +339,9 @@ class TrainingLoop:
             logs, event = step.release(planned)
         if event is None:
             raise RuntimeError("A sample must end with a release.")
-        released, factor = event, self._bound_factor
-        self.ledger_run.released(
-            lambda: self._optimizer.round.ledger_events(released, factor)
-        )
-        self._rounds_run += 1
-        if self._weights is not None:
-            if self.ledger_run.is_between_blocks:
-                self._weights.note()
-            else:
-                self._weights.forget()
+        self.logs = logs
+        self._after_rounds(event, 1)
         self._turn_to(batch.next_sampling)
-        return logs
 
     def _turn_to(self, sampling: SamplingEvent) -> None:
         """Settles the reserved rounds if a new pass begins."""
@@ -294,8 +349,7 @@ class TrainingLoop:
             self.ledger_run.settle()
             self._sampling = sampling
 
-    def _next_batch(self, iterator: Iterator[Any]) -> PhysicalStep:
-        data = next(iterator)
+    def _step_of(self, data: Any) -> PhysicalStep:
         if not self._replicas.are_many:
             return self._adapter.step_from(data)
         step = self._adapter.step_from(self._replicas.whole(data))
@@ -336,6 +390,15 @@ class TrainingLoop:
         self.renew_seeds()  # Building may have made generators.
 
 
+def _out_of_memory(error: Exception) -> PrivateTrainingError:
+    return PrivateTrainingError(
+        "The device must have memory for a physical batch, and for the records "
+        "where rounds run in blocks. Received: an allocation that failed. Take "
+        "a smaller `physical_batch_size`, or steps_per_execution=1 and a "
+        f"memory map of the records. TensorFlow says: {error}"
+    )
+
+
 class RunOfChief:
     """Stands for the run where another worker, the chief, records.
 
@@ -354,7 +417,11 @@ class RunOfChief:
     def cover(self, planned: Round, *, most: int) -> None:
         """Does nothing."""
 
-    def released(self, queries: Callable[[], Queries]) -> None:
+    def cover_some(self, planned: Round, count: int, *, most: int) -> int:
+        """Returns `count`."""
+        return count
+
+    def released(self, queries: Callable[[], Queries], count: int) -> None:
         """Does nothing: the chief has the same event."""
 
     def settle(self) -> None:

@@ -41,6 +41,7 @@ class Preparation(NamedTuple):
         delta: The delta of the target and of the shown epsilon, in (0, 1).
         limit: The limit that the target sets, `None` without a target.
         said: The warnings of the private model so far.
+        one_by_one: Why rounds run one by one, "" if they run in blocks.
     """
 
     model: keras.Model
@@ -51,6 +52,7 @@ class Preparation(NamedTuple):
     delta: float
     limit: EpsilonLimit | None
     said: Said
+    one_by_one: str
 
     @property
     def ledger(self) -> PrivacyLedger | LedgerOfChief:
@@ -70,12 +72,7 @@ class Preparation(NamedTuple):
         given = {"x": self.adapter.source, "y": y, "batch_size": batch_size}
         given |= options
         if self.adapter.is_sampler:
-            # With replicas the loop reads the batches itself.
-            nothing = self.replicas.are_many
-            data = (
-                self.replicas.nothing() if nothing else self.adapter.dataset()
-            )
-            return {**given, "x": data}
+            return {**given, "x": self.replicas.nothing()}
         # Replicas wait with and without the tuning.
         if self.replicas.are_many or keras.config.max_steps_per_epoch():
             return given
@@ -181,6 +178,7 @@ def prepare(
     adapter: DataAdapter,
     replicas: Replicas,
     said: Said,
+    one_by_one: str,
     *,
     target: PrivacyTarget | None,
     target_epsilon: float | None,
@@ -195,6 +193,7 @@ def prepare(
         adapter: The data, which yields the samples.
         replicas: The replicas of the model.
         said: The warnings of the private model so far.
+        one_by_one: Why rounds run one by one, "" if they run in blocks.
         target: The target of the private model, or `None`.
         target_epsilon: The epsilon of a target in its place, > 0.
         delta: The delta of the target and of the shown epsilon, in (0, 1). By
@@ -224,7 +223,15 @@ def prepare(
         target = PrivacyTarget(target_epsilon, delta)
         judge(TARGETS, target_epsilon, said=said)
     ready = Preparation(
-        model, optimizer, side_queries, adapter, replicas, delta, None, said
+        model,
+        optimizer,
+        side_queries,
+        adapter,
+        replicas,
+        delta,
+        None,
+        said,
+        one_by_one,
     )
     judge(PREPARED, ready, said=said)
     warn_of_other_ledgers(model, ledger)

@@ -1,6 +1,7 @@
 """A Keras model whose training is private, around the user's own."""
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from keras_dp.keras_internals import (
     compiled_loss_of,
     fresh_copy_of,
     loss_tracker_of,
+    metric_updates,
     metrics_in_order,
     print_line,
     python_values,
@@ -50,6 +52,7 @@ from keras_dp.training.advice.other_trainings import (
     warn_of_plain_training,
 )
 from keras_dp.training.callbacks.fit_callbacks import fit_callbacks
+from keras_dp.training.data.block import why_one_by_one
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.data.first_batch import (
     build_and_check,
@@ -72,6 +75,7 @@ from keras_dp.training.preparation import (
     Preparation,
     prepare,
 )
+from keras_dp.training.rounds_at_once import acts_on_batches, rounds_at_once
 from keras_dp.training.step.step_parts import (
     StepOptions,
     StepParts,
@@ -186,6 +190,8 @@ class PrivateModel(HeldModel):
         self.run: RunDetails | None = None
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
+        self._chooses_steps = False
+        self._one_by_one: str | None = None
 
     # Its own description.
 
@@ -200,8 +206,10 @@ class PrivateModel(HeldModel):
         """Prints the model's own summary, then how it is trained privately."""
         self.model.summary(line_length, positions, print_fn, **options)
         optimizer = getattr(self, "optimizer", None)
-        known = () if self._step is None else self._step.known_of_model
-        for line in description_of(self.model, optimizer, self.target, *known):
+        known = ("", {}) if self._step is None else self._step.known_of_model
+        for line in description_of(
+            self.model, optimizer, self.target, *known, self._one_by_one
+        ):
             (print_fn or print_line)(line)
 
     def __repr__(self) -> str:
@@ -284,6 +292,10 @@ class PrivateModel(HeldModel):
                 it reveals nothing. Examples that overflow count as zero.
             **options: The other options of `keras.Model.compile`. With
                 `auto_scale_loss=False` losses are not multiplied by default.
+                `steps_per_execution` rounds run between two calls of
+                callbacks; with "auto", about half a second, but one round for a
+                callback that acts on each. Rounds of records in memory are then
+                one call of a compiled function, as many as the ledger covers.
         """
         if getattr(self, "_loop", None) is not None:
             raise PrivateTrainingError(
@@ -296,6 +308,9 @@ class PrivateModel(HeldModel):
         _check.arguments_of(keras.Model.compile, options)
         side_queries = SideQueries(private_metrics, batch_statistics)
         optimizer.check_side_queries(side_queries.queries)
+        self._chooses_steps = options.get("steps_per_execution") == "auto"
+        if self._chooses_steps:
+            options["steps_per_execution"] = 1
         if not options.pop("auto_scale_loss", True) and loss_scale is None:
             loss_scale = 1.0
         if are_many:
@@ -323,6 +338,8 @@ class PrivateModel(HeldModel):
             **self._side_queries.get_config(),
             "loss_scale": self._loss_scale,
         }
+        if self._chooses_steps:
+            own["steps_per_execution"] = "auto"
         return {**config, **own} if config else config
 
     @override
@@ -445,6 +462,10 @@ class PrivateModel(HeldModel):
         options = ready.keras_options(options)
         check_given(validation_data=options.get("validation_data"))
         check_some_targets(validation_data=options.get("validation_data"))
+        if self._chooses_steps:
+            self.steps_per_execution = self._rounds_at_once(
+                ready, callbacks, options["steps_per_epoch"], verbose=verbose
+            )
         terms = FitTerms(epochs, options, self.steps_per_execution)
         if run is None:
             run = self.run
@@ -476,6 +497,20 @@ class PrivateModel(HeldModel):
                 ),
             )
 
+    def _rounds_at_once(
+        self, ready: Preparation, callbacks: Any, rounds: int, *, verbose: Any
+    ) -> int:
+        """Returns the `steps_per_execution` of a training that chooses it."""
+        if ready.one_by_one:
+            return 1
+        if name := acts_on_batches(callbacks):
+            if verbose:
+                print_line(
+                    f"Rounds run one at a time, for {name} acts on each."
+                )
+            return 1
+        return rounds_at_once(self.model, ready.adapter.source, rounds)
+
     def _each_round(
         self,
         samples: Sampler,
@@ -503,10 +538,9 @@ class PrivateModel(HeldModel):
             try_out=lambda: self._try_out(samples, None),
             watches_weights=False,
         ) as loop:
-            batches = iter(ready.adapter.dataset())
             for _ in range(rounds):
                 self.reset_metrics()
-                if not loop.run(batches, rounds=1):
+                if not loop.run(iter(()), rounds=1):
                     break
                 loop.renew_seeds()
                 yield loop.logs
@@ -589,9 +623,11 @@ class PrivateModel(HeldModel):
         """Returns how large answers and their noise were, if it is known."""
         return None if self._step is None else self._step.answer_sizes()
 
-    def _built_step(self, batch: PhysicalStep) -> TrainingStep:
+    def _built_step(self, batch: PhysicalStep | None) -> TrainingStep:
         """Builds what is not built from a batch; returns the compiled steps."""
         if self._step is None:
+            if batch is None:
+                raise RuntimeError("A first batch must build the steps.")
             with self.distribute_strategy.scope():
                 build_and_check(self, batch)
                 judge(BUILT, self.model)
@@ -601,8 +637,11 @@ class PrivateModel(HeldModel):
         return self._step
 
     def _answer_by(self, round_: PrivateRound | None) -> None:
-        """Makes another round answer, with the same queries."""
+        """Makes another round answer, with the same queries, one by one."""
         self._round, self._step = round_, None
+        if round_ is not None and self._loop is not None:
+            self._one_by_one = "an audit looks at each round"
+            self._loop.run_one_by_one(self._one_by_one)
 
     def step_parts(self) -> StepParts:
         """Returns what the steps of training are made of, once it is built."""
@@ -616,6 +655,7 @@ class PrivateModel(HeldModel):
                 compiled_loss_of(self).metrics,
                 self.compute_metrics,
                 self.get_metrics_result,
+                functools.partial(metric_updates, self),
             ),
             side_queries=self._side_queries,
             options=StepOptions(
@@ -672,6 +712,7 @@ class PrivateModel(HeldModel):
                 "covered by the privacy guarantee: do not publish them, and "
                 "let no callback decide by them."
             )
+        queries = [optimizer.query, *self._side_queries.queries.values()]
         return prepare(
             self.model,
             optimizer,
@@ -679,6 +720,12 @@ class PrivateModel(HeldModel):
             DataAdapter(x, class_weight),
             Replicas(self.distribute_strategy),
             self._said,
+            why_one_by_one(
+                x,
+                adapts=any(query.adapts for query in queries),
+                spreads=Replicas(self.distribute_strategy).are_many,
+                is_eager=self.run_eagerly,
+            ),
             target=self.target,
             target_epsilon=target_epsilon,
             delta=delta,
@@ -755,6 +802,7 @@ class PrivateModel(HeldModel):
             try_out=try_out,
             ends_run=ends_run,
         )
+        self._one_by_one = ready.one_by_one
         with loop.recording():
             self._loop = loop
             try:

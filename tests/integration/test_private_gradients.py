@@ -249,7 +249,7 @@ class TestTheLedger:
             import numpy as np, keras, keras_dp
             from keras_dp.training.step.training_step import TrainingStep
 
-            run, calls = TrainingStep.run, []
+            run, calls = TrainingStep.run_block, []
 
             def killed(*arguments):
                 calls.append(None)
@@ -257,7 +257,7 @@ class TestTheLedger:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return run(*arguments)
 
-            TrainingStep.run = killed
+            TrainingStep.run_block = killed
             gradients = keras_dp.PrivateGradients(
                 keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]),
                 "mse",

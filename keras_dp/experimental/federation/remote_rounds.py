@@ -105,6 +105,7 @@ class RemoteRounds:
             _RemoteUsers(),
             parts.options.replicas,
             Said(),
+            "users train elsewhere",
             target=federated.target,
             target_epsilon=target_epsilon,
             delta=delta,

@@ -98,7 +98,8 @@ def _loss_of_batches(compiling: Compiling) -> str | None:
 
 def _no_count(compiling: Compiling) -> Any:
     count = compiling.options.get("steps_per_execution", 1)
-    return not (isinstance(count, int) and count >= 1) and repr(count)
+    is_count = isinstance(count, int) and count >= 1
+    return not is_count and count != "auto" and repr(count)
 
 
 def _trained_before(model: keras.Model) -> str | None:
@@ -196,8 +197,8 @@ COMPILED = (
     Condition(
         _no_count,
         ValueError,
-        "`steps_per_execution` must be an integer >= 1: rounds are recorded "
-        "one by one, and nothing is gained by finding a best number. Received: "
+        '`steps_per_execution` must be an integer >= 1, or "auto": so many '
+        "rounds run between two calls of callbacks. Received: "
         "steps_per_execution={}. Leave it out.",
     ),
     Condition(

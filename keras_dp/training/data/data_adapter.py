@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import numbers
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -22,9 +22,10 @@ from keras_dp.ledger import (
 from keras_dp.optimizers.record_batch import RowsOfRecord
 from keras_dp.sampling import Sampler, pipelines
 from keras_dp.sampling.kinds import check_kinds
-from keras_dp.sampling.sampler import Pass
+from keras_dp.sampling.sampler import Draw, Pass
+from keras_dp.training.data.block import DrawnSamples, ResidentRecords
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
-from keras_dp.training.data.sampled_batches import SampledBatches
+from keras_dp.training.data.sampled_batches import SampledBatches, as_tensor
 
 
 def check_class_weight(class_weight: Any) -> None:
@@ -257,12 +258,27 @@ class DataAdapter:
         """Ends the iterators of the sampler, and waits for their threads."""
         if self.is_sampler:
             self._batches.close()
+            if "samples" in self.__dict__:
+                self.samples.close()
+                del self.samples
 
     @functools.cached_property
     def unverified(self) -> SamplingEvent:
         """How batches of the caller are recorded."""
         by_contents = bool(stages_by_contents(self.source))
         return SamplingByContents() if by_contents else UnverifiedSampling()
+
+    @functools.cached_property
+    def resident(self) -> ResidentRecords:
+        """The records of the sampler, on the device."""
+        records = self.source.records_in_memory
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
+        return ResidentRecords.of((x, y, self._weighed(y, weight)))
+
+    @functools.cached_property
+    def samples(self) -> DrawnSamples:
+        """The samples of the sampler, for rounds that run in blocks."""
+        return DrawnSamples(self.source)
 
     @functools.cached_property
     def _batches(self) -> SampledBatches:
@@ -279,6 +295,22 @@ class DataAdapter:
             )
         leaves, mask, ends_sample, numbers = data
         of = Pass(*map(int, numbers))
+        return self._drawn_step(leaves, mask, ends_sample, of)
+
+    def steps_of(self, draw: Draw) -> Iterator[PhysicalStep]:
+        """Yields the physical batches of a sample, gathered on the host.
+
+        Args:
+            draw: A sample of the sampler, from `samples`.
+        """
+        for batch in self.source.gathered(draw):
+            leaves = map(as_tensor, keras.tree.flatten(batch.records))
+            mask = as_tensor(batch.mask)
+            yield self._drawn_step(leaves, mask, batch.ends_sample, draw.of)
+
+    def _drawn_step(
+        self, leaves: Iterable[Any], mask: Any, ends_sample: Any, of: Pass
+    ) -> PhysicalStep:
         records = keras.tree.pack_sequence_as(
             self._batches.structure, list(leaves)
         )

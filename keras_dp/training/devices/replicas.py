@@ -48,8 +48,10 @@ class Replicas:
         """Whether this worker keeps the ledger."""
         return self.worker == 0
 
-    def nothing(self) -> tf.distribute.DistributedDataset:
-        """Returns a data set for Keras if the loop reads its own batches."""
+    def nothing(self) -> Any:
+        """Returns a data set for Keras where the loop draws its own samples."""
+        if not self.are_many:
+            return tf.data.Dataset.range(1).repeat()
         return self.strategy.distribute_datasets_from_function(
             lambda context: tf.data.Dataset.range(1).repeat()
         )

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from keras_dp.errors import PrivateTrainingError
+from keras_dp.errors import MetricsNotCompiledError, PrivateTrainingError
 from keras_dp.gradients import naming_fixed_rows, trained_normalizations
 from keras_dp.keras_internals import (
     learning_rate_of,
@@ -14,16 +15,26 @@ from keras_dp.keras_internals import (
     trace_of,
     trainable_variables_of,
 )
+from keras_dp.ledger.rows.run_writer import LARGEST_BLOCK
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import Event
+from keras_dp.optimizers.record_batch import RowsOfRecord
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_models import COMPILED_BY_XLA, REPLICATED
+from keras_dp.training.data.block import Block, gathered
 from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.metrics.example_metrics import set_masks
-from keras_dp.training.step.batch_computation import BatchComputation, BatchKind
+from keras_dp.training.step.batch_computation import (
+    BatchComputation,
+    BatchKind,
+    BatchResult,
+)
 from keras_dp.training.step.engine_check import EngineCheck
 from keras_dp.training.step.step_parts import StepParts
+
+# XLA compiles one shape, with room for so many rounds.
+_ROUNDS_BY_XLA = 128
 
 
 class TrainingStep:
@@ -129,6 +140,11 @@ class TrainingStep:
         with naming_fixed_rows(self.model, step.x):
             self._check.run(step)
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether batches of one size need no more checks."""
+        return self._check.is_done
+
     def prepare(
         self, step: PhysicalStep, kind: BatchKind, planned: Event
     ) -> None:
@@ -181,6 +197,174 @@ class TrainingStep:
                 step, kind, planned, is_first=is_first
             )
         return function(*arguments)
+
+    def prepare_block(
+        self, block: Block, grouping: RowsOfRecord | None, planned: Event
+    ) -> None:
+        """Traces what a block of rounds runs, and runs nothing; see `prepare`.
+
+        Args:
+            block: The samples.
+            grouping: The rows that make one record.
+            planned: See `prepare`.
+        """
+        self._traced_block(block, grouping, planned)
+
+    def run_block(
+        self, block: Block, grouping: RowsOfRecord | None, planned: Event
+    ) -> tuple[Mapping[str, Any], Event]:
+        """Runs rounds, each on its own sample, in one call.
+
+        Args:
+            block: The samples.
+            grouping: The rows that make one record.
+            planned: The event of each of the rounds, which the ledger covers.
+
+        Returns:
+            The metrics after the last round, and the event of a round: if any
+            differs from the planned one, the first of these.
+        """
+        function, arguments = self._traced_block(block, grouping, planned)
+        return function(*arguments)
+
+    @property
+    def most_rounds(self) -> int:
+        """The most rounds of a block."""
+        jit = self._parts.options.jit_compile
+        return _ROUNDS_BY_XLA if jit else LARGEST_BLOCK
+
+    def _traced_block(
+        self, block: Block, grouping: RowsOfRecord | None, planned: Event
+    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Returns the function for blocks of such samples, and its arguments.
+
+        One trace does for every number of rounds. XLA compiles one shape, in
+        which the places of rounds that are not run are left over.
+        """
+        rounds, batch = block.places.shape
+        jit, places = self._parts.options.jit_compile, block.places
+        if jit:
+            more = [(0, _ROUNDS_BY_XLA - rounds), (0, 0)]
+            places = np.pad(places, more, constant_values=-1)
+        leaves = block.records.leaves
+        arguments = (
+            leaves,
+            tf.constant(places),
+            tf.constant(rounds, tf.int32),
+            planned,
+        )
+        shapes = tuple(
+            None if leaf is None else (tuple(leaf.shape), leaf.dtype)
+            for leaf in leaves
+        )
+        nest = str(
+            keras.tree.map_structure(
+                lambda leaf: leaf is None, block.records.structure
+            )
+        )
+        key = "block", grouping, nest, shapes, batch
+        if key in self._traces:
+            return self._traces[key], arguments
+        spec = tf.TensorSpec([None, batch], places.dtype)
+        specs = (leaves, arguments[1] if jit else spec, *arguments[2:])
+        for is_whole in (jit, False):
+            function, core = self._block_function(
+                block, grouping, is_whole=is_whole
+            )
+            try:
+                self._traces[key] = trace_of(function, *specs)
+            except MetricsNotCompiledError:
+                continue
+            self._functions[key] = function
+            if jit:
+                first = leaves, tf.constant(places[0]), planned
+                given = arguments if is_whole else first
+                judge(COMPILED_BY_XLA, core, given)
+            break
+        return self._traces[key], arguments
+
+    def _block_function(
+        self, block: Block, grouping: RowsOfRecord | None, *, is_whole: bool
+    ) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Returns a function that runs a block, and what XLA compiles of it.
+
+        Args:
+            block: The samples.
+            grouping: The rows that make one record.
+            is_whole: Whether XLA compiles the whole loop, with the metrics.
+        """
+        computation, packed = self._computation, block.records.packed
+
+        def one(leaves: Any, places: Any, planned: Event) -> BatchResult:
+            data = packed(gathered(leaves, places))
+            return computation.of_sample(data, places >= 0, grouping, planned)
+
+        def rounds(leaves: Any, places: Any, count: Any, planned: Event) -> Any:
+            def one_more(number: tf.Tensor, held: list[Any]) -> Any:
+                at = places[number]
+                result = core(leaves, at, planned)
+                data = packed(gathered(leaves, at))
+                self._measure(data, at >= 0, result, must_compile=is_whole)
+                if result.released is None:
+                    raise RuntimeError("A whole sample must be released.")
+                # The first event that is another one than planned is kept.
+                is_planned = tf.reduce_all(
+                    [
+                        tf.reduce_all(one == other)
+                        for one, other in zip(held, of_plan, strict=True)
+                    ]
+                )
+                found = [
+                    tf.where(is_planned, new, old)
+                    for new, old in zip(
+                        keras.tree.flatten(result.released[0]),
+                        held,
+                        strict=True,
+                    )
+                ]
+                return number + 1, found
+
+            of_plan = keras.tree.flatten(planned)
+            _, found = tf.while_loop(
+                lambda number, held: number < count,
+                one_more,
+                (tf.constant(0), of_plan),
+                parallel_iterations=1,
+            )
+            return keras.tree.pack_sequence_as(planned, found)
+
+        core, loop = one, rounds
+        if is_whole:
+            loop = tf.function(rounds, jit_compile=True, autograph=False)
+        elif self._parts.options.jit_compile:
+            core = tf.function(one, jit_compile=True, autograph=False)
+
+        def whole(leaves: Any, places: Any, count: Any, planned: Event) -> Any:
+            event = loop(leaves, places, count, planned)
+            return self._logs(), event
+
+        return tf.function(whole, autograph=False), loop if is_whole else core
+
+    def _measure(
+        self,
+        data: tuple[Any, Any, Any],
+        mask: tf.Tensor | None,
+        result: BatchResult,
+        *,
+        must_compile: bool = False,
+    ) -> None:
+        """Updates the metrics that `fit` shows with a physical batch."""
+        if self._parts.side_queries.metrics is None:
+            set_masks(result.outputs, result.masks)
+            self._parts.metrics.update(
+                data,
+                mask,
+                result.losses,
+                result.outputs,
+                must_compile=must_compile,
+            )
+        elif result.released is not None:
+            self._parts.side_queries.track(result.released[1])
 
     def release(self, planned: Event) -> tuple[Mapping[str, Any], Event | None]:
         """Releases a sample of several batches. Returns metrics and event."""
@@ -286,13 +470,7 @@ class TrainingStep:
             # XLA does not compile the metrics: shapes of batches without
             # their padding depend on the data.
             result = core(x, y, weight, mask, more)
-            if self._parts.side_queries.metrics is None:
-                set_masks(result.outputs, result.masks)
-                self._parts.metrics.update(
-                    (x, y, weight), mask, result.losses, result.outputs
-                )
-            elif kind.is_whole:
-                self._parts.side_queries.track(result.released[1])
+            self._measure((x, y, weight), mask, result)
             return result.released if kind.is_whole else ()
 
         self._functions[kind] = self._compiled(step)

@@ -30,7 +30,7 @@ def workloads(peers):
 
 
 class TestWorkloads:
-    @pytest.mark.parametrize("name", ["adult", "w1", "w2", "w3", "w4", "w5"])
+    @pytest.mark.parametrize("name", ["t1", "t2", "w1", "w2", "w3", "w4", "w5"])
     def test_models_have_the_parameters_that_are_stated(
         self, workloads, name
     ) -> None:

@@ -1,0 +1,489 @@
+"""Rounds that are one dispatch are the rounds that run one by one."""
+
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.dp_queries import (
+    CorrelatedSumQuery,
+    JointClipQuery,
+    NormalizedQuery,
+    QuantileAdaptiveClipSumQuery,
+)
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.ledger import BandedToeplitz
+from keras_dp.ledger.rows import run_writer
+from keras_dp.optimizers import DPSGD, DPAdam
+from keras_dp.sampling import (
+    CyclicPoissonBatches,
+    FixedSizeBatches,
+    PoissonBatches,
+    RandomMicrobatches,
+    ShuffledBatches,
+)
+from keras_dp.training.metrics.private_metrics import PrivateLoss
+from keras_dp.training.step.training_step import TrainingStep
+
+RECORDS, FEATURES, CLASSES = 200, 5, 3
+ROUNDS = 10
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+SPECS = [tf.TensorSpec([FEATURES, CLASSES]), tf.TensorSpec([CLASSES])]
+
+
+def data():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(RECORDS, FEATURES)).astype("float32")
+    return x, generator.integers(0, CLASSES, size=RECORDS)
+
+
+def model(hidden=()):
+    keras.utils.set_random_seed(1)
+    return keras.Sequential(
+        [keras.Input((FEATURES,)), *hidden, layers.Dense(CLASSES)]
+    )
+
+
+def average():
+    return keras_dp.GaussianAverageQuery(1.0, 10.0, 20)
+
+
+def compiled(
+    steps=1,
+    *,
+    query=None,
+    kind=DPSGD,
+    rate=0.1,
+    hidden=(),
+    seed=3,
+    inner=None,
+    **options,
+):
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+    private = keras_dp.PrivateModel(model(hidden), self_check_examples=0)
+    private.compile(
+        kind(
+            rate,
+            query=query or average(),
+            ledger=ledger,
+            seed=seed,
+            **inner or {},
+        ),
+        loss=LOSS,
+        steps_per_execution=steps,
+        **{"metrics": ["accuracy"], **options},
+    )
+    return private
+
+
+def poisson(**options):
+    return PoissonBatches(data(), sampling_probability=0.1, seed=2, **options)
+
+
+def ended(private, sampler, **options):
+    """Returns weights, ledger and history after two epochs."""
+    history = private.fit(
+        sampler, epochs=2, steps_per_epoch=ROUNDS, verbose=0, **options
+    ).history
+    rounds = [
+        (type(each.round.sampling), each.round.queries[0].l2_norm_bound, count)
+        for each, count in (
+            (each, each.count) for each in private.optimizer.ledger.rounds
+        )
+    ]
+    return private.model.get_weights(), rounds, history
+
+
+def is_equal(one, other) -> bool:
+    weights = zip(one[0], other[0], strict=True)
+    return all(map(np.array_equal, *zip(*weights, strict=True))) and (
+        one[1:] == other[1:]
+    )
+
+
+def calls_of(monkeypatch):
+    """Returns a list, to which each dispatch adds its places."""
+    found = []
+    run = TrainingStep.run_block
+
+    def noted(self, block, *arguments):
+        found.append(block.places)
+        return run(self, block, *arguments)
+
+    monkeypatch.setattr(TrainingStep, "run_block", noted)
+    return found
+
+
+# How a private model is compiled, how records are drawn, and options of `fit`.
+CASES = {
+    "plain": ({}, poisson, {}),
+    "Adam and dropout": (
+        lambda: {"kind": DPAdam, "hidden": [layers.Dropout(0.5)]},
+        poisson,
+        {},
+    ),
+    "averages": ({"inner": {"use_ema": True}}, poisson, {}),
+    "a schedule": (
+        lambda: {
+            "rate": keras.optimizers.schedules.CosineDecay(0.5, 2 * ROUNDS)
+        },
+        poisson,
+        {},
+    ),
+    "weights of classes": (
+        {"weighted_metrics": ["accuracy"]},
+        poisson,
+        {"class_weight": {0: 2.0}},
+    ),
+    "metrics of the user": (
+        lambda: {"metrics": [lambda y, output: keras.ops.mean(output)]},
+        poisson,
+        {},
+    ),
+    "private metrics": (
+        lambda: {"private_metrics": {"of_loss": PrivateLoss(average())}},
+        poisson,
+        {},
+    ),
+    "joint clip": (
+        lambda: {"query": JointClipQuery([0.1, 0.02], 1.0, 0.5, 20)},
+        poisson,
+        {},
+    ),
+    "correlated noise": (
+        lambda: {
+            "query": NormalizedQuery(
+                CorrelatedSumQuery(
+                    BandedToeplitz((1.0, 0.5)), 1.0, 0.5, 2 * ROUNDS, SPECS
+                ),
+                20,
+            )
+        },
+        lambda: CyclicPoissonBatches(
+            data(), classes=2, sampling_probability=0.2, seed=2
+        ),
+        {},
+    ),
+    "microbatches": (
+        {},
+        lambda: poisson(microbatches=RandomMicrobatches(2)),
+        {},
+    ),
+    "some samples of two batches": (
+        {},
+        lambda: poisson(physical_batch_size=20),
+        {},
+    ),
+    "fixed size": (
+        {},
+        lambda: FixedSizeBatches(data(), sample_size=20, seed=2),
+        {},
+    ),
+    "shuffled": (
+        {},
+        lambda: ShuffledBatches(data(), batch_size=20, seed=2),
+        {},
+    ),
+    "XLA": ({"jit_compile": True}, poisson, {}),
+    "XLA, metrics of the user": (
+        lambda: {
+            "jit_compile": True,
+            "metrics": [lambda y, output: keras.ops.mean(output)],
+        },
+        poisson,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "plain" else pytest.mark.full)
+        for name in CASES
+    ],
+)
+def test_fifty_rounds_a_dispatch_are_as_one(name) -> None:
+    given, sampler, options = CASES[name]
+
+    def run(steps, seed=3):
+        private = compiled(
+            steps, seed=seed, **(given() if callable(given) else given)
+        )
+        return ended(private, sampler(), **options)
+
+    alone = run(1)
+    assert is_equal(run(50), alone)
+    assert not is_equal(run(50, seed=4), alone)
+
+
+def test_a_round_costs_four_bytes_a_row_and_a_part_of_a_dispatch(
+    monkeypatch,
+) -> None:
+    """The ledger covers 1, 4, 16, ... rounds ahead, up to the epoch's end."""
+    monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+    calls = calls_of(monkeypatch)
+    private, sampler = compiled(50), poisson()
+
+    private.fit(sampler, steps_per_epoch=50, epochs=2, verbose=0)
+
+    assert [len(each) for each in calls] == [1, 4, 16, 29, 50]
+    for places in calls:
+        assert places.nbytes == 4 * len(places) * sampler.physical_batch_size
+    assert len(private.optimizer.ledger) == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "sampler", "why"),
+    [
+        ({}, lambda: data(), "from the caller"),
+        ({"run_eagerly": True}, poisson, "run_eagerly"),
+        ({}, lambda: poisson(map=lambda x, y: (x, y)), "map"),
+        (
+            {
+                "query": NormalizedQuery(
+                    QuantileAdaptiveClipSumQuery(1.0, 0.5, 0.5, 0.2, 2.0, 20),
+                    20,
+                )
+            },
+            poisson,
+            "depends on the rounds before",
+        ),
+    ],
+)
+def test_what_needs_each_round_runs_one_by_one(
+    given, sampler, why, monkeypatch
+) -> None:
+    calls = calls_of(monkeypatch)
+    private = compiled(5, **given)
+    lines: list[str] = []
+
+    source = sampler()
+    arrays = source if isinstance(source, tuple) else (source,)
+    private.fit(*arrays, steps_per_epoch=3, verbose=0)
+    private.summary(print_fn=lambda line, **_: lines.append(line))
+
+    assert not calls
+    assert len(private.optimizer.ledger) == 3
+    assert why in lines[-1]
+
+
+def test_records_in_a_file_run_one_by_one(tmp_path, monkeypatch) -> None:
+    calls = calls_of(monkeypatch)
+    np.save(tmp_path / "x.npy", data()[0])
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+    compiled(5).fit(
+        PoissonBatches((x, data()[1]), sampling_probability=0.1),
+        steps_per_epoch=3,
+        verbose=0,
+    )
+
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda: keras.metrics.SparseCategoricalAccuracy(),
+        lambda: keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+        lambda: keras.metrics.SparseTopKCategoricalAccuracy(2),
+    ],
+)
+def test_metrics_by_weights_are_those_without_padding(metric) -> None:
+    """A metric of another class is not trusted with weights."""
+
+    def logs(wrapped):
+        own = metric()
+        if wrapped:
+            own.__class__ = type("Own", (type(own),), {})
+        options = {"metrics": [own], "weighted_metrics": ["accuracy"]}
+        _, _, history = ended(
+            compiled(5, **options), poisson(), class_weight={0: 3.0}
+        )
+        return {k: v for k, v in history.items() if k != "epsilon"}
+
+    by_weights, cut = logs(wrapped=False), logs(wrapped=True)
+    for (_, one), (_, other) in zip(
+        by_weights.items(), cut.items(), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_counts_by_weights_are_those_without_padding() -> None:
+    def logs(wrapped):
+        kinds = keras.metrics.AUC, keras.metrics.Precision, keras.metrics.Recall
+        metrics = [kind(name=kind.__name__) for kind in kinds]
+        if wrapped:
+            metrics[0].__class__ = type("Own", (kinds[0],), {})
+        keras.utils.set_random_seed(1)
+        inner = keras.Sequential(
+            [keras.Input((FEATURES,)), layers.Dense(1, activation="sigmoid")]
+        )
+        private = keras_dp.PrivateModel(inner, self_check_examples=0)
+        private.compile(
+            DPSGD(
+                0.1,
+                query=average(),
+                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+                seed=3,
+            ),
+            loss="binary_crossentropy",
+            metrics=metrics,
+        )
+        x, y = data()
+        sampler = PoissonBatches(
+            (x, (y > 0)[:, None].astype("float32")),
+            sampling_probability=0.1,
+            seed=2,
+        )
+        return ended(private, sampler)[2]
+
+    by_weights, cut = logs(wrapped=False), logs(wrapped=True)
+    assert list(by_weights) == list(cut)
+    for name, values in by_weights.items():
+        np.testing.assert_allclose(values, cut[name], rtol=1e-5)
+
+
+def test_a_changed_state_is_withheld_in_all_rounds_of_a_block(tmp_path) -> None:
+    low = compiled(query=keras_dp.GaussianAverageQuery(1.0, 0.1, 20))
+    low.train_on_batch(*data())
+    low.save_weights(tmp_path / "low.weights.h5")
+
+    class Loads(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 4:
+                self.model.load_weights(tmp_path / "low.weights.h5")
+
+    private = compiled(5)
+    with pytest.raises(PrivateTrainingError, match="withheld"):
+        private.fit(
+            poisson(),
+            steps_per_epoch=10,
+            callbacks=[Loads()],
+            verbose=0,
+        )
+
+    for loaded, now in zip(
+        low.model.get_weights(), private.model.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(loaded, now)
+    counts: dict[float, int] = {}
+    for each in private.optimizer.ledger.rounds:
+        stddev = each.round.queries[0].noise_stddev
+        counts[stddev] = counts.get(stddev, 0) + each.count
+    assert counts[10.0] >= 10
+    assert counts[0.1] >= 1
+
+
+# Writes a byte at the end of each round, from inside the block.
+_KILLED = """
+import os, signal, sys
+import keras, keras_dp, numpy as np, tensorflow as tf
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+ended, ledger, last = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def note(values):
+    with open(ended, "ab") as file:
+        file.write(b".")
+    if os.path.getsize(ended) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return values
+
+class Notes(keras.metrics.Mean):
+    def update_state(self, y, output, sample_weight=None):
+        noted = tf.py_function(note, [tf.reduce_sum(output)], tf.float32)
+        noted.set_shape([])
+        super().update_state(noted)
+
+x = np.random.default_rng(0).normal(size=(100, 3)).astype("float32")
+private = keras_dp.PrivateModel(
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+)
+private.compile(
+    keras_dp.optimizers.DPSGD(
+        0.1,
+        query=keras_dp.GaussianAverageQuery(1.0, 1.0, 10),
+        ledger=keras_dp.PrivacyLedger.open(ledger, dataset="killed"),
+    ),
+    loss="mse", metrics=[Notes()], steps_per_execution=100,
+)
+samples = keras_dp.sampling.PoissonBatches(
+    (x, x[:, :1]), sampling_probability=0.1)
+private.fit(samples, steps_per_epoch=100, verbose=0)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("last", [2, 9, 40])
+def test_a_process_that_dies_inside_a_block_has_paid_for_it(
+    last, tmp_path
+) -> None:
+    ended, path = tmp_path / "ended", tmp_path / "run.ledger"
+
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, ended, path, str(last)],
+        check=False,
+        capture_output=True,
+    )
+
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert ended.stat().st_size == last
+    with keras_dp.PrivacyLedger.open(path) as ledger:
+        assert last <= len(ledger) < 100
+
+
+def test_a_device_without_memory_is_named(monkeypatch) -> None:
+    def fails(self, *arguments):
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    monkeypatch.setattr(TrainingStep, "run_block", fails)
+    private = compiled(5)
+
+    with pytest.raises(PrivateTrainingError, match="`physical_batch_size`"):
+        private.fit(poisson(), steps_per_epoch=5, verbose=0)
+
+    assert len(private.optimizer.ledger) >= 1  # What may have run counts.
+
+
+class TestAuto:
+    def test_runs_an_epoch_of_a_small_model_at_once(self) -> None:
+        private = compiled("auto")
+        private.fit(poisson(), steps_per_epoch=10, verbose=0)
+        assert private.steps_per_execution == 10
+
+    @pytest.mark.parametrize(
+        ("callback", "steps"),
+        [
+            (keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: None), 10),
+            (
+                keras.callbacks.LambdaCallback(
+                    on_train_batch_end=lambda batch, logs: None
+                ),
+                1,
+            ),
+            (keras.callbacks.TerminateOnNaN(), 10),
+        ],
+    )
+    def test_calls_a_callback_of_batches_after_each(
+        self, callback, steps
+    ) -> None:
+        private = compiled("auto")
+        private.fit(
+            poisson(), steps_per_epoch=10, verbose=0, callbacks=[callback]
+        )
+        assert private.steps_per_execution == steps
+
+    def test_is_saved(self, tmp_path) -> None:
+        private = compiled("auto")
+        private.fit(poisson(), steps_per_epoch=1, verbose=0)
+        private.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        assert loaded.get_compile_config()["steps_per_execution"] == "auto"
