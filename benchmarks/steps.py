@@ -12,6 +12,11 @@ slowed down for whole turns, the fastest turns of both sides tell more. With
 `--same-rows` the private side takes batches of one size instead of Poisson
 samples, as many rows as Keras.
 
+    python benchmarks/steps.py --at-once 50 [--workload t1 ...] [--rounds 7]
+
+compares so many rounds at once (`steps_per_execution`) with one, on both sides,
+by the clock and by the time of all processors.
+
     python benchmarks/steps.py --proven [--workload w1 ...] [--rounds 7]
 
 compares private steps with precision="proven" with those without, on batches of
@@ -98,6 +103,59 @@ def beside_one(
         keras.backend.clear_session()
 
 
+def at_once_and_alone(names: Sequence[str], turns: int, at_once: int) -> None:
+    """Prints one row per workload: many rounds at once, and one, of both."""
+    import keras
+
+    print(
+        "| model | private ms, one | at once | Keras ms, one | at once | "
+        "at once / Keras's one | of all processors, ms | / Keras's one |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name in names:
+        workload = WORKLOADS[name]
+        sides = [
+            make(workload, METRICS, at_once=count)
+            for make in (private_step, keras_step)
+            for count in (1, at_once)
+        ]
+        turned = [[_clocked(each, workload.steps) for each in sides]]
+        turned += [
+            [_clocked(each, workload.steps) for each in sides]
+            for _ in range(turns)
+        ]
+        wall, processors = (
+            [
+                [1e3 * turn[side][clock] for turn in turned[1:]]
+                for side in range(len(sides))
+            ]
+            for clock in (0, 1)
+        )
+        shown = [f"{statistics.median(each):.2f}" for each in wall]
+        print(
+            f"| {name} | {' | '.join(shown)} "
+            f"| {_ratio(wall[1], wall[2]):.2f} "
+            f"| {statistics.median(processors[1]):.2f} "
+            f"| {_ratio(processors[1], processors[2]):.2f} |",
+            flush=True,
+        )
+        keras.backend.clear_session()
+
+
+def _clocked(step: Any, steps: int) -> tuple[float, float]:
+    """Returns the seconds of a step by the clock, and of all processors."""
+    start = time.perf_counter(), time.process_time()
+    step.run(steps)
+    return (
+        (time.perf_counter() - start[0]) / steps,
+        (time.process_time() - start[1]) / steps,
+    )
+
+
+def _ratio(ours: Sequence[float], others: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, others, strict=True))
+
+
 def beside_peers(names: Sequence[str], options: argparse.Namespace) -> None:
     """Prints one row per workload and way to train, and writes the JSON."""
     load = os.getloadavg()[0]
@@ -148,6 +206,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--same-rows", action="store_true")
     parser.add_argument("--proven", action="store_true")
+    parser.add_argument("--at-once", type=int)
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--only", choices=PEERS, nargs="+", help="of the peers")
     parser.add_argument("--slow", action="store_true", help="the slowest too")
@@ -158,9 +217,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.peers:
-        names = options.workload or [n for n in WORKLOADS if n != "adult"]
+        names = options.workload or list(WORKLOADS)
         options.rounds = options.rounds or 5
         beside_peers(names, options)
+    elif options.at_once:
+        names = options.workload or list(WORKLOADS)
+        at_once_and_alone(names, options.rounds or 7, options.at_once)
     else:
         names = options.workload or list(WORKLOADS)
         beside_one(

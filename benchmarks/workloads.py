@@ -45,10 +45,26 @@ class Workload(NamedTuple):
         return self.batch * max(FEWEST_BATCHES, min(self.steps, most))
 
 
-def _adult() -> Any:
+def _logistic() -> Any:
+    """Logistic regression on the columns of Adult."""
     import keras
 
-    return keras.Sequential([keras.Input((108,)), keras.layers.Dense(2)])
+    return keras.Sequential([keras.Input((105,)), keras.layers.Dense(2)])
+
+
+def _small_mlp() -> Any:
+    """A small network for tables, the kind that most private training has."""
+    import keras
+    from keras import layers
+
+    return keras.Sequential(
+        [
+            keras.Input((100,)),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(2),
+        ]
+    )
 
 
 def _cnn() -> Any:
@@ -175,7 +191,8 @@ def bert(sequence: int = 128) -> Workload:
 
 
 WORKLOADS = {
-    "adult": Workload(_adult, (108,), 2, 512, 60, 218),
+    "t1": Workload(_logistic, (105,), 2, 512, 120, 212),
+    "t2": Workload(_small_mlp, (100,), 2, 512, 120, 10_754),
     "w1": Workload(_cnn, (28, 28, 1), 10, 256, 60, 26_010),
     "w2": Workload(_mlp, (784,), 10, 512, 20, 1_863_690),
     "w3": Workload(_residual_cnn, (32, 32, 3), 10, 64, 6, 308_938),

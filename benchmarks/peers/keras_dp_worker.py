@@ -50,8 +50,16 @@ def fit_arrays(model: Any, x: Any, y: Any, batch: int, steps: int) -> None:
     model.fit(x, y, batch_size=batch, epochs=epochs, verbose=0)
 
 
-def keras_step(workload: workloads.Workload, metrics: list[str]) -> Any:
-    """Returns Keras's own `fit`, on shuffled batches of arrays."""
+def keras_step(
+    workload: workloads.Workload, metrics: list[str], at_once: int = 1
+) -> Any:
+    """Returns Keras's own `fit`, on shuffled batches of arrays.
+
+    Args:
+        workload: What is trained.
+        metrics: As for `keras.Model.compile`.
+        at_once: The `steps_per_execution`.
+    """
     import keras
     import tensorflow as tf
 
@@ -61,6 +69,7 @@ def keras_step(workload: workloads.Workload, metrics: list[str]) -> Any:
         keras.optimizers.SGD(protocol.LEARNING_RATE),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=metrics,
+        steps_per_execution=at_once,
     )
 
     def fit(steps: int) -> None:
@@ -80,6 +89,7 @@ def private_step(
     checks: bool = True,
     scales: bool = False,
     precision: str = "assumed",
+    at_once: int = 1,
 ) -> Any:
     """Returns the private `fit` of the same arrays.
 
@@ -90,6 +100,7 @@ def private_step(
         checks: Whether the gradients are checked before the first round.
         scales: Whether the gradients are divided by scales that adapt.
         precision: See `keras_dp.GaussianSumQuery`.
+        at_once: The `steps_per_execution`.
     """
     import keras
 
@@ -119,6 +130,7 @@ def private_step(
         ),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=metrics,
+        steps_per_execution=at_once,
     )
     samples = keras_dp.sampling.PoissonBatches(
         (x, y), sampling_probability=workload.batch / len(x)
