@@ -9,6 +9,7 @@ import collections
 import contextlib
 import copy
 import functools
+import gc
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -960,8 +961,17 @@ def trace_of(function: Any, *arguments: Any) -> Any:
     `ConcreteFunction._garbage_collector`, TensorFlow 2.21. TensorFlow calls it
     off for the first trace of each function, whose graph then stays until the
     process ends. Without it each `fit` would leave several megabytes behind.
+
+    A trace makes many objects that stay. To search them for cycles, again and
+    again, takes a sixth of its time, so that Python does it afterwards.
     """
-    trace = function.get_concrete_function(*arguments)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        trace = function.get_concrete_function(*arguments)
+    finally:
+        if collects:
+            gc.enable()
     trace._garbage_collector._func_graph = trace.graph
     return trace
 

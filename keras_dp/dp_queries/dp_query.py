@@ -312,8 +312,17 @@ def gaussian_variances(
         noise = query.result_noise(global_state, value)
     except TypeError:
         return None
+    # Leaves that share a scale share the operations.
+    distinct = {
+        (id(own.scale), own.family.variance): own.scale
+        for own in noise
+        if isinstance(own.family, ledger.GaussianNoise)
+    }
+    squares = {
+        key: tf.square(scale) * key[1] for key, scale in distinct.items()
+    }
     variances = [
-        tf.square(own.scale) * own.family.variance
+        squares[id(own.scale), own.family.variance]
         for own in noise
         if isinstance(own.family, ledger.GaussianNoise)
     ]

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import itertools
 from typing import NamedTuple
 
 import keras
@@ -175,11 +176,18 @@ def on_grid(like: Nest, sums: Nest, spacing: tf.Tensor) -> Nest:
     """
     check_structure(like, sums)
 
-    def rounded(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-        if total.dtype == tf.int64:
-            return grid.steps(part[tf.newaxis], spacing)
-        if total.dtype == tf.float64:
-            return tf.round(tf.cast(part, tf.float64) / spacing) * spacing
-        return part
+    def rounded(part: tf.Tensor) -> tf.Tensor:
+        return grid.steps(tf.expand_dims(part, 0), spacing)
 
-    return keras.tree.map_structure(rounded, like, sums)
+    totals, parts = keras.tree.flatten(like), keras.tree.flatten(sums)
+    whole = [total.dtype == tf.int64 for total in totals]
+    steps = iter(grid.together(rounded, list(itertools.compress(parts, whole))))
+    leaves = [
+        next(steps)
+        if total.dtype == tf.int64
+        else tf.round(tf.cast(part, tf.float64) / spacing) * spacing
+        if total.dtype == tf.float64
+        else part
+        for total, part in zip(totals, parts, strict=True)
+    ]
+    return keras.tree.pack_sequence_as(like, leaves)

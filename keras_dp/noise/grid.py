@@ -35,6 +35,8 @@ _MOST_STEPS = 2**52
 _LEAST_COMPILED = 2**16
 # Rounding takes few operations: smaller sums are done before they compile.
 LEAST_COMPILED_STEPS = 2**20
+# Joined leaves stay in the cache of a core.
+_LARGEST_JOINED = 2**13
 
 
 def spacing(stddev: tf.Tensor) -> tf.Tensor:
@@ -114,23 +116,58 @@ def answers(
     """
     g = spacing(stddev)
     factor = g / tf.cast(unit, tf.float64)
-    return [
-        _answer(total, noise, g, factor)
-        for total, noise in zip(sums, steps, strict=True)
-    ]
+
+    def answer(total: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+        size = total.shape.num_elements()
+        if size is None or size < _LEAST_COMPILED:
+            return with_noise(total, noise, g, factor)
+        flat = tf.reshape(total, [size]), tf.reshape(noise, [size])
+        answer = in_one_loop(with_noise, size, total.dtype, noise.dtype)(
+            *flat, g, factor
+        )
+        return tf.reshape(answer, total.shape)
+
+    return together(answer, sums, steps)
 
 
-def _answer(
-    total: tf.Tensor, noise: tf.Tensor, g: tf.Tensor, factor: tf.Tensor
-) -> tf.Tensor:
-    size = total.shape.num_elements()
-    if size is None or size < _LEAST_COMPILED:
-        return with_noise(total, noise, g, factor)
-    flat = tf.reshape(total, [size]), tf.reshape(noise, [size])
-    answer = in_one_loop(with_noise, size, total.dtype, noise.dtype)(
-        *flat, g, factor
-    )
-    return tf.reshape(answer, total.shape)
+def together(
+    function: Callable[..., tf.Tensor], *leaves: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Returns an elementwise function of leaves, as of each leaf alone.
+
+    Small leaves of the same dtypes are joined, so that the graph of a step has
+    the operations of the function once for all biases and scales.
+
+    Args:
+        function: Takes a tensor of each list, all of one shape, and returns one
+            of this shape.
+        *leaves: Lists of one length, whose tensors have the same shapes.
+    """
+    rows = list(zip(*leaves, strict=True))
+    results: list[Any] = [None] * len(rows)
+    groups: dict[Any, list[int]] = {}
+    for place, row in enumerate(rows):
+        size = row[0].shape.num_elements()
+        alone = size is None or size > _LARGEST_JOINED
+        key = place if alone else tuple(leaf.dtype for leaf in row)
+        groups.setdefault(key, []).append(place)
+    for places in groups.values():
+        if len(places) == 1:
+            results[places[0]] = function(*rows[places[0]])
+            continue
+        parts = zip(*(rows[place] for place in places), strict=True)
+        result = function(
+            *(
+                tf.concat([tf.reshape(leaf, [-1]) for leaf in part], axis=0)
+                for part in parts
+            )
+        )
+        shapes = [rows[place][0].shape for place in places]
+        sizes = [shape.num_elements() for shape in shapes]
+        apart = tf.split(result, sizes)
+        for place, part, shape in zip(places, apart, shapes, strict=True):
+            results[place] = tf.reshape(part, shape)
+    return results
 
 
 def with_noise(

@@ -470,6 +470,7 @@ WORKS = {
     "trace_of": lambda f: (
         _is_freed(f)
         and not _is_freed(lambda traced: traced.get_concrete_function())
+        and gc.isenabled()
     ),
 }
 

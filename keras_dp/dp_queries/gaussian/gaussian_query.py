@@ -192,10 +192,12 @@ class GaussianQuery(SummingQuery):
         scale = global_state.stddev
         if self.rescale:
             scale = scale / global_state.l2_norm_clip
+        divisors = self._divisors(value)
+        scales = {divisor: scale / divisor for divisor in set(divisors)}
         return [
-            LeafNoise(ledger.GaussianNoise(1.0), scale / divisor, part)
+            LeafNoise(ledger.GaussianNoise(1.0), scales[divisor], part)
             for divisor, part in zip(
-                self._divisors(value), self.parts_of(value), strict=True
+                divisors, self.parts_of(value), strict=True
             )
         ]
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.noise import seeds, streams
+from keras_dp.noise import grid, seeds, streams
 from tests.unit.noise import needs_kernels
 
 FULL = sorted(set(streams._SIZES) - {256})
@@ -289,3 +289,30 @@ def test_a_seed_is_not_made_where_it_would_be_kept() -> None:
 
     with pytest.raises(RuntimeError, match="must be made eagerly"):
         step()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "float64"])
+def test_small_leaves_are_answered_as_each_alone(dtype):
+    """Bit for bit, in their shapes, beside large leaves and none."""
+    generator = np.random.default_rng(0)
+    shapes = [(3,), (2, 4), (grid._LARGEST_JOINED + 1,), (), (0, 5), (3,)]
+    sums = [
+        tf.constant(1e9 * generator.standard_normal(shape), dtype)
+        for shape in shapes
+    ]
+    noise, _ = drawn(sums, seed_of())
+
+    found = grid.answers(sums, noise, 3.0)
+
+    for answer, one, own in zip(found, sums, noise, strict=True):
+        (alone,) = grid.answers([one], [own], 3.0)
+        np.testing.assert_array_equal(answer, alone, strict=True)
+
+
+def test_leaves_of_different_dtypes_are_answered_in_their_own():
+    sums = [tf.ones([2]), tf.ones([2], tf.float64), tf.ones([2], tf.int64)]
+    noise, _ = drawn(sums, seed_of())
+
+    found = [answer.dtype for answer in grid.answers(sums, noise, 3.0)]
+
+    assert found == [tf.float32, tf.float64, tf.float32]
