@@ -5,7 +5,7 @@ import functools
 from typing import ClassVar
 
 from keras_dp import _check
-from keras_dp.accountants.groups import Group, Profile
+from keras_dp.accountants.groups import Profile, UnitGroup
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
@@ -32,8 +32,8 @@ class Accountant(abc.ABC):
     holds for the adjacency relation `neighbours`; if none is given, for the
     strongest one that all rounds support, which `strongest_neighbours` returns.
     If a unit has several records, as the header of a ledger says, it holds for
-    all of them together; see `groups.Group`. Both numbers are upper bounds, and
-    floating-point errors are rounded up.
+    all of them together; see `groups.UnitGroup`. Both numbers are upper bounds,
+    and floating-point errors are rounded up.
 
     | Ledger | `epsilon` | `delta` |
     | --- | --- | --- |
@@ -132,7 +132,7 @@ class Accountant(abc.ABC):
 
     def group(
         self, ledger: LedgerLike, neighbours: Neighbours | None, units: int
-    ) -> Group:
+    ) -> UnitGroup:
         """Returns the rounds of a ledger, for several questions.
 
         Args:
@@ -147,7 +147,9 @@ class Accountant(abc.ABC):
         _check.integer_at_least(1, units=units)
         found = normalized(ledger, neighbours)
         self.check_supported(found.mechanisms)
-        return Group(self, found.mechanisms, found.rows_per_unit * int(units))
+        return UnitGroup(
+            self, found.mechanisms, found.rows_per_unit * int(units)
+        )
 
     def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
         """Raises unless this accountant has a bound for every mechanism.

@@ -16,7 +16,7 @@ from keras_dp.accountants.accountant import (
 )
 from keras_dp.accountants.compose import choose, told_rounds
 from keras_dp.accountants.compose.directions import Direction, directions
-from keras_dp.accountants.groups import Group, Profile
+from keras_dp.accountants.groups import Profile, UnitGroup
 from keras_dp.accountants.normalize.few_kinds import FewKinds, few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
@@ -472,7 +472,7 @@ _Question: TypeAlias = _EpsilonAt | _DeltaAt
 
 
 def _of_group(
-    group: Group, question: _Question, upper: Callable[[], float]
+    group: UnitGroup, question: _Question, upper: Callable[[], float]
 ) -> Bounds:
     """Returns bounds; the upper bound includes the slack of the rounds.
 

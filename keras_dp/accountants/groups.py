@@ -54,7 +54,7 @@ class HashableBound(BoundForOneRecord, Hashable, Protocol):
     """The same, of accountants that are equal if their bounds are."""
 
 
-class Group:
+class UnitGroup:
     """The rounds of a ledger for a group of records, for many questions.
 
     Guarantee: two data sets that differ in `records` records, each as the

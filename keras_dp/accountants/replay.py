@@ -10,7 +10,7 @@ from keras_dp.accountants.accountant import Accountant, check_delta
 from keras_dp.accountants.available import tightest
 from keras_dp.accountants.claim import Claim
 from keras_dp.accountants.coverage import kept_plans
-from keras_dp.accountants.groups import Group
+from keras_dp.accountants.groups import UnitGroup
 from keras_dp.accountants.normalize.normalize import (
     normalize,
     normalized,
@@ -373,7 +373,7 @@ def group_of(
     accountant: Accountant | None,
     neighbours: Neighbours | None,
     units: int,
-) -> Group:
+) -> UnitGroup:
     """Returns the rounds of a ledger, as an accountant bounds them.
 
     Args:

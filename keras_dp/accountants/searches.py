@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.groups import Group, HashableBound
+from keras_dp.accountants.groups import HashableBound, UnitGroup
 from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
     CountedMechanism,
@@ -260,7 +260,7 @@ def _pair(
 def _profile(
     search: Selected, accountant: HashableBound, power: int
 ) -> SearchProfile | None:
-    trials = [Group(accountant, p, search.records) for p in search.plans]
+    trials = [UnitGroup(accountant, p, search.records) for p in search.plans]
     scale, log_weight = _weight_of(search.law)
     each = 10.0**power / search.law.largest_mean
     # It must also be small beside the chances at which the law changes.
@@ -295,7 +295,7 @@ def _profile(
     )
 
 
-def _deltas(trials: Sequence[Group], epsilons: Array) -> Array:
+def _deltas(trials: Sequence[UnitGroup], epsilons: Array) -> Array:
     """Returns upper bounds on the largest delta of some trials.
 
     Where delta is large it takes long, and matters little: from there on it is

@@ -12,7 +12,7 @@ from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.attacks.supporting_lines import (
     supporting_lines,
 )
-from keras_dp.accountants.groups import Group
+from keras_dp.accountants.groups import UnitGroup
 from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.accountants.replay import group_of
 
@@ -169,7 +169,7 @@ def trade_off(
     )
 
 
-def _largest_epsilon(group: Group) -> float:
+def _largest_epsilon(group: UnitGroup) -> float:
     """Returns the epsilon of the steepest line that helps; `inf` without any.
 
     Slack leaves an attack some true positives without false ones: then it is

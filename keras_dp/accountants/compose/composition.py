@@ -10,8 +10,8 @@ from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.loss.log_moments import (
     Moments,
     log_moments_of_nodes,
+    moments_of_loss,
 )
-from keras_dp.accountants.loss.log_moments import moments as moments_of
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 
 
@@ -53,7 +53,7 @@ class Composition:
         )
 
 
-def moments(composition: Composition, tilts: Array) -> Moments:
+def moments_of_sum(composition: Composition, tilts: Array) -> Moments:
     """Returns about `K = log M` and its first two derivatives at `tilts`.
 
     Args:
@@ -70,7 +70,7 @@ def moments(composition: Composition, tilts: Array) -> Moments:
     for loss, count in zip(
         composition.losses, composition.counts.tolist(), strict=True
     ):
-        found = moments_of(loss, tilts)
+        found = moments_of_loss(loss, tilts)
         log_moment = log_moment + count * found.log_moment
         mean = mean + count * found.mean
         variance = variance + count * found.variance

@@ -20,7 +20,7 @@ from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.compose.composition import (
     Composition,
     log_moments,
-    moments,
+    moments_of_sum,
 )
 from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.errors import TooSlowError
@@ -40,7 +40,7 @@ def largest_epsilon(
     Raises:
         TooSlowError: A moment has no quadrature.
     """
-    one = moments(composition, np.array([1.0]))
+    one = moments_of_sum(composition, np.array([1.0]))
     start = math.sqrt(2 * (1 - log_delta) / float(one.variance[0]))
 
     def bounds(tilts: Array, logs: Array) -> Array:

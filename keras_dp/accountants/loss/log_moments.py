@@ -66,7 +66,7 @@ def log_moments(loss: LossDistribution, tilts: Array) -> Array:
     return log_moments_of_nodes(nodes, tilts[:, None])
 
 
-def moments(loss: LossDistribution, tilts: Array) -> Moments:
+def moments_of_loss(loss: LossDistribution, tilts: Array) -> Moments:
     """Returns `log M` and its first two derivatives at `tilts`."""
     nodes = loss.nodes(float(tilts.max()))
     at = tilts[:, None]

@@ -11,7 +11,7 @@ from keras_dp.accountants import (
     bayes_risk,
     trade_off,
 )
-from keras_dp.accountants.groups import Group
+from keras_dp.accountants.groups import UnitGroup
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Gaussian,
@@ -186,7 +186,7 @@ class TestGroups:
         self, size, delta_q
     ) -> None:
         rounds, by = with_slack(1e-7, delta_q), Fourier()
-        group = Group(by, rounds, size)
+        group = UnitGroup(by, rounds, size)
 
         epsilon = group.epsilon(1e-2)
 
@@ -199,7 +199,7 @@ class TestGroups:
         assert group.delta(epsilon) == pytest.approx(1e-2, rel=1e-5)
 
     def test_have_no_bound_where_slack_grows_too_much(self) -> None:
-        group = Group(Fourier(), with_slack(1e-6), 11)
+        group = UnitGroup(Fourier(), with_slack(1e-6), 11)
 
         assert group.epsilon(1e-5) == math.inf
 

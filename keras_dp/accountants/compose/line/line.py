@@ -14,7 +14,7 @@ from keras_dp.accountants.arrays import EPSILON, EXPONENT, Array, Complex
 from keras_dp.accountants.compose.composition import (
     Composition,
     log_moments,
-    moments,
+    moments_of_sum,
 )
 from keras_dp.accountants.compose.line.points import (
     TERM,
@@ -417,7 +417,7 @@ def place_near(
     each, left, right = found
     tilt = lines[each].tilt
     step = float(min(steps[each, left], steps[each, right]))
-    at = moments(composition, np.array([tilt]))
+    at = moments_of_sum(composition, np.array([tilt]))
     step = min(step, 1 / math.sqrt(float(at.variance[0])))
     if not 0 < step < math.inf:
         raise NumericalLimitError("`step` must be within float64.")
@@ -442,7 +442,7 @@ def _candidates(
     composition: Composition, best_tilt: float
 ) -> tuple[Array, Array, Array]:
     """Returns tilts in rising order, `K` there, and bounds on its errors."""
-    one = moments(composition, np.array([best_tilt]))
+    one = moments_of_sum(composition, np.array([best_tilt]))
     spread = math.sqrt(float(one.variance[0]))
     near = best_tilt + _WIDTHS / spread
     near = near[(near > 0) & (near < best_tilt * _SHARES[-1])]

@@ -18,7 +18,7 @@ from keras_dp.accountants.arrays import (
     log1p,
 )
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.loss.log_moments import moments
+from keras_dp.accountants.loss.log_moments import moments_of_loss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution, Path
 
 # Rounding of a term of a sum, in units of `EPSILON`.
@@ -83,7 +83,7 @@ def _tilted(loss: LossDistribution, tilt: float, frequency: float) -> Tilted:
     path: Path = loss.path(tilt, frequency)
     logs = (1 + tilt) * path.losses + path.log_weights
     weights = np.exp(logs - logs.real.max())
-    found = moments(loss, np.array([tilt]))
+    found = moments_of_loss(loss, np.array([tilt]))
     mean = float(found.mean[0])
     losses, weights = path.losses - mean, weights / weights.sum()
     sizes, parts = np.abs(weights), np.abs(losses) + 2 * abs(mean)
