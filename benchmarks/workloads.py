@@ -13,7 +13,7 @@ import numpy as np
 
 # What a scaled batch must not exceed: memory should be the step's, not the
 # data's.
-MOST_RECORDS = 2**16
+MOST_RECORDS = 2**18
 FEWEST_BATCHES = 4
 
 
@@ -191,8 +191,8 @@ def bert(sequence: int = 128) -> Workload:
 
 
 WORKLOADS = {
-    "t1": Workload(_logistic, (105,), 2, 512, 120, 212),
-    "t2": Workload(_small_mlp, (100,), 2, 512, 120, 10_754),
+    "t1": Workload(_logistic, (105,), 2, 512, 500, 212),
+    "t2": Workload(_small_mlp, (100,), 2, 512, 500, 10_754),
     "w1": Workload(_cnn, (28, 28, 1), 10, 256, 60, 26_010),
     "w2": Workload(_mlp, (784,), 10, 512, 20, 1_863_690),
     "w3": Workload(_residual_cnn, (32, 32, 3), 10, 64, 6, 308_938),

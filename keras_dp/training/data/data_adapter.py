@@ -256,11 +256,11 @@ class DataAdapter:
 
     def close(self) -> None:
         """Ends the iterators of the sampler, and waits for their threads."""
-        if self.is_sampler:
+        if "_batches" in self.__dict__:
             self._batches.close()
-            if "samples" in self.__dict__:
-                self.samples.close()
-                del self.samples
+        if "samples" in self.__dict__:
+            self.samples.close()
+            del self.samples
 
     @functools.cached_property
     def unverified(self) -> SamplingEvent:
@@ -311,9 +311,13 @@ class DataAdapter:
     def _drawn_step(
         self, leaves: Iterable[Any], mask: Any, ends_sample: Any, of: Pass
     ) -> PhysicalStep:
-        records = keras.tree.pack_sequence_as(
-            self._batches.structure, list(leaves)
+        # To make the data set takes as long as a hundred small rounds.
+        structure = (
+            self.source.record_structure
+            if self.source.map is None
+            else self._batches.structure
         )
+        records = keras.tree.pack_sequence_as(structure, list(leaves))
         x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
         return PhysicalStep(
             x,
