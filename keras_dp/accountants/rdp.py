@@ -12,7 +12,7 @@ from keras_dp._override import override
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.groups import Profile
-from keras_dp.accountants.loss.log_moments import conversion
+from keras_dp.accountants.loss.loss_distribution import conversion
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Mechanism,

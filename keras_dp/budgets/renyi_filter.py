@@ -21,7 +21,7 @@ import scipy
 
 from keras_dp import _check
 from keras_dp._override import override
-from keras_dp.accountants.loss.log_moments import conversion
+from keras_dp.accountants.loss.loss_distribution import conversion
 from keras_dp.accountants.normalize.mechanisms import SLACK, CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.rounds import Neighbours

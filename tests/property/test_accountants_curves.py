@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from keras_dp.accountants import RDP
-from keras_dp.accountants.loss.log_moments import log_excess_power
+from keras_dp.accountants.loss.loss_distribution import log_excess_power
 from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.loss.log_moments import (
+from keras_dp.accountants.loss.loss_distribution import (
+    LossDistribution,
     Moments,
     log_moments_of_nodes,
     moments_of_loss,
 )
-from keras_dp.accountants.loss.loss_distribution import LossDistribution
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,8 @@
 """Bounds by moments: Chernoff's, with the best tilt, and one by the variance.
 
-For Chernoff's bounds see `loss.log_moments.conversion`. They are far off where
-epsilon is tiny and the losses have a long tail. There the variance `v` of the
-likelihood ratio `L` under `Q`, whose mean is 1, bounds more. With
+For Chernoff's bounds see `loss.loss_distribution.conversion`. They are far off
+where epsilon is tiny and the losses have a long tail. There the variance `v` of
+the likelihood ratio `L` under `Q`, whose mean is 1, bounds more. With
 `x = e^epsilon - 1`,
 
     delta = E_Q[(L - 1 - x)+] <= (sqrt(v + x^2) - x) / 2,
@@ -22,7 +22,7 @@ from keras_dp.accountants.compose.composition import (
     log_moments,
     moments_of_sum,
 )
-from keras_dp.accountants.loss.log_moments import conversion
+from keras_dp.accountants.loss.loss_distribution import conversion
 from keras_dp.errors import TooSlowError
 
 # Each step computes the bound at these tilts, in units of the best one so far.

@@ -6,13 +6,13 @@ import math
 import numpy as np
 
 from keras_dp._override import override
-from keras_dp.accountants.loss.log_moments import log_moments
 from keras_dp.accountants.loss.loss_distribution import (
     NO_DECAY,
     Decay,
     LossDistribution,
     Nodes,
     Path,
+    log_moments,
 )
 from keras_dp.accountants.loss.of_normal_output import OutputLoss
 

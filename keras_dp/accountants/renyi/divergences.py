@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.loss.log_moments import conversion
+from keras_dp.accountants.loss.loss_distribution import conversion
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,

@@ -9,7 +9,7 @@ which is nondecreasing in `|t|`: it is the convolution of `z^k`, symmetric and
 unimodal, with `z^(1-k)`, symmetric and rising in `|x|`.
 
 With `y = log(z(x-t) / z(x))` it is `1 + int z F(y)`, for the `F` of
-`loss.log_moments`,
+`loss.loss_distribution`,
 which is `>= 0`, so that neither cancellation nor overflow occurs for any
 shift. Double-exponential changes of variable, which cluster at 0 and at `t`,
 and adaptive Gauss-Legendre panels in logs follow kinks there, boundary layers

@@ -7,8 +7,10 @@ import numpy as np
 from scipy import special
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.loss.log_moments import log_moments_of_nodes
-from keras_dp.accountants.loss.loss_distribution import Nodes
+from keras_dp.accountants.loss.loss_distribution import (
+    Nodes,
+    log_moments_of_nodes,
+)
 from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
 from keras_dp.accountants.loss.of_normal_output import REACH, OutputLoss
 from keras_dp.errors import TooSlowError

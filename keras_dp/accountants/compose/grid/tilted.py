@@ -15,7 +15,7 @@ import scipy
 from scipy import fft, special
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.loss.log_moments import conversion
+from keras_dp.accountants.loss.loss_distribution import conversion
 from keras_dp.accountants.roots import least_safe
 from keras_dp.errors import TooSlowError
 

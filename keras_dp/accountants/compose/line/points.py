@@ -18,8 +18,11 @@ from keras_dp.accountants.arrays import (
     log1p,
 )
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.loss.log_moments import moments_of_loss
-from keras_dp.accountants.loss.loss_distribution import LossDistribution, Path
+from keras_dp.accountants.loss.loss_distribution import (
+    LossDistribution,
+    Path,
+    moments_of_loss,
+)
 
 # Rounding of a term of a sum, in units of `EPSILON`.
 TERM = 8.0
