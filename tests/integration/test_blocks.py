@@ -28,6 +28,7 @@ from keras_dp.sampling import (
     RandomMicrobatches,
     ShuffledBatches,
 )
+from keras_dp.training.data import block
 from keras_dp.training.metrics.private_metrics import PrivateLoss
 from keras_dp.training.step.training_step import TrainingStep
 
@@ -286,6 +287,18 @@ def test_records_in_a_file_run_one_by_one(tmp_path, monkeypatch) -> None:
     )
 
     assert not calls
+
+
+def test_too_many_records_run_one_by_one(monkeypatch) -> None:
+    monkeypatch.setattr(block, "_most_bytes", lambda: 100.0)
+    calls = calls_of(monkeypatch)
+    private, lines = compiled(5), []
+
+    private.fit(poisson(), steps_per_epoch=3, verbose=0)
+    private.summary(print_fn=lambda line, **_: lines.append(line))
+
+    assert not calls
+    assert "more than a third of the memory" in lines[-1]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from keras_dp.training.data.sampled_batches import as_tensor
 _AHEAD = 256
 # The most places of one block, 16 MiB.
 _MOST_PLACES = 2**22
-# On an accelerator: nobody says how much memory it has.
+# Where nobody says how much memory there is, as on an accelerator.
 _MOST_BYTES = 4 * 2**30
 
 
@@ -136,7 +136,8 @@ def why_one_by_one(
 def _most_bytes() -> float:
     """Returns a third of the memory of the device."""
     devices = tf.config.list_physical_devices()
-    if any(each.device_type != "CPU" for each in devices):
+    has_accelerator = any(each.device_type != "CPU" for each in devices)
+    if has_accelerator or not hasattr(os, "sysconf"):  # Windows has none.
         return _MOST_BYTES
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 3
 
