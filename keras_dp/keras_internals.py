@@ -875,15 +875,6 @@ def dataset_stages(dataset: Any) -> list[str]:
     return [*before, type(dataset).__name__.strip("_")]
 
 
-def variant_of(dataset: Any) -> Any:
-    """Returns the tensor that stands for a data set in a graph.
-
-    `Dataset._variant_tensor`, TensorFlow 2.21. Without it a data set of ours
-    cannot stand for an ordinary one.
-    """
-    return dataset._variant_tensor
-
-
 @contextlib.contextmanager
 def counting_one_replica() -> Iterator[None]:
     """Makes the code inside count one replica.

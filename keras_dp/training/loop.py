@@ -213,7 +213,7 @@ class TrainingLoop:
         """
         if self._adapter.is_sampler and self.ready.one_by_one:
             if self._own is None:
-                self._own = iter(self._adapter.dataset())
+                self._own = self._adapter.batches()
             iterator = self._own
         before = self._rounds_run
         if self._left_of_epoch is not None:

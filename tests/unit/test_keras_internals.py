@@ -462,7 +462,6 @@ WORKS = {
         f(tf.data.Dataset.range(3).repeat().batch(2))
         == ["RangeDataset", "RepeatDataset", "BatchDataset"]
     ),
-    "variant_of": lambda f: f(tf.data.Dataset.range(3)).dtype == tf.variant,
     "xla_call_module": lambda f: callable(f()),
     "registered_functions": lambda f: _is_registered(f),
     "called_graph": lambda f: "Mul" in _nodes_in_a_call(f),

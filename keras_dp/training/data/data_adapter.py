@@ -250,13 +250,13 @@ class DataAdapter:
             groups.rows, groups.size, groups.bound_factor, groups.averages
         )
 
-    def dataset(self) -> tf.data.Dataset:
+    def batches(self) -> Iterator[Any]:
         """Returns the sampler's endless physical batches, prefetched."""
-        return self._batches
+        return iter(self._batches)
 
     def close(self) -> None:
         """Ends the iterators of the sampler, and waits for their threads."""
-        if "_batches" in self.__dict__:
+        if self.is_sampler:
             self._batches.close()
         if "samples" in self.__dict__:
             self.samples.close()
@@ -293,9 +293,7 @@ class DataAdapter:
             return PhysicalStep(
                 x, y, weight, None, True, self.unverified, self.unverified
             )
-        leaves, mask, ends_sample, numbers = data
-        of = Pass(*map(int, numbers))
-        return self._drawn_step(leaves, mask, ends_sample, of)
+        return self._drawn_step(*data)
 
     def steps_of(self, draw: Draw) -> Iterator[PhysicalStep]:
         """Yields the physical batches of a sample, gathered on the host.
@@ -311,13 +309,9 @@ class DataAdapter:
     def _drawn_step(
         self, leaves: Iterable[Any], mask: Any, ends_sample: Any, of: Pass
     ) -> PhysicalStep:
-        # To make the data set takes as long as a hundred small rounds.
-        structure = (
-            self.source.record_structure
-            if self.source.map is None
-            else self._batches.structure
+        records = keras.tree.pack_sequence_as(
+            self._batches.structure, list(leaves)
         )
-        records = keras.tree.pack_sequence_as(structure, list(leaves))
         x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
         return PhysicalStep(
             x,

@@ -1,4 +1,4 @@
-"""Physical batches of a sampler, as a data set of TensorFlow."""
+"""Physical batches of a sampler, as tensors."""
 
 import threading
 import weakref
@@ -11,8 +11,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_dp._nests import Nest
-from keras_dp._override import override
-from keras_dp.keras_internals import variant_of
 from keras_dp.sampling import PhysicalBatch, Sampler
 from keras_dp.sampling.prefetch import Prefetched
 from keras_dp.sampling.record_source import ALIGNMENT_BYTES
@@ -28,12 +26,11 @@ _SHARED = frozenset(
 )
 
 
-class SampledBatches(tf.data.Dataset):
+class SampledBatches:
     """The endless physical batches of a sampler, prepared ahead of their use.
 
-    Iterated over eagerly, as `fit` does, batches are drawn, gathered and made
-    tensors in a thread, without a copy. Everywhere else, such as inside a
-    function or under a distribution strategy, it is an ordinary data set.
+    They are drawn, gathered and made tensors in a thread, without a copy. The
+    views of a record are consecutive rows.
 
     Guarantee: each iterator draws samples of its own. Batches that were
     prepared and not used are lost: what is used is independent of them.
@@ -42,50 +39,25 @@ class SampledBatches(tf.data.Dataset):
 
     Attributes:
         structure: Nest of `RecordSpec`s of a record as the model takes it.
-        element_spec: Leaves of the records, the mask, whether the sample ends,
-            and the `Pass` as numbers. The views of a record are consecutive
-            rows.
     """
 
     def __init__(self, sampler: Sampler) -> None:
+        """Draws nothing yet."""
         self._sampler = sampler
         self._change = record_map(sampler, sampler.views)
         self.structure = _structure(sampler, self._change)
-        size = sampler.physical_batch_size * sampler.views
-        spec = (
-            _specs(self.structure, size),
-            tf.TensorSpec((size,), tf.bool),
-            tf.TensorSpec((), tf.bool),
-            tf.TensorSpec((len(Pass._fields),), tf.int64),
-        )
-        change = self._change
-
-        def elements() -> Iterator[Any]:
-            batches = sampler.rounds_of_passes(change)
-            return _elements(batches, np.asarray, sampler.views)
-
-        self._plain = _generated(elements, spec).prefetch(_AHEAD)
         self._open: weakref.WeakSet[Prefetched[Any]] = weakref.WeakSet()
         self._threads: list[threading.Thread] = []
-        super().__init__(variant_of(self._plain))
 
-    @override
-    def _inputs(self) -> list[Any]:
-        return [self._plain]
-
-    @property
-    @override
-    def element_spec(self) -> Any:
-        return self._plain.element_spec
-
-    @override
     def __iter__(self) -> Iterator[Any]:
-        if not tf.executing_eagerly():
-            iterator: Iterator[Any] = super().__iter__()
-            return iterator
+        """Returns an iterator.
+
+        It yields the leaves of the records, the mask, whether the sample ends,
+        and the `Pass`.
+        """
         # Asked for here, not in the thread: streams of a seed are in order.
         batches = self._sampler.rounds_of_passes(self._change)
-        elements = _elements(batches, as_tensor, self._sampler.views)
+        elements = _elements(batches, self._sampler.views)
         prefetched = Prefetched(elements, ahead=_AHEAD)
         self._open.add(prefetched)
         self._threads.append(prefetched.thread)
@@ -170,18 +142,12 @@ def _specs(structure: Nest, size: int | None) -> tuple[tf.TensorSpec, ...]:
 
 
 def _elements(
-    batches: Iterator[tuple[PhysicalBatch, Pass]],
-    converted: Callable[[Any], Any],
-    views: int,
+    batches: Iterator[tuple[PhysicalBatch, Pass]], views: int
 ) -> Iterator[Any]:
     for batch, of in _surfacing(batches):
-        leaves = keras.tree.flatten(batch.records)
-        yield (
-            tuple(map(converted, leaves)),
-            converted(np.repeat(batch.mask, views)),
-            batch.ends_sample,
-            tuple(of),
-        )
+        leaves = tuple(map(as_tensor, keras.tree.flatten(batch.records)))
+        mask = as_tensor(np.repeat(batch.mask, views))
+        yield leaves, mask, batch.ends_sample, of
 
 
 def _surfacing(batches: Iterator[Any]) -> Iterator[Any]:

@@ -83,24 +83,6 @@ class TestBatches:
             np.testing.assert_array_equal(mask, real)
             assert ends is last
 
-    def test_are_of_the_spec_and_alike_in_a_function(self):
-        eager = list(itertools.islice(SampledBatches(sampler()), 3))
-        dataset = SampledBatches(sampler())
-
-        @tf.function
-        def total():
-            result = tf.zeros([], tf.float64)
-            for leaves, *_ in dataset.take(3):
-                result += tf.reduce_sum(leaves[0])
-            return result
-
-        leaves, mask, ends, pass_ = dataset.element_spec
-        assert leaves[0].is_compatible_with(eager[0][0][0])
-        assert mask.is_compatible_with(eager[0][1])
-        assert ends == tf.TensorSpec((), tf.bool)
-        assert pass_ == tf.TensorSpec((4,), tf.int64)
-        assert total() == sum(tf.reduce_sum(each[0][0]) for each in eager)
-
     def test_stay_what_they_are(self):
         """Memory that tensors share is not used again."""
         kept = list(itertools.islice(SampledBatches(sampler()), 40))
@@ -120,7 +102,7 @@ class TestBatches:
     def test_are_taken_apart_into_inputs_and_targets(self):
         feed = DataAdapter(sampler(({"a": np.arange(500)}, np.arange(500) * 2)))
 
-        step = feed.step_from(next(iter(feed.dataset())))
+        step = feed.step_from(next(feed.batches()))
 
         np.testing.assert_array_equal(step.x["a"] * 2, step.y)
         assert step.sample_weight is None
@@ -268,12 +250,6 @@ class TestFreed:
         gc.collect()
 
         assert held() is not None
-
-    def test_data_sets_made_of_it_hold_the_records(self):
-        made = SampledBatches(sampler()).take(2).map(lambda *each: each[1])
-        gc.collect()
-
-        assert len(list(made)) == 2
 
     def test_is_refused_when_its_function_is_gone(self):
         data = _generated(lambda: iter([1.0]), tf.TensorSpec((), tf.float32))
