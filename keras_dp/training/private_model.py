@@ -464,7 +464,7 @@ class PrivateModel(HeldModel):
         check_some_targets(validation_data=options.get("validation_data"))
         if self._chooses_steps:
             self.steps_per_execution = self._rounds_at_once(
-                ready, callbacks, options["steps_per_epoch"], verbose=verbose
+                ready, callbacks, options, verbose=verbose
             )
         terms = FitTerms(epochs, options, self.steps_per_execution)
         if run is None:
@@ -498,7 +498,12 @@ class PrivateModel(HeldModel):
             )
 
     def _rounds_at_once(
-        self, ready: Preparation, callbacks: Any, rounds: int, *, verbose: Any
+        self,
+        ready: Preparation,
+        callbacks: Any,
+        options: Mapping[str, Any],
+        *,
+        verbose: Any,
     ) -> int:
         """Returns the `steps_per_execution` of a training that chooses it."""
         if ready.one_by_one:
@@ -509,6 +514,7 @@ class PrivateModel(HeldModel):
                     f"Rounds run one at a time, for {name} acts on each."
                 )
             return 1
+        rounds = options["steps_per_epoch"]  # Those of a sampler are known.
         return rounds_at_once(self.model, ready.adapter.source, rounds)
 
     def _each_round(

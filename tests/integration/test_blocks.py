@@ -496,6 +496,11 @@ class TestAuto:
         )
         assert private.steps_per_execution == steps
 
+    def test_is_one_for_batches_of_the_caller(self) -> None:
+        private = compiled("auto")
+        private.fit(*data(), batch_size=50, verbose=0)
+        assert private.steps_per_execution == 1
+
     def test_is_saved(self, tmp_path) -> None:
         private = compiled("auto")
         private.fit(poisson(), steps_per_epoch=1, verbose=0)

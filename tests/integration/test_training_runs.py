@@ -163,8 +163,8 @@ def test_a_model_that_is_only_tested_is_told_from_one_that_is_proven(
         *["examples kept apart: proven"] * 2,
         *["examples kept apart: tested"] * 2,
     ]
-    assert "proven for all inputs" in lines[0][-1]
-    assert "not proven" in lines[1][-1]
+    assert "proven for all inputs" in lines[0][-2]
+    assert "not proven" in lines[1][-2]
     assert [len(each) for each in warnings] == [0, 1]
     assert "Max ('" in warnings[1][0] or "Mean ('" in warnings[1][0]
     assert "rare'" in warnings[1][0]
