@@ -534,9 +534,11 @@ def metric_updates(
 def weighs_rows(metric: keras.metrics.Metric, rank: int) -> bool:
     """Whether a metric by weights 0 and 1 is that of the rows that weigh 1.
 
-    `MeanMetricWrapper._fn`, Keras 3.15. It holds for the means of Keras's own
-    functions, and for Keras's metrics of counts. Others may count rows, or
-    ignore weights. Without it padding must be cut off for all metrics.
+    `MeanMetricWrapper._fn` and `_fn_kwargs`, Keras 3.15. It holds for the means
+    of Keras's own functions, and for Keras's metrics of counts. Others may
+    count rows, or ignore weights. Along another axis than the last, a function
+    may mix rows; without weights, Keras counts the entries of an ignored class.
+    Without it padding must be cut off for all metrics.
 
     Args:
         metric: The metric.
@@ -546,7 +548,12 @@ def weighs_rows(metric: keras.metrics.Metric, rank: int) -> bool:
         return False
     function = getattr(metric, "_fn", None)
     if isinstance(function, types.FunctionType):
-        return function.__module__.startswith("keras.")
+        options = metric._fn_kwargs
+        return (
+            function.__module__.startswith("keras.")
+            and options.get("axis", -1) == -1
+            and options.get("ignore_class") is None
+        )
     return rank <= 2 and isinstance(metric, _OF_COUNTS)
 
 
