@@ -503,7 +503,7 @@ def metric_updates(
 
     Returns:
         Rows `(metric, y, outputs, weight)`; `None` where the model updates its
-        metrics in its own way.
+        metrics in its own way, or has an output without a target.
     """
     if type(model).compute_metrics is not trainer.Trainer.compute_metrics:
         return None
@@ -516,6 +516,8 @@ def metric_updates(
     weights = [None] if weight is None else compiled._flatten_y(weight)
     if len(weights) < len(targets):
         weights = weights[:1] * len(targets)
+    if not len(targets) == len(outputs) == len(weights):
+        return None
     found = []
     for metrics, are_weighted in (
         (compiled._flat_metrics, False),
@@ -531,30 +533,45 @@ def metric_updates(
     return found
 
 
-def weighs_rows(metric: keras.metrics.Metric, rank: int) -> bool:
+_OF_ROWS = (
+    keras.metrics.BinaryAccuracy,
+    keras.metrics.BinaryCrossentropy,
+    keras.metrics.CategoricalAccuracy,
+    keras.metrics.MeanAbsoluteError,
+    keras.metrics.MeanSquaredError,
+    keras.metrics.TopKCategoricalAccuracy,
+)
+_OF_LABELS = (
+    keras.metrics.SparseCategoricalAccuracy,
+    keras.metrics.SparseCategoricalCrossentropy,
+    keras.metrics.SparseTopKCategoricalAccuracy,
+)
+
+
+def weighs_rows(metric: keras.metrics.Metric, y: Any, output: Any) -> bool:
     """Whether a metric by weights 0 and 1 is that of the rows that weigh 1.
 
-    `MeanMetricWrapper._fn` and `_fn_kwargs`, Keras 3.15. It holds for the means
-    of Keras's own functions, and for Keras's metrics of counts. Others may
-    count rows, or ignore weights. Along another axis than the last, a function
-    may mix rows; without weights, Keras counts the entries of an ignored class.
-    Without it padding must be cut off for all metrics.
+    `MeanMetricWrapper._fn_kwargs`, Keras 3.15. It holds for metrics of Keras
+    that are a mean over rows and finite for an output of zeros, and for those
+    of counts, if targets and outputs have one rank. Others may mix rows, count
+    them, ignore weights or become NaN. Without it padding must be cut off for
+    all metrics.
 
     Args:
         metric: The metric.
-        rank: The rank of the outputs.
+        y: Its targets, `[batch, ...]`.
+        output: The outputs, `[batch, ...]`.
     """
-    if not type(metric).__module__.startswith("keras."):
+    kind, rank = type(metric), output.shape.rank
+    options = getattr(metric, "_fn_kwargs", {})
+    if options.get("axis", -1) != -1 or options.get("ignore_class") is not None:
         return False
-    function = getattr(metric, "_fn", None)
-    if isinstance(function, types.FunctionType):
-        options = metric._fn_kwargs
-        return (
-            function.__module__.startswith("keras.")
-            and options.get("axis", -1) == -1
-            and options.get("ignore_class") is None
-        )
-    return rank <= 2 and isinstance(metric, _OF_COUNTS)
+    if kind in _OF_LABELS:
+        return rank >= 2 and y.shape.rank in (rank - 1, rank)
+    are_alike = rank >= 2 and y.shape.rank == rank
+    return are_alike and (
+        kind in _OF_ROWS or (kind in _OF_COUNTS and rank == 2)
+    )
 
 
 def loss_tracker_of(model: keras.Model) -> Any:

@@ -156,6 +156,8 @@ class PrivateModel(HeldModel):
     8
     """
 
+    steps_per_execution: int
+
     def __init__(
         self,
         model: keras.Model,
@@ -191,6 +193,7 @@ class PrivateModel(HeldModel):
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
         self._chooses_steps = False
+        self._rounds_a_call = 1
         self._one_by_one: str | None = None
 
     # Its own description.
@@ -462,11 +465,12 @@ class PrivateModel(HeldModel):
         options = ready.keras_options(options)
         check_given(validation_data=options.get("validation_data"))
         check_some_targets(validation_data=options.get("validation_data"))
+        at_once = self.steps_per_execution
         if self._chooses_steps:
-            self.steps_per_execution = self._rounds_at_once(
+            at_once = self._rounds_at_once(
                 ready, callbacks, options, verbose=verbose
             )
-        terms = FitTerms(epochs, options, self.steps_per_execution)
+        terms = FitTerms(epochs, options, at_once)
         if run is None:
             run = self.run
             if x is self.samples:
@@ -481,21 +485,25 @@ class PrivateModel(HeldModel):
         ) as loop:
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
-            return super().fit(
-                **ready.keras_data(y, batch_size, options),
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=fit_callbacks(
-                    callbacks,
-                    loop.begin_epoch,
-                    loop.end_epoch,
-                    ready.ledger,
-                    ready.delta,
-                    lambda: loop.rounds_left,
-                    self.optimizer,
-                    self._answer_sizes,
-                ),
-            )
+            self.steps_per_execution = at_once
+            try:
+                return super().fit(
+                    **ready.keras_data(y, batch_size, options),
+                    epochs=epochs,
+                    verbose=verbose,
+                    callbacks=fit_callbacks(
+                        callbacks,
+                        loop.begin_epoch,
+                        loop.end_epoch,
+                        ready.ledger,
+                        ready.delta,
+                        lambda: loop.rounds_left,
+                        self.optimizer,
+                        self._answer_sizes,
+                    ),
+                )
+            finally:
+                self._evaluate_batch_by_batch()
 
     def _rounds_at_once(
         self,
@@ -514,7 +522,7 @@ class PrivateModel(HeldModel):
                     f"Rounds run one at a time, for {name} acts on each."
                 )
             return 1
-        rounds = options["steps_per_epoch"]  # Those of a sampler are known.
+        rounds = options["steps_per_epoch"]  # A sampler says it.
         return rounds_at_once(self.model, ready.adapter.source, rounds)
 
     def _each_round(
@@ -603,8 +611,19 @@ class PrivateModel(HeldModel):
 
     @override
     def make_train_function(self, force: bool = False) -> Any:
+        self._rounds_a_call = self.steps_per_execution
+        self._evaluate_batch_by_batch()
         self.train_function = self._run_rounds
         return self.train_function
+
+    def _evaluate_batch_by_batch(self) -> None:
+        """Takes back a number of rounds that was chosen for `fit` alone.
+
+        Keras's `evaluate` and `predict` would take as many batches at once, and
+        more than `validation_steps`.
+        """
+        if self._chooses_steps:
+            self.steps_per_execution = 1
 
     def _run_rounds(self, iterator: Iterator[Any]) -> Any:
         """Runs the rounds between two callbacks of `fit`."""
@@ -614,7 +633,7 @@ class PrivateModel(HeldModel):
                 "it. Call one of these, or use PrivateGradients for a loop of "
                 "your own."
             )
-        self._loop.run(iterator, self.steps_per_execution)
+        self._loop.run(iterator, self._rounds_a_call)
         return self._loop.logs
 
     @property

@@ -71,12 +71,13 @@ def acts_on_batches(callbacks: Any) -> str:
     Args:
         callbacks: The argument `callbacks` of `fit`.
     """
-    for each in (
-        callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    ):
+    for each in keras.tree.flatten(callbacks):
         for name in _OF_BATCHES:
             method = getattr(each, name, None)
-            module = getattr(method, "__module__", None) or "keras."
-            if not module.startswith(("keras.", "keras_dp.")):
+            module = getattr(method, "__module__", None)
+            is_known = isinstance(module, str) and module.startswith(
+                ("keras.", "keras_dp.")
+            )
+            if method is not None and not is_known:
                 return type(each).__name__
     return ""

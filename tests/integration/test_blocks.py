@@ -329,6 +329,34 @@ def test_metrics_by_weights_are_those_without_padding(metric) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+def test_a_metric_that_is_not_finite_on_zeros_is_cut_off() -> None:
+    keras.utils.set_random_seed(1)
+    inner = keras.Sequential(
+        [keras.Input((FEATURES,)), layers.Dense(CLASSES, activation="softmax")]
+    )
+    private = keras_dp.PrivateModel(inner, self_check_examples=0)
+    private.compile(
+        DPSGD(
+            0.1,
+            query=average(),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        ),
+        loss="categorical_crossentropy",
+        metrics=["categorical_crossentropy", keras.metrics.Poisson()],
+    )
+    x, y = data()
+    sampler = PoissonBatches(
+        (x, np.eye(CLASSES, dtype="float32")[y]), sampling_probability=0.1
+    )
+
+    history = ended(private, sampler)[2]
+
+    np.testing.assert_allclose(
+        history["categorical_crossentropy"], history["loss"], rtol=1e-5
+    )
+    assert np.isfinite(history["poisson"]).all()
+
+
 def test_counts_by_weights_are_those_without_padding() -> None:
     def logs(wrapped):
         kinds = keras.metrics.AUC, keras.metrics.Precision, keras.metrics.Recall
@@ -472,7 +500,7 @@ class TestAuto:
     def test_runs_an_epoch_of_a_small_model_at_once(self) -> None:
         private = compiled("auto")
         private.fit(poisson(), steps_per_epoch=10, verbose=0)
-        assert private.steps_per_execution == 10
+        assert private._rounds_a_call == 10
 
     @pytest.mark.parametrize(
         ("callback", "steps"),
@@ -494,12 +522,26 @@ class TestAuto:
         private.fit(
             poisson(), steps_per_epoch=10, verbose=0, callbacks=[callback]
         )
-        assert private.steps_per_execution == steps
+        assert private._rounds_a_call == steps
 
     def test_is_one_for_batches_of_the_caller(self) -> None:
         private = compiled("auto")
         private.fit(*data(), batch_size=50, verbose=0)
+        assert private._rounds_a_call == 1
+
+    def test_does_not_change_how_records_are_evaluated(self) -> None:
+        private = compiled("auto")
+        x, y = data()
+        before = private.predict(x, batch_size=4, verbose=0)
+
+        private.fit(poisson(), steps_per_epoch=10, verbose=0)
+
         assert private.steps_per_execution == 1
+        after = private.predict(x, batch_size=4, verbose=0)
+        assert len(before) == len(after) == RECORDS
+        loss, _ = private.evaluate(x, y, batch_size=4, verbose=0)
+        expected = keras.ops.mean(LOSS(y, private.model(x)))
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
     def test_is_saved(self, tmp_path) -> None:
         private = compiled("auto")

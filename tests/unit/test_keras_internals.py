@@ -416,11 +416,15 @@ WORKS = {
         f(_model(), tf.zeros([2, 1]), tf.zeros([2, 1]), None) == []
     ),
     "weighs_rows": lambda f: (
-        f(keras.metrics.MeanSquaredError(), 3)
-        and not f(keras.metrics.MeanIoU(2), 2)
-        and not f(keras.metrics.CosineSimilarity(axis=0), 2)
-        and not f(
-            keras.metrics.SparseCategoricalCrossentropy(ignore_class=0), 2
+        f(keras.metrics.MeanSquaredError(), tf.zeros([2, 1]), tf.zeros([2, 1]))
+        and not any(
+            f(metric, tf.zeros(y), tf.zeros([2, 3]))
+            for metric, y in [
+                (keras.metrics.MeanIoU(2), [2, 3]),
+                (keras.metrics.CategoricalCrossentropy(), [2, 3]),
+                (keras.metrics.CosineSimilarity(axis=0), [2, 3]),
+                (keras.metrics.MeanSquaredError(), [2]),
+            ]
         )
     ),
     "mask_of": lambda f: f(_masked()) == "mask" and f(tf.zeros([2])) is None,

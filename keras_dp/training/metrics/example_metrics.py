@@ -99,8 +99,8 @@ class ExampleMetrics:
             y, outputs, weight
         )
         if found is None or not all(
-            weighs_rows(metric, output.shape.rank)
-            for metric, _, output, _ in found
+            weighs_rows(metric, target, output)
+            for metric, target, output, _ in found
         ):
             return None
         return found
