@@ -256,8 +256,8 @@ class TrainingLoop:
     def _run_block(self, most: int) -> int:
         """Runs up to `most` rounds in one call, and returns how many.
 
-        As many as the ledger covers ahead, each on a sample of one physical
-        batch. The records of a larger sample are gathered on the host.
+        They are as many as the ledger covers ahead, each on a sample of one
+        physical batch. The records of a larger sample are gathered on the host.
         """
         samples = self._adapter.samples
         first = samples.first()
@@ -266,7 +266,8 @@ class TrainingLoop:
             return 1
         self._turn_to(self._adapter.source.sampling_of(first.of))
         step = self._built_step(None) if self._is_begun else None
-        if step is None or not step.is_checked:
+        batch = self._adapter.source.physical_batch_size
+        if step is None or not step.is_checked(batch):
             step = self._checked_step(next(self._adapter.steps_of(first)))
             most = 1
         if self._adapter.rounds_per_pass is not None:

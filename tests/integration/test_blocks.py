@@ -30,6 +30,7 @@ from keras_dp.sampling import (
 )
 from keras_dp.training.data import block
 from keras_dp.training.metrics.private_metrics import PrivateLoss
+from keras_dp.training.step.engine_check import EngineCheck
 from keras_dp.training.step.training_step import TrainingStep
 
 RECORDS, FEATURES, CLASSES = 200, 5, 3
@@ -287,6 +288,24 @@ def test_records_in_a_file_run_one_by_one(tmp_path, monkeypatch) -> None:
     )
 
     assert not calls
+
+
+def test_another_size_of_batches_is_checked_anew(monkeypatch) -> None:
+    """A first sample of few records may not show whether rows mix."""
+    private = compiled(5)
+    private.self_check_examples = 2
+    private.fit(poisson(), steps_per_epoch=5, verbose=0)
+    first = poisson().physical_batch_size
+    assert private._step.is_checked(first)
+    assert not private._step.is_checked(first + 8)
+    calls = calls_of(monkeypatch)
+    monkeypatch.setattr(EngineCheck, "run", lambda self, step: None)
+
+    private.fit(
+        poisson(physical_batch_size=first + 8), steps_per_epoch=5, verbose=0
+    )
+
+    assert [len(places) for places in calls] == [1] * 5
 
 
 def test_too_many_records_run_one_by_one(monkeypatch) -> None:

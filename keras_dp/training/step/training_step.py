@@ -140,10 +140,9 @@ class TrainingStep:
         with naming_fixed_rows(self.model, step.x):
             self._check.run(step)
 
-    @property
-    def is_checked(self) -> bool:
-        """Whether batches of one size need no more checks."""
-        return self._check.is_done
+    def is_checked(self, batch: int) -> bool:
+        """Whether batches of this many rows need no more checks."""
+        return self._check.is_done(batch)
 
     def prepare(
         self, step: PhysicalStep, kind: BatchKind, planned: Event
