@@ -45,11 +45,10 @@ def data():
     return x, generator.integers(0, CLASSES, size=RECORDS)
 
 
-def model(hidden=()):
+def model(hidden=(), head=None):
     keras.utils.set_random_seed(1)
-    return keras.Sequential(
-        [keras.Input((FEATURES,)), *hidden, layers.Dense(CLASSES)]
-    )
+    last = layers.Dense(CLASSES) if head is None else head
+    return keras.Sequential([keras.Input((FEATURES,)), *hidden, last])
 
 
 def average():
@@ -65,10 +64,12 @@ def compiled(
     hidden=(),
     seed=3,
     inner=None,
+    head=None,
+    loss=LOSS,
     **options,
 ):
     ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-    private = keras_dp.PrivateModel(model(hidden), self_check_examples=0)
+    private = keras_dp.PrivateModel(model(hidden, head), self_check_examples=0)
     private.compile(
         kind(
             rate,
@@ -77,7 +78,7 @@ def compiled(
             seed=seed,
             **inner or {},
         ),
-        loss=LOSS,
+        loss=loss,
         steps_per_execution=steps,
         **{"metrics": ["accuracy"], **options},
     )
@@ -349,17 +350,8 @@ def test_metrics_by_weights_are_those_without_padding(metric) -> None:
 
 
 def test_a_metric_that_is_not_finite_on_zeros_is_cut_off() -> None:
-    keras.utils.set_random_seed(1)
-    inner = keras.Sequential(
-        [keras.Input((FEATURES,)), layers.Dense(CLASSES, activation="softmax")]
-    )
-    private = keras_dp.PrivateModel(inner, self_check_examples=0)
-    private.compile(
-        DPSGD(
-            0.1,
-            query=average(),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
+    private = compiled(
+        head=layers.Dense(CLASSES, activation="softmax"),
         loss="categorical_crossentropy",
         metrics=["categorical_crossentropy", keras.metrics.Poisson()],
     )
@@ -382,18 +374,8 @@ def test_counts_by_weights_are_those_without_padding() -> None:
         metrics = [kind(name=kind.__name__) for kind in kinds]
         if wrapped:
             metrics[0].__class__ = type("Own", (kinds[0],), {})
-        keras.utils.set_random_seed(1)
-        inner = keras.Sequential(
-            [keras.Input((FEATURES,)), layers.Dense(1, activation="sigmoid")]
-        )
-        private = keras_dp.PrivateModel(inner, self_check_examples=0)
-        private.compile(
-            DPSGD(
-                0.1,
-                query=average(),
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-                seed=3,
-            ),
+        private = compiled(
+            head=layers.Dense(1, activation="sigmoid"),
             loss="binary_crossentropy",
             metrics=metrics,
         )
