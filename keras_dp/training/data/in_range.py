@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.gradients import batch_losses, without_variable_writes
-from keras_dp.keras_internals import layers_of, trace_of
+from keras_dp.keras_internals import layers_of
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.record_source import as_arrays
 from keras_dp.training.data.record_map import Augmentation
@@ -135,8 +135,9 @@ def check_ranges(
 
     def loss(y: Any) -> None:
         # Only the numbers are computed, and they need no output.
+        rows = keras.tree.flatten(y)[0].shape[0]
         outputs = keras.tree.map_structure(
-            lambda spec: tf.zeros(spec.shape, spec.dtype), specs
+            lambda spec: tf.zeros([rows, *spec.shape[1:]], spec.dtype), specs
         )
         batch_losses(compiled_loss, y, outputs)
 
@@ -164,17 +165,17 @@ def _outputs_of(model: keras.Model, x: Any) -> Any:
         if inputs is None:
             return None
     else:
+        # A functional model knows its outputs for batches of any size.
+        is_functional = getattr(model, "inputs", None) is not None
+        rows = None if is_functional else _AT_ONCE
         inputs = keras.tree.map_structure(
             lambda leaf: keras.KerasTensor(
-                (_AT_ONCE, *leaf.shape[1:]), tf.as_dtype(leaf.dtype).name
+                (rows, *leaf.shape[1:]), tf.as_dtype(leaf.dtype).name
             ),
             x,
         )
     with contextlib.suppress(Exception):
-        return keras.tree.map_structure(
-            lambda leaf: tf.TensorSpec((_AT_ONCE, *leaf.shape[1:]), leaf.dtype),
-            model.compute_output_spec(inputs),
-        )
+        return model.compute_output_spec(inputs)
     return None
 
 
@@ -182,8 +183,8 @@ def _check(function: Callable[[Any], Any], nest: Any, message: str) -> None:
     """Raises if a function of some arrays looks up rows that there are not.
 
     Args:
-        function: Maps a nest of tensors `[_AT_ONCE, ...]` to anything.
-        nest: The arrays, `[records, ...]`.
+        function: Maps a nest of tensors `[rows, ...]` to anything.
+        nest: The arrays, `[records, ...]`, of at least one record.
         message: See `_LABELS`.
     """
     leaves = keras.tree.flatten(nest)
@@ -198,14 +199,17 @@ def _check(function: Callable[[Any], Any], nest: Any, message: str) -> None:
             for numbers, _, _ in found
         ]
 
-    specs = [tf.TensorSpec((_AT_ONCE, *x.shape[1:]), x.dtype) for x in leaves]
+    at_once = min(_AT_ONCE, len(leaves[0]))
+    specs = [tf.TensorSpec((at_once, *x.shape[1:]), x.dtype) for x in leaves]
     try:
-        trace = trace_of(tf.function(ranges, autograph=False), *specs)
+        # The rest, such as the loop of a recurrent layer, is cut off.
+        whole = tf.compat.v1.wrap_function(ranges, specs)
+        trace = whole.prune(whole.inputs[: len(specs)], whole.outputs)
     except Exception:  # noqa: BLE001 - the step itself was traced before.
         return
-    for start in range(0, len(leaves[0]) if found else 0, _AT_ONCE):
+    for start in range(0, len(leaves[0]) if found else 0, at_once):
         # The last record is read several times, because shapes are fixed.
-        rows = np.arange(start, start + _AT_ONCE).clip(max=len(leaves[0]) - 1)
+        rows = np.arange(start, start + at_once).clip(max=len(leaves[0]) - 1)
         taken = [tf.convert_to_tensor(x[rows]) for x in leaves]
         with tf.device("CPU:0"):
             answers = trace(*taken)
