@@ -145,17 +145,18 @@ def accuracy(options):
                 ),
                 metrics=["accuracy"],
             )
-            changes = {"augment": augment, "views": views} if views else {}
+            records = train
+            if views:
+                records = keras_dp.Records(train, augment=augment, views=views)
             private = keras_dp.make_private(
                 model,
-                train,
+                records,
                 ledger=keras_dp.PrivacyLedger.in_memory(dataset="benchmark"),
                 target_epsilon=options.epsilon,
                 delta=DELTA,
                 epochs=options.epochs,
                 batch_size=options.batch_size,
                 verbose=False,
-                **changes,
             )
             start = time.perf_counter()
             private.fit(verbose=0)

@@ -24,6 +24,7 @@ from keras_dp.ledger import PrivacyLedger as PrivacyLedger
 from keras_dp.optimizers import DPSGD as DPSGD
 from keras_dp.optimizers import DPAdam as DPAdam
 from keras_dp.optimizers import DPOptimizer as DPOptimizer
+from keras_dp.recipes import Records as Records
 from keras_dp.recipes import make_private as make_private
 from keras_dp.recipes import (
     replace_batch_normalization as replace_batch_normalization,

@@ -8,7 +8,8 @@ import numbers
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 # A scheme and a slash, or a user with a password, or a password by its name.
@@ -16,6 +17,9 @@ _LIKE_URL = re.compile(
     r"\s*[a-z][a-z0-9+.-]+:/|.*[^/\\]:[^/\\]*@|.*password\s*=", re.I | re.S
 )
 _NESTS = (list, tuple, set, dict)
+# A name is another one that was meant if it shares this part of its words, or
+# so many more of its letters.
+_LEAST_LIKENESS, _UNLIKE = 0.4, 0.25
 # The most characters of a text, and entries of a list, that a message shows.
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 8
 
@@ -189,21 +193,61 @@ def no_subclass(made: type[Any], remedy: str) -> None:
 
 
 def arguments_of(
-    function: Callable[..., Any], given: Mapping[str, Any]
+    *functions: Callable[..., Any],
+    given: Mapping[str, Any],
+    elsewhere: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> None:
-    """Raises unless every name is that of an argument of a function."""
-    known = list(inspect.signature(function).parameters)
+    """Raises unless every name is that of an argument of a function.
+
+    Args:
+        *functions: They take the arguments. The first one is named.
+        given: The arguments by name.
+        elsewhere: From a remedy to the function whose arguments it is about.
+
+    Raises:
+        TypeError: A name is that of no argument. The error names the nearest
+            one, or what has such an argument.
+    """
+    known = dict.fromkeys(
+        name
+        for each in functions
+        for name in inspect.signature(each).parameters
+    )
     for name, value in given.items():
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            remedy = f" Did you mean `{close[0]}`?" if close else ""
-            raise _error(
-                TypeError,
-                name,
-                value,
-                f"be an argument of {function.__name__}",
-                remedy,
-            )
+        if name in known:
+            continue
+        remedy = next(
+            (
+                f" {remedy}"
+                for remedy, function in elsewhere.items()
+                if name in inspect.signature(function).parameters
+            ),
+            "",
+        )
+        if not remedy and (close := _nearest(name, known)):
+            remedy = f" Did you mean `{close}`?"
+        rule = f"be an argument of {functions[0].__name__}"
+        raise _error(TypeError, name, value, rule, remedy)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """Returns the name that was meant; empty if none is like it.
+
+    >>> _nearest("target_delta", ["target_epsilon", "delta"])
+    'delta'
+    >>> _nearest("epoch", ["epochs"]), _nearest("xyz", ["epochs"])
+    ('epochs', '')
+    """
+    words = set(name.split("_"))
+
+    def likeness(other: str) -> float:
+        others = set(other.split("_"))
+        shared = len(words & others) / len(words | others)
+        letters = difflib.SequenceMatcher(None, name, other).ratio()
+        return max(shared, letters - _UNLIKE)
+
+    best = max(known, key=likeness, default="")
+    return best if best and likeness(best) > _LEAST_LIKENESS else ""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """A recommender: the taste of a user times the style of a film.
 
-The ratings are synthetic, drawn with a fixed seed. A record is one rating; with
-`unit_ids=` and `rows_per_unit=` all ratings of a user are protected together.
+The ratings are synthetic, drawn with a fixed seed. A record is one rating.
+`Records(unit_ids=, rows_per_unit=)` protects all ratings of a user together.
 """
 
 import os

@@ -14,12 +14,14 @@ from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.optimizers.inner_optimizer import check_inner, is_closed
 from keras_dp.recipes.learning_rate import (
+    ChosenRate,
     build,
     chosen_rate,
     numbers_to_reproduce,
     trained_weights,
 )
 from keras_dp.recipes.noise_for_target import RoundQueries
+from keras_dp.recipes.settings import Choice
 from keras_dp.sampling import Sampler
 from keras_dp.training import PrivateModel
 
@@ -29,15 +31,12 @@ class Assembled(NamedTuple):
 
     Attributes:
         model: The private model, with samples and epochs, without a target.
-        rate: A sentence on the learning rate that was chosen or kept; `None`
-            if the caller chose it.
-        averaged: Over how many rounds weights are averaged, `None` if that was
-            not chosen here.
+        choices: A line for the learning rate and for the average of weights,
+            where they were chosen here.
     """
 
     model: PrivateModel
-    rate: str | None
-    averaged: int | None
+    choices: tuple[Choice, ...]
 
 
 def assemble(
@@ -72,10 +71,10 @@ def assemble(
     given = _given(model, optimizer)
     check_inner(given)
     rounds = epochs * samples.rounds_per_epoch
-    said = None
+    choices: list[Choice] = []
     if learning_rate == "auto":
         build(model, samples, eagerly=compiled.get("run_eagerly", False))
-        rate = chosen_rate(
+        found = chosen_rate(
             given,
             queries.gradients,
             rounds,
@@ -83,16 +82,9 @@ def assemble(
             compiled["loss"],
             numbers_to_reproduce(samples),
         )
-        if rate is None:
-            said = (
-                f"The learning rate of {type(given).__name__} is kept: it has "
-                "no one number or schedule that steps follow."
-            )
-        else:
-            decays = " Weight decay follows it." if given.weight_decay else ""
-            said = f'{rate}{decays} learning_rate="keep" keeps it.'
-            learning_rate = rate.rate
-    if learning_rate in ("auto", "keep"):
+        learning_rate = None if found is None else found.rate
+        choices.append(_choice_of_rate(given, found))
+    elif isinstance(learning_rate, str):
         learning_rate = None
     elif len(optimizers_in(given)) > 1 or not hasattr(given, "learning_rate"):
         raise ValueError(
@@ -104,16 +96,32 @@ def assemble(
     private_optimizer = DPOptimizer(
         inner, query=queries.released, ledger=ledger
     )
-    averaged = None
-    if average is not None:
-        averaged = average_weights(private_optimizer, rounds)
+    if average is not None and (
+        averaged := average_weights(private_optimizer, rounds)
+    ):
+        value = f"of the weights of about {averaged:,} rounds"
+        choices.append(Choice("average", value, "average=None takes the last"))
     private.compile(
         private_optimizer,
         batch_statistics=queries.batch_statistics,
         **compiled,
     )
     private.samples, private.epochs = samples, epochs
-    return Assembled(private, said, averaged)
+    return Assembled(private, tuple(choices))
+
+
+def _choice_of_rate(
+    given: keras.optimizers.Optimizer, found: ChosenRate | None
+) -> Choice:
+    """Returns the line of the table on a learning rate that was looked for."""
+    name = "learning rate"
+    if found is None:
+        why = f"{type(given).__name__} has no one number or schedule of steps"
+        return Choice(name, "kept", why)
+    decays = "; weight decay follows it" if given.weight_decay else ""
+    return Choice(
+        name, found.value, f'{found.reason}{decays}; "keep" does not change it'
+    )
 
 
 def compile_options(model: keras.Model, **given: Any) -> dict[str, Any]:

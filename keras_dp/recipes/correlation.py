@@ -13,7 +13,6 @@ from keras_dp.dp_queries import (
     GaussianAverageQuery,
     NormalizedQuery,
 )
-from keras_dp.dp_queries.gaussian.proven_sum import PRECISIONS
 from keras_dp.ledger import Strategy
 from keras_dp.planning import calibrate_correlated_noise, plan_correlated_noise
 from keras_dp.planning.correlated_noise import CorrelatedNoise, sum_error
@@ -24,7 +23,9 @@ from keras_dp.sampling import Sampler
 from keras_dp.spending import PrivacyTarget
 
 # `make_private` takes it as its noise.
-Noise: TypeAlias = Literal["independent", "correlated"] | Strategy
+Noise: TypeAlias = Literal["independent", "proven", "correlated"] | Strategy
+# The noise of a round depends on no other round.
+_ALONE = ("independent", "proven")
 
 
 class Correlation(NamedTuple):
@@ -41,47 +42,34 @@ class Correlation(NamedTuple):
     strategy: Strategy | None
     ratio: float | None
 
-    def sentence(
-        self, optimizer: keras.optimizers.Optimizer, rounds: int
-    ) -> str:
-        """Returns what was chosen, for a person; empty if nothing was.
+    def said(self, rounds: int) -> tuple[str, str] | None:
+        """Returns what was chosen, and why; `None` if nothing was.
 
         Args:
-            optimizer: Keras's optimizer.
             rounds: The number of rounds of the training.
         """
         if self.strategy is None:
             if self.ratio is None:
-                return ""
+                return None
             return (
-                "Independent noise is taken: correlated noise would leave "
-                f"{self.ratio:.0%} of its noise in the sums over rounds."
+                "none",
+                "correlated noise would leave "
+                f"{self.ratio:.0%} of the noise in the sums over rounds",
             )
         kept = self.strategy.filter(rounds).weights.shape[1]
         how = type(self.strategy).__name__
         if self.strategy.bands is not None:
             how = f"{self.strategy.bands:,} bands"
-        found = (
-            f"Noise is correlated over rounds by {how}, and keeps {kept:,} "
-            "times the memory of a gradient."
-        )
+        why = f"keeps {kept:,} times the memory of a gradient"
         if self.ratio is not None:
-            found += (
-                " The sums over rounds are expected to have "
-                f"{self.ratio:.0%} of the noise that independent noise leaves."
+            why = (
+                f"leaves {self.ratio:.0%} of the noise in the sums over rounds "
+                f"(optimizers other than SGD may gain less); {why}"
             )
-        found += " A training that stops early costs as much as a whole one."
-        if not isinstance(optimizer, keras.optimizers.SGD):
-            found += (
-                f" {type(optimizer).__name__} does not add up its answers as "
-                "SGD does, and may gain less."
-            )
-        return found
+        return how, f"{why}; a training that stops early costs a whole one"
 
 
-def check_noise(
-    noise: Any, data: Any, l2_norm_clip: Any, precision: str
-) -> None:
+def check_noise(noise: Any, data: Any, l2_norm_clip: Any) -> None:
     """Raises for noise of `make_private` that cannot be, before data is read.
 
     Raises:
@@ -89,18 +77,12 @@ def check_noise(
             the data or with the clip.
     """
     if not isinstance(noise, Strategy) and (
-        not isinstance(noise, str) or noise not in ("independent", "correlated")
+        not isinstance(noise, str) or noise not in (*_ALONE, "correlated")
     ):
         raise ValueError(
-            '`noise` must be "independent", "correlated" or a strategy of '
-            "keras_dp.ledger. Received: "
+            '`noise` must be "independent", "proven", "correlated" or a '
+            "strategy of keras_dp.ledger. Received: "
             f"noise={_check.shown(noise)}."
-        )
-    _check.one_of(PRECISIONS, precision=precision)
-    if is_correlated(noise) and precision == "proven":
-        raise ValueError(
-            '`precision` must be "assumed" with correlated noise. Received: '
-            f'precision="proven", noise={noise!r}.'
         )
     if noise == "correlated" and isinstance(data, Sampler):
         raise ValueError(
@@ -118,7 +100,7 @@ def check_noise(
 
 def is_correlated(noise: str | Strategy) -> bool:
     """Returns whether noise is to be correlated, or may be."""
-    return noise != "independent"
+    return noise not in _ALONE
 
 
 def correlation_of(

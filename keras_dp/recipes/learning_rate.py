@@ -109,26 +109,27 @@ class ChosenRate(NamedTuple):
     rounds: int
     stretch: float = 1.0
 
-    def __str__(self) -> str:
-        """Returns what was chosen, for a person."""
-        what = "Its schedule of learning rates is"
+    @property
+    def value(self) -> str:
+        """The rate, for a person."""
         if isinstance(self.rate, float):
-            what = f"The learning rate is {self.rate:g},"
-        stretched, idle = "", ""
+            return f"{self.rate:g}, {self.factor:.3g} times the script's"
+        return f"{self.factor:.3g} times the schedule of the script"
+
+    @property
+    def reason(self) -> str:
+        """Why, for a person."""
+        found = f"noise alone then moves a weight by {self.walk:.2g}"
         if self.stretch != 1:
-            stretched = (
-                f", and ends with the training, in {self.stretch:.3g} times "
-                "its steps"
+            found += (
+                "; the schedule ends with the training, in "
+                f"{self.stretch:.3g} times its steps"
             )
         elif callable(self.rate):
             late = float(self.rate(3 * self.rounds // 4))
             if late <= _IDLE * float(self.rate(0)):
-                idle = " It is next to 0 in the last quarter of them."
-        return (
-            f"{what} {self.factor:.3g} times that of the script{stretched}: "
-            f"noise alone then moves a weight by {self.walk:.2g} in "
-            f"{self.rounds:,} rounds.{idle}"
-        )
+                found += "; it is next to 0 in the last quarter of the rounds"
+        return found
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")

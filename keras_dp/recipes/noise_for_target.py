@@ -10,7 +10,11 @@ import tensorflow as tf
 
 from keras_dp._counted import in_step
 from keras_dp.budgets import charge_of
-from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
+from keras_dp.dp_queries import (
+    DPQuery,
+    GaussianAverageQuery,
+    NormalizedQuery,
+)
 from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.ledger import AccountRecord, Round, Strategy
 from keras_dp.optimizers.private_round import PrivateRound
@@ -141,6 +145,22 @@ class RoundQueries(NamedTuple):
     released: DPQuery
     batch_statistics: DPQuery | None
     round: Round
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise of what is released, over the bound on a record."""
+        released: Any = self.released
+        if isinstance(released, NormalizedQuery):
+            released = released.numerator_query
+        return float(released.noise_multiplier)
+
+
+def signal_of(query: GaussianAverageQuery, rounds: int) -> float:
+    """Returns the longest sum of all averages over the stddev of its noise.
+
+    The averages then have the norm of the clip, and one direction.
+    """
+    return math.sqrt(rounds) * query.denominator / query.noise_multiplier
 
 
 def queries_for(
@@ -370,12 +390,9 @@ def _check_signal(
 ) -> None:
     """Raises where noise hides all rounds together.
 
-    A sum of averages, all of the norm of the clip and in one direction, is then
-    shorter than `_LEAST_SIGNAL` standard deviations of the noise in that
-    direction. Gradients of a real training are shorter, and differ.
+    Gradients of a real training are shorter than the clip, and differ.
     """
-    noise = query.noise_multiplier / query.denominator
-    if math.sqrt(rounds) < _LEAST_SIGNAL * noise:
+    if signal_of(query, rounds) < _LEAST_SIGNAL:
         reasons = held.why_no_noise_meets(target)
         raise CalibrationError(
             "`target_epsilon`, and the account, if there is one, must leave "

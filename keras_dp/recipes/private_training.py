@@ -1,50 +1,49 @@
 """From a Keras model, data and a privacy target to a private training."""
 
 import contextlib
+import dataclasses
 import os
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import keras
 
 from keras_dp import _check
 from keras_dp.budgets import chosen_account
-from keras_dp.dp_queries import (
-    DPQuery,
-    GaussianAverageQuery,
-    NormalizedQuery,
+from keras_dp.dp_queries import DPQuery
+from keras_dp.errors import (
+    BudgetExceededError,
+    CalibrationError,
+    UnsupportedEventError,
 )
-from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.keras_internals import print_line
-from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord, Strategy
+from keras_dp.ledger import PrivacyLedger, RunRecord
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.planning.calibration import check_below_share_of, check_target
-from keras_dp.recipes.advice import advice, signal_of
 from keras_dp.recipes.assembly import assemble, compile_options
 from keras_dp.recipes.clip import clip_of
-from keras_dp.recipes.correlation import (
-    Correlation,
-    Noise,
-    check_noise,
-    correlation_of,
-)
+from keras_dp.recipes.correlation import Noise, check_noise
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
     interrupted_runs,
     refunded,
 )
-from keras_dp.recipes.noise_for_target import (
-    RoundQueries,
-    queries_for,
-)
-from keras_dp.recipes.training_data import TrainingData, training_data
-from keras_dp.sampling import Sampler
+from keras_dp.recipes.settings import Asked, Choice, Settings, resolved
+from keras_dp.recipes.training_data import Records, TrainingData
 from keras_dp.spending import PrivacyTarget, RunDetails
 from keras_dp.spending.epsilon_limit import default_delta
 from keras_dp.training import PrivateModel
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import TARGETS
 from keras_dp.training.private_model import check_kind
+
+# More epochs are worth a line if the signal grows by such a factor.
+_WORTH = 1.1
+# Below such a signal nothing was learned (docs/choosing.md).
+_LEAST_SIGNAL = 100.0
+# A training that is shorter has so many parts of the epochs.
+_SHORTER = 4
 
 
 def make_private(
@@ -58,18 +57,10 @@ def make_private(
     delta: float | None = None,
     l2_norm_clip: float | Literal["automatic"] | None = None,
     noise: Noise = "independent",
-    precision: Literal["assumed", "proven"] = "assumed",
     optimizer: Any = None,
     learning_rate: Any = None,
     average: Literal["auto"] | None = "auto",
-    validation_data: Any = None,
     batch_statistics: DPQuery | Literal["auto"] | None = None,
-    unit: str | None = None,
-    unit_ids: Any = None,
-    rows_per_unit: int | None = None,
-    map: Any = None,  # noqa: A002 - as in tf.data.
-    augment: Any = None,
-    views: int = 1,
     run: RunDetails | str | None = None,
     verbose: bool = True,
     **options: Any,
@@ -99,11 +90,10 @@ def make_private(
     Args:
         model: Any Keras model; where it is compiled, its optimizer, loss and
             metrics are taken over.
-        data: `(x, y)` or `(x, y, sample_weight)`, arrays or nests of arrays
-            of equal length; a finite `tf.data.Dataset` or `PyDataset`, which
-            is read into memory (see `PoissonBatches.from_dataset`); or a
-            sampler: a `PoissonBatches` with microbatches, or another one of
-            `keras_dp.sampling`.
+        data: The records: `(x, y)` or `(x, y, sample_weight)`, arrays or nests
+            of arrays; a `tf.data.Dataset` or `PyDataset`; a sampler of
+            `keras_dp.sampling`; or `Records`, which also say whose records
+            they are and how they are changed when they are drawn.
         target_epsilon: The most epsilon that all rounds of the ledger may
             spend together, > 0.
         epochs: Number of epochs that `fit()` will run, >= 1. By default the
@@ -124,14 +114,14 @@ def make_private(
             (`docs/choosing.md`). Or "automatic": every gradient `g` is
             multiplied by `1 / (norm of g + 0.01)`, so that there is no clip to
             choose; see `GaussianSumQuery`.
-        noise: "independent" in each round. "correlated" lets the noise of
-            rounds partly cancel in their sums, where this is expected to leave
-            less noise: it chooses bands, coefficients and samples, see
+        noise: "independent" in each round. "proven" is independent, and makes
+            the bound on an example's gradient hold in floating point, rounding
+            included, at up to 1.3 times the time of a step; see
+            `docs/finite_precision.md`. "correlated" lets the noise of rounds
+            partly cancel in their sums, where this is expected to leave less
+            noise: it chooses bands, coefficients and samples, see
             `plan_correlated_noise`, and says what it chose. Or a strategy of
             your own, such as `BandedToeplitz`; see `CorrelatedSumQuery`.
-        precision: "proven" makes the bound on an example's gradient hold in
-            floating point, rounding included, at up to 1.3 times the time of a
-            step; see `docs/finite_precision.md`. Noise must be independent.
         optimizer: Name, or Keras optimizer; by default that of the compiled
             model, else "adam".
         learning_rate: "auto" multiplies the learning rate of the optimizer, or
@@ -146,35 +136,17 @@ def make_private(
             They are the weights of the model at the end of `fit`, in
             validation, and for callbacks at the end of an epoch. `None`
             leaves that to the optimizer.
-        validation_data: As in `keras.Model.fit`: `fit()` evaluates it after
-            each epoch, without privacy.
         batch_statistics: "auto" trains BatchNormalization, where the model has
             any: gradients and statistics share the noise that meets the
             target, see `plan_batch_statistics`. Or a query of your own, with
             its own noise. Without it such layers are refused;
             `replace_batch_normalization` does without them.
-        unit: The person or thing that one record stands for, such as
-            "patient". A new ledger records it. By default it is what is drawn:
-            "example", "user" or "microbatch", or "unit" with `unit_ids`.
-        unit_ids: Array `[N]` with the unit of each record, such as patient
-            numbers. At most `rows_per_unit` records of each unit are kept,
-            chosen at random.
-        rows_per_unit: How many records one unit has at most. Target and reports
-            are then for all of them together. By default the value of an open
-            ledger, else 1. With `unit_ids` and a path it must be given.
-        map: Function of TensorFlow from one record to another, which is
-            called each time that a record is drawn; see `PoissonBatches`.
-        augment: Random changes of the inputs of each record, anew each time
-            that it is drawn: Keras layers such as `RandomFlip`, alone, in a
-            list or in a `Sequential`, or a function of the inputs of one
-            record. See `keras_dp.training.Augmentation`.
-        views: How often a drawn record is changed, >= 1. The mean gradient of
-            its views is clipped once, which costs no privacy, but as much time
-            as so many records.
-        run: As in `PrivateModel.fit`, which takes it from here. If the ledger
-            has accounts, the noise is large enough for the account that pays
-            to have room for all rounds.
-        verbose: Whether to print what was chosen.
+        run: The name of the training in the ledger, or `RunDetails`, which can
+            also name the account that pays. `fit` takes it from here. If the
+            ledger has accounts, the noise is large enough for the account that
+            pays to have room for all rounds.
+        verbose: Whether the first `fit` prints what was chosen: the attribute
+            `settings` of the private model.
         **options: Arguments of `PrivateModel.compile`. `loss` and `metrics`,
             which are computed without noise and are not private, are by default
             those of the model. Private metrics keep their noise, and count
@@ -200,160 +172,220 @@ def make_private(
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
     >>> private = make_private(model, (x, y), ledger=ledger, batch_size=64,
     ...                        target_epsilon=3.0, epochs=2)
-    Private training of 'sequential...': 640 records, samples of 64 expected...
+    >>> print(private.settings)
+      target         epsilon 3 at delta = 0.00081: for all rounds of...
+      records        640
+      clip           0.03125: by the loss
+      epochs         2
+      samples        64 records expected
+      noise          multiplier ...: the least that meets the target
+    ...
     >>> history = private.fit(verbose=0)
     >>> 2.99 < history.history["epsilon"][-1] <= 3
     True
     """
-    # One body: the order in which settings follow from others is the recipe.
+    _check.arguments_of(
+        make_private,
+        keras.Model.compile,
+        PrivateModel.compile,
+        given=options,
+        elsewhere={
+            "Pass Records(data, ...) with it.": Records,
+            "Pass it to fit.": keras.Model.fit,
+        },
+    )
     clip_of(l2_norm_clip, None)  # Raises before data is read.
     _check_numbers(target_epsilon, delta, epochs, batch_size)
     _check_automatic(learning_rate, average)
-    check_noise(noise, data, l2_norm_clip, precision)
+    records = Records.of(data, ledger)
+    check_noise(noise, records.data, l2_norm_clip)
     check_kind(model, releases_statistics=batch_statistics is not None)
     details = RunDetails.of(run)
-    if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
-        own_rows = ledger.header.rows_per_unit
-        rows_per_unit = own_rows if own_rows > 1 else None
-    given = training_data(
-        data,
-        batch_size=batch_size,
-        unit_ids=unit_ids,
-        rows_per_unit=rows_per_unit,
-        map=map,
-        augment=augment,
-        views=views,
-    )
+    given = records.read().of_size(batch_size)
     compiled = compile_options(model, **options)
-    clip, gamma = clip_of(l2_norm_clip, compiled["loss"], model)
     is_new = isinstance(ledger, (str, os.PathLike)) and not (
         place_of(ledger).exists()
     )
     if is_new:  # It is created when nothing is left that may be refused.
         own = PrivacyLedger.in_memory(
             dataset="new",
-            unit=unit or given.drawn_unit,
-            rows_per_unit=rows_per_unit or 1,
+            unit=records.unit or given.drawn_unit,
+            rows_per_unit=records.rows_per_unit or 1,
         )
     else:
-        own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
+        own = records.opened(ledger, given.drawn_unit)
     units = given.units_of(own.header.rows_per_unit)
-    if delta is None:
-        delta = default_delta(units)
+    delta = default_delta(units) if delta is None else delta
     check_below_share_of(units, delta)
     target = PrivacyTarget(target_epsilon, delta)
     judge(TARGETS, target_epsilon)
-    account = chosen_account(own, details.account)
-
-    def found(
-        samples: Sampler,
-        epochs: int,
-        held: HeldRounds,
-        account: AccountRecord | None,
-        strategy: Strategy | None,
-    ) -> RoundQueries:
-        return queries_for(
-            target,
-            model,
-            samples,
-            epochs,
-            held,
-            l2_norm_clip=clip,
-            gamma=gamma,
-            precision=precision,
-            strategy=strategy,
-            private_metrics=options.get("private_metrics"),
-            batch_statistics=batch_statistics,
-            account=account,
-        )
-
-    def chosen(
-        held: HeldRounds, account: AccountRecord | None
-    ) -> tuple[int, Correlation, RoundQueries]:
-        long = epochs or given.enough_epochs(target, held)
-        samples = given.samples(target, long, held)
-        rounds = long * samples.rounds_per_epoch
-        how = correlation_of(noise, given, samples, rounds, target, held)
-        queries = found(how.samples, long, held, account, how.strategy)
-        return long, how, queries
-
-    held = HeldRounds.of(own)
-    continued: RunRecord | None
-    for continued, rest in interrupted_runs(own, details, account):
-        # Are its rounds those that the arguments led to before it began?
-        before = HeldRounds.of(own, before=continued)
-        with contextlib.suppress(CalibrationError, BudgetExceededError):
-            long, how, queries = chosen(before, refunded(account, continued))
-            if (
-                queries.round == rest.round
-                and held.epsilon(target) <= target.epsilon
-            ):
-                break
-    else:
-        continued = None
-        held.check_left(target)
-        with contextlib.ExitStack() as naming:
-            if held.rounds:  # Then the target of a first training is named.
-                nothing = held._replace(replay=held.replay.of(()))
-                long, how, fresh = chosen(nothing, None)
-                rounds = long * how.samples.rounds_per_epoch
-                signal = signal_of(fresh.gradients, rounds)
-                naming.enter_context(held.naming(target, fresh.round, rounds))
-            long, how, queries = chosen(held, account)
-            if held.rounds:
-                rounds = long * how.samples.rounds_per_epoch
-                held.check_worth(
-                    target, signal_of(queries.gradients, rounds) / signal
-                )
-    if is_new:
-        own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
-        held = HeldRounds.of(own)
-    private, rate, averaged = assemble(
+    asked = Asked(
         model,
-        how.samples,
-        queries,
+        given,
+        target,
+        compiled["loss"],
+        epochs,
+        l2_norm_clip,
+        noise,
+        batch_statistics,
+        options.get("private_metrics"),
+    )
+    settings, continued = _beside_held(asked, own, details)
+    if is_new:
+        own = records.opened(ledger, given.drawn_unit)
+    private, choices = assemble(
+        model,
+        settings.drawn,
+        settings.found,
         ledger=own,
-        epochs=long,
+        epochs=settings.epochs,
         compiled=compiled,
         optimizer=optimizer,
         learning_rate=learning_rate,
         average=average,
     )
     private.target, private.run = target, details
-    private.validation_data = validation_data
     private.last_run = None if continued is None else continued.row
-    if verbose:
-        summary = _summary(private, held, queries, continued)
-        print_line(f"{summary}{_of_units(private, given)}")
-        if continued is not None:
-            print_line(
-                "Give fit the callback BackupAndRestore that the run had, or "
-                "restore its weights: without them the weights and a schedule "
-                "of learning rates begin anew, with the rounds that are left."
-            )
-        rounds = long * how.samples.rounds_per_epoch
-        if sentence := how.sentence(private.optimizer.inner, rounds):
-            print_line(sentence)
-        if rate is not None:
-            print_line(rate)
-        if averaged is not None:
-            print_line(
-                f"Weights are averaged over about {averaged:,} rounds. "
-                "average=None does not."
-            )
-        if queries.released is queries.gradients and continued is None:
-            for line in advice(
-                model,
-                queries.gradients,
-                how.samples,
-                long,
-                lambda: given.enough_epochs(target, held) if epochs else long,
-                lambda longer: (
-                    found(how.samples, longer, held, account, None).gradients
-                ),
-            ):
-                print_line(line)
+    if continued is None:
+        choices += tuple(_about_signal(asked, settings))
+    private.settings = dataclasses.replace(
+        settings,
+        choices=(
+            *_terms(asked, HeldRounds.of(own), continued),
+            *settings.choices,
+            *choices,
+        ),
+    )
+    private.shows_settings = verbose
+    if verbose and continued is not None:
+        print_line(
+            "Give fit the callback BackupAndRestore that the interrupted run "
+            "had, or restore its weights: without them the weights and a "
+            "schedule of learning rates begin anew, with the rounds that are "
+            "left."
+        )
     return private
+
+
+def _beside_held(
+    asked: Asked, ledger: PrivacyLedger, details: RunDetails
+) -> tuple[Settings, RunRecord | None]:
+    """Returns the settings, and the interrupted run that they go on with.
+
+    A run goes on if its rounds are those that the arguments led to before it
+    began. A new training must have a good part of the signal of a first one.
+    """
+    account = chosen_account(ledger, details.account)
+    held = HeldRounds.of(ledger)
+    for run, rest in interrupted_runs(ledger, details, account):
+        before = HeldRounds.of(ledger, before=run)
+        with contextlib.suppress(CalibrationError, BudgetExceededError):
+            settings = resolved(asked, before, refunded(account, run))
+            if (
+                settings.found.round == rest.round
+                and held.epsilon(asked.target) <= asked.target.epsilon
+            ):
+                return settings, run
+    held.check_left(asked.target)
+    if not held.rounds:
+        return resolved(asked, held, account), None
+    nothing = held._replace(replay=held.replay.of(()))
+    fresh = resolved(asked, nothing, None)
+    # Errors name the target of a first training.
+    with held.naming(asked.target, fresh.found.round, fresh.rounds):
+        settings = resolved(asked, held, account)
+        held.check_worth(asked.target, settings.signal / fresh.signal)
+    return settings, None
+
+
+def _terms(
+    asked: Asked, held: HeldRounds, continued: RunRecord | None
+) -> Iterator[Choice]:
+    """Yields the lines on the promise, and on whom it is made to."""
+    target, given = asked.target, asked.given
+    yield Choice(
+        "target",
+        f"epsilon {target.epsilon:g} at delta = {target.delta:.3g}",
+        f"for all rounds of the ledger {held.place}, which holds "
+        f"{held.sentence(target).rstrip('.')}",
+    )
+    if continued is not None and continued.rest is not None:
+        yield Choice(
+            "continues",
+            f"the interrupted run {continued.number}",
+            f"of which {continued.rest.count:,} rounds are left",
+        )
+    of_users = " users" if given.drawn_unit == "user" else ""
+    yield Choice(
+        "records", f"{given.population:,}{of_users}", _about_units(given, held)
+    )
+
+
+def _about_units(given: TrainingData, held: HeldRounds) -> str:
+    """Returns what a record is taken to be, for a person who knows better."""
+    header = held.ledger.header
+    unit, rows = header.unit, header.rows_per_unit
+    if given.units is not None:
+        return (
+            f"at most {rows:,} of one {unit} are kept: {given.left_out:,} are "
+            f"left out, and {given.units:,} units remain"
+        )
+    if rows > 1:
+        return f"one {unit} is taken to have at most {rows:,}"
+    if given.drawn_unit == "example" and unit not in UNITS_OF_ROWS:
+        return (
+            f"each is taken to be one {unit}: Records(unit_ids=) if one has "
+            "several"
+        )
+    return ""
+
+
+def _about_signal(asked: Asked, settings: Settings) -> Iterator[Choice]:
+    """Yields a line on the signal, and on what other epochs would give.
+
+    At one epsilon, the signal grows in proportion to the number of records.
+    """
+    if settings.strategy is not None or (
+        settings.found.batch_statistics is not None
+    ):
+        return
+
+    given = asked.given
+    if given.records is not settings.drawn:
+        given = given.of_size(round(settings.drawn.expected_sample_size))
+
+    def signal_of(epochs: int) -> float:
+        other = dataclasses.replace(asked, given=given, epochs=epochs)
+        return resolved(other, settings.held, settings.account).signal
+
+    signal, epochs = settings.signal, settings.epochs
+    reason = ""
+    if signal < _LEAST_SIGNAL:
+        needed = float(f"{asked.given.population * _LEAST_SIGNAL / signal:.1e}")
+        reason = (
+            "hardly anything can be learned: at this epsilon about "
+            f"{needed:,.0f} records are needed"
+        )
+    else:
+        with contextlib.suppress(
+            BudgetExceededError, CalibrationError, UnsupportedEventError
+        ):
+            enough = asked.given.enough_epochs(asked.target, settings.held)
+            if asked.epochs is None and epochs >= _SHORTER:
+                shorter = epochs // _SHORTER
+                reason = (
+                    f"{shorter:,} epochs would have "
+                    f"{signal_of(shorter) / signal:.0%} of it in a quarter of "
+                    "the time"
+                )
+            elif enough > epochs and (
+                (more := signal_of(enough) / signal) >= _WORTH
+            ):
+                reason = (
+                    f"{enough:,} epochs, which it takes without epochs=, would "
+                    f"have {more:.3g} times as much for the same epsilon"
+                )
+    yield Choice("signal", f"{signal:,.0f} times the noise", reason)
 
 
 def _check_numbers(
@@ -392,109 +424,3 @@ def _check_automatic(learning_rate: Any, average: Any) -> None:
             "of the optimizer."
         )
     _check.finite_positive(learning_rate=learning_rate)
-
-
-def _summary(
-    private: PrivateModel,
-    held: HeldRounds,
-    queries: RoundQueries,
-    continued: RunRecord | None,
-) -> str:
-    """Returns what was chosen, for a person."""
-    samples: Any = private.samples
-    target: Any = private.target
-    query = queries.gradients
-    drawn = f"{samples.expected_sample_size:,.6g}"
-    kind = "records"
-    if samples.unit == "user":
-        kind = "users"
-    elif samples.microbatches is not None:
-        drawn += f" in {query.denominator:,.6g} microbatches"
-    views = "" if samples.views == 1 else f", each with {samples.views} views"
-    statistics = ""
-    if isinstance(queries.batch_statistics, GaussianAverageQuery):
-        of_statistics = queries.batch_statistics.noise_multiplier
-        statistics = f", of batch statistics {of_statistics:.4g}"
-    clip = f"clip {query.l2_norm_clip:g}"
-    if query.gamma is not None:
-        clip = f"automatic clipping (gamma {query.gamma:g})"
-    multiplier = query.noise_multiplier
-    released: Any = queries.released
-    if isinstance(released, NormalizedQuery):
-        total: Any = released.numerator_query
-        multiplier = total.noise_multiplier
-        statistics += ", correlated"
-    continues, left = "", ""
-    if continued is not None and continued.rest is not None:
-        continues = f" continues the interrupted run {continued.number}"
-        left = f", of which {continued.rest.count:,} are left"
-    return (
-        f"Private training of {private.model.name!r}{continues}: "
-        f"{samples.population_size:,} {kind}, "
-        f"samples of {drawn} expected{views}, "
-        f"{private.epochs * samples.rounds_per_epoch:,} rounds in "
-        f"{private.epochs:,} epochs{left}, {clip}, noise "
-        f"multiplier {multiplier:.6g}{statistics}. Target: epsilon "
-        f"{target.epsilon:g} at delta = {target.delta:.3g}, for all rounds of "
-        f"the ledger {held.place}, which holds {held.sentence(target)}"
-    )
-
-
-def _of_units(private: PrivateModel, given: TrainingData) -> str:
-    """Returns what a record is taken to be, for a person who knows better."""
-    header = private.optimizer.required_ledger().header
-    unit, rows = header.unit, header.rows_per_unit
-    if given.units is not None:
-        return (
-            f" Of one {unit} at most {rows:,} records are kept: "
-            f"{given.left_out:,} are left out, and {given.units:,} units "
-            "remain."
-        )
-    if rows > 1:
-        return f" One {unit} is taken to have at most {rows:,} records."
-    if given.drawn_unit == "example" and unit not in UNITS_OF_ROWS:
-        return (
-            f" Each record is taken to be one {unit}: pass unit_ids= if one "
-            "has several."
-        )
-    return ""
-
-
-def opened(
-    ledger: Any,
-    unit: str | None,
-    rows_per_unit: int | None,
-    drawn_unit: str,
-) -> Any:
-    """Returns the ledger, opened or created if it is a path.
-
-    A new one has the name of its place as its data set, and the unit that is
-    drawn, unless another one is named.
-
-    Raises:
-        ValueError: The ledger is open, and has another unit or `rows_per_unit`.
-    """
-    if isinstance(ledger, (str, os.PathLike)):
-        place = place_of(ledger)
-        dataset = None
-        if not place.exists():
-            dataset = place.short_name
-            unit = drawn_unit if unit is None else unit
-        return PrivacyLedger.open(
-            ledger, dataset=dataset, unit=unit, rows_per_unit=rows_per_unit
-        )
-    if not isinstance(ledger, PrivacyLedger):
-        raise TypeError(
-            "`ledger` must be a PrivacyLedger or the path of its file. "
-            f"Received: ledger={_check.shown(ledger)}. Pass a path such as "
-            '"run.ledger".'
-        )
-    given = {"unit": unit, "rows_per_unit": rows_per_unit}
-    for name, value in given.items():
-        own = getattr(ledger.header, name)
-        if value not in (None, own):
-            raise ValueError(
-                f"`{name}` must be {own!r}, as in the ledger. Received: "
-                f"{name}={value!r}. Leave `{name}` out, or open another ledger."
-            )
-    return ledger

@@ -1,6 +1,8 @@
 """The records of a training: read, and capped before any sampling."""
 
+import dataclasses
 import math
+import os
 from typing import Any, NamedTuple, Self
 
 import keras
@@ -8,6 +10,8 @@ import numpy as np
 
 from keras_dp import _check
 from keras_dp.errors import CalibrationError
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.ledger.places.place import place_of
 from keras_dp.planning import plan
 from keras_dp.planning.plan import Offers
 from keras_dp.recipes.held_rounds import HeldRounds
@@ -17,7 +21,7 @@ from keras_dp.sampling import (
     Sampler,
     datasets,
 )
-from keras_dp.sampling.record_source import Records, as_arrays, is_source
+from keras_dp.sampling.record_source import RecordReader, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
 from keras_dp.spending import PrivacyTarget
 from keras_dp.training import Augmentation
@@ -28,6 +32,165 @@ _LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
 # Numbers of epochs that are chosen from, the share of the signal of the last
 # that is enough (docs/choosing.md), and the fewest rounds.
 _EPOCHS, _ENOUGH, _FEWEST_ROUNDS = (40, 80), 0.97, 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Records for `make_private`, and what is known about them.
+
+    Guarantee: at most `rows_per_unit` records of one unit are kept. Which ones
+    are kept depends on nothing but random numbers.
+
+    Attributes:
+        data: `(x, y)` or `(x, y, sample_weight)`, arrays or nests of arrays of
+            equal length; a finite `tf.data.Dataset` or `PyDataset`, which is
+            read into memory (see `PoissonBatches.from_dataset`); or a sampler
+            of `keras_dp.sampling`, which has a map and views of its own.
+        unit: The person or thing that one record stands for, such as
+            "patient". A new ledger records it. By default it is what is drawn:
+            "example", "user" or "microbatch", or "unit" with `unit_ids`.
+        unit_ids: Array `[N]` with the unit of each record, such as patient
+            numbers. At most `rows_per_unit` records of each unit are kept,
+            chosen at random.
+        rows_per_unit: How many records one unit has at most, >= 1. Target and
+            reports are then for all of them together. By default the value of
+            an open ledger, else 1. With `unit_ids` and the path of a ledger it
+            must be given.
+        map: Function of TensorFlow from one record to another, which is
+            called each time that a record is drawn; see `PoissonBatches`.
+        augment: Random changes of the inputs of each record, anew each time
+            that it is drawn: Keras layers such as `RandomFlip`, alone, in a
+            list or in a `Sequential`, or a function of the inputs of one
+            record. See `keras_dp.training.Augmentation`.
+        views: How often a drawn record is changed, >= 1. The mean gradient of
+            its views is clipped once, which costs no privacy, but as much time
+            as so many records.
+
+    Raises:
+        TypeError: There is no data.
+        ValueError: `views` is less than 1, or there is nothing to view; or an
+            argument belongs to the sampler.
+
+    >>> x, y = np.zeros([640, 3], "float32"), np.zeros([640, 1], "float32")
+    >>> Records((x, y), unit="patient", rows_per_unit=2).unit
+    'patient'
+    """
+
+    data: Any
+    _: dataclasses.KW_ONLY
+    unit: str | None = None
+    unit_ids: Any = None
+    rows_per_unit: int | None = None
+    map: Any = None
+    augment: Any = None
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        if self.data is None:
+            raise TypeError(
+                "`data` must be (x, y), or a PoissonBatches. Received: "
+                "data=None. Pass the records to train on."
+            )
+        _check.integer_at_least(1, views=self.views)
+        if isinstance(self.data, Sampler):
+            _check_no_more(
+                unit_ids=self.unit_ids,
+                map=self.map,
+                augment=self.augment,
+                views=None if self.views == 1 else self.views,
+            )
+        elif self.views > 1 and self.map is None and self.augment is None:
+            raise ValueError(
+                "`views` must be 1 without `augment` or `map`: the views of a "
+                f"record would be alike. Received: views={self.views!r}. Pass "
+                'augment=keras.layers.RandomFlip("horizontal"), for instance.'
+            )
+
+    @classmethod
+    def of(
+        cls, data: Any, ledger: PrivacyLedger | str | os.PathLike[str]
+    ) -> Self:
+        """Returns records with the cap of their ledger, if they have no other.
+
+        Args:
+            data: As in `make_private`.
+            ledger: As in `make_private`.
+        """
+        found = data if isinstance(data, cls) else cls(data)
+        if found.rows_per_unit is None and isinstance(ledger, PrivacyLedger):
+            own = ledger.header.rows_per_unit
+            return dataclasses.replace(
+                found, rows_per_unit=own if own > 1 else None
+            )
+        return found
+
+    def read(self) -> "TrainingData":
+        """Returns the records to sample from, with capped units.
+
+        Raises:
+            TypeError: `data` is of another kind, or cannot be capped; or `map`
+                or `augment` is no function.
+            ValueError: An argument is out of its range.
+        """
+        if isinstance(self.data, Sampler):
+            return TrainingData(
+                self.data, self.data.population_size, None, None
+            )
+        change = _changed_by(self.map, self.augment)
+        _check_ids(self.data, self.unit_ids, self.rows_per_unit)
+        records = stored(self.data)
+        ids, left_out = None, 0
+        if self.unit_ids is not None:
+            left_out = len(RecordReader(records))
+            records, ids = _capped(records, self.unit_ids, self.rows_per_unit)
+            left_out -= len(ids)
+        population = len(RecordReader(records))
+        units = None if ids is None else len(np.unique(ids))
+        return TrainingData(
+            records, population, units, None, left_out, change, self.views
+        )
+
+    def opened(self, ledger: Any, drawn_unit: str) -> Any:
+        """Returns the ledger, opened or created if it is a path.
+
+        A new one has the name of its place as its data set, and the unit that
+        is drawn, unless another one is named.
+
+        Args:
+            ledger: As in `make_private`.
+            drawn_unit: As in `TrainingData`.
+
+        Raises:
+            ValueError: The ledger is open, and has another unit or
+                `rows_per_unit`.
+        """
+        if isinstance(ledger, (str, os.PathLike)):
+            place = place_of(ledger)
+            dataset, unit = None, self.unit
+            if not place.exists():
+                dataset = place.short_name
+                unit = drawn_unit if unit is None else unit
+            return PrivacyLedger.open(
+                ledger,
+                dataset=dataset,
+                unit=unit,
+                rows_per_unit=self.rows_per_unit,
+            )
+        if not isinstance(ledger, PrivacyLedger):
+            raise TypeError(
+                "`ledger` must be a PrivacyLedger or the path of its file. "
+                f"Received: ledger={_check.shown(ledger)}. Pass a path such as "
+                '"run.ledger".'
+            )
+        for name in ("unit", "rows_per_unit"):
+            value, own = getattr(self, name), getattr(ledger.header, name)
+            if value not in (None, own):
+                raise ValueError(
+                    f"`{name}` must be {own!r}, as in the ledger. Received: "
+                    f"{name}={value!r}. Leave `{name}` out, or open another "
+                    "ledger."
+                )
+        return ledger
 
 
 class TrainingData(NamedTuple):
@@ -144,52 +307,6 @@ class TrainingData(NamedTuple):
         )
 
 
-def training_data(
-    data: Any,
-    *,
-    batch_size: int | None,
-    unit_ids: Any,
-    rows_per_unit: int | None,
-    map: Any,  # noqa: A002 - as in tf.data.
-    augment: Any,
-    views: int,
-) -> TrainingData:
-    """Returns the records of `make_private`, whose arguments these are.
-
-    Raises:
-        TypeError: `data` is of another kind, or cannot be capped; or `map` or
-            `augment` is no function.
-        ValueError: An argument is out of its range.
-    """
-    if data is None:
-        raise TypeError(
-            "`data` must be (x, y), or a PoissonBatches. Received: data=None. "
-            "Pass the records to train on."
-        )
-    if isinstance(data, Sampler):
-        _check_no_more(
-            batch_size=batch_size,
-            unit_ids=unit_ids,
-            map=map,
-            augment=augment,
-            views=None if views == 1 else views,
-        )
-        return TrainingData(data, data.population_size, None, None)
-    change = _changed_by(map, augment, views)
-    _check_ids(data, unit_ids, rows_per_unit)
-    records = stored(data)
-    ids, left_out = None, 0
-    if unit_ids is not None:
-        left_out = len(Records(records))
-        records, ids = _capped(records, unit_ids, rows_per_unit)
-        left_out -= len(ids)
-    population = len(Records(records))
-    units = None if ids is None else len(np.unique(ids))
-    return TrainingData(
-        records, population, units, None, left_out, change, views
-    ).of_size(batch_size)
-
-
 def stored(data: Any) -> Any:
     """Returns data as arrays, or as the source that they are."""
     if datasets.is_dataset(data):
@@ -243,22 +360,13 @@ def _plan(
 def _changed_by(
     map: Any,  # noqa: A002 - as in tf.data.
     augment: Any,
-    views: int,
 ) -> Any:
     """Returns the function of one record: the map, and then the augmentation.
 
     Raises:
         TypeError: `augment` is no function.
         PrivateTrainingError: See `Augmentation`.
-        ValueError: `views` is less than 1, or there is nothing to view.
     """
-    _check.integer_at_least(1, views=views)
-    if views > 1 and map is None and augment is None:
-        raise ValueError(
-            "`views` must be 1 without `augment` or `map`: the views of a "
-            f"record would be alike. Received: views={views!r}. Pass "
-            'augment=keras.layers.RandomFlip("horizontal"), for instance.'
-        )
     if augment is None:
         return map
     augmentation = Augmentation(augment)
@@ -314,7 +422,7 @@ def _capped(
     Raises:
         ValueError: There is not one id for each record.
     """
-    records = len(Records(arrays))
+    records = len(RecordReader(arrays))
     if len(unit_ids) != records:
         raise ValueError(
             f"`unit_ids` must have one entry for each of {records} records. "

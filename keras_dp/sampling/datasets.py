@@ -113,7 +113,7 @@ def stored(
             "augmentation. It is read once, so that each record keeps the one "
             "change that it gets now, in all epochs. Leave the random part "
             "out of the data set, and pass it as map= of the sampler, or as "
-            "augment= of make_private."
+            "augment= of keras_dp.Records."
         )
     records, size, spoken = 0, 0, time.monotonic()
     parts: list[Nest] = []

@@ -61,7 +61,7 @@ class RandomAccessSource(Protocol):
         """
 
 
-class Records:
+class RecordReader:
     """The records of arrays or of a source, alike.
 
     Attributes:

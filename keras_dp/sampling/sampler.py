@@ -15,7 +15,7 @@ from keras_dp.ledger import SamplingEvent
 from keras_dp.sampling import datasets, random_words
 from keras_dp.sampling.layouts import Layout
 from keras_dp.sampling.pipelines import Function
-from keras_dp.sampling.record_source import RandomAccessSource, Records
+from keras_dp.sampling.record_source import RandomAccessSource, RecordReader
 
 Integers = npt.NDArray[np.int64]
 # Takes the records of a physical batch, the mask of its rows and a source of
@@ -196,7 +196,7 @@ class Sampler(abc.ABC):
             )
         datasets.check_is_none(data)
         self.map, self.views = map, int(views)
-        self._records = Records(data)
+        self._records = RecordReader(data)
         self._whole_size = len(self._records)
         self._positions = range(self._whole_size)
         self._has_seed = seed is not None

@@ -132,8 +132,9 @@ class PrivateModel(HeldModel):
         samples: The data of `fit` without `x`. `make_private` sets it.
         epochs: The number of epochs of `fit` without `x`. `make_private` sets
             it.
-        validation_data: The data that `fit` without `x` evaluates after each
-            epoch, unless it gets other data. `make_private` sets it.
+        settings: The choices of `make_private` with their reasons, or `None`.
+            The first `fit` prints it, unless `make_private` was told
+            otherwise.
         run: The `run` of `fit` if it is called without one. `make_private` sets
             it.
         last_run: The row of the ledger in which the last run began. If that was
@@ -188,7 +189,8 @@ class PrivateModel(HeldModel):
         self.last_run: int | None = None
         self.samples: Sampler | None = None
         self.epochs = 1
-        self.validation_data: Any = None
+        self.settings: Any = None
+        self.shows_settings = False
         self.run: RunDetails | None = None
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
@@ -308,7 +310,9 @@ class PrivateModel(HeldModel):
             )
         are_many = Replicas(self.distribute_strategy).are_many
         judge(COMPILED, Compiling(optimizer, loss, options, are_many))
-        _check.arguments_of(keras.Model.compile, options)
+        _check.arguments_of(
+            keras.Model.compile, PrivateModel.compile, given=options
+        )
         side_queries = SideQueries(private_metrics, batch_statistics)
         optimizer.check_side_queries(side_queries.queries)
         self._chooses_steps = options.get("steps_per_execution") == "auto"
@@ -344,13 +348,6 @@ class PrivateModel(HeldModel):
         if self._chooses_steps:
             own["steps_per_execution"] = "auto"
         return {**config, **own} if config else config
-
-    @override
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "validation_data":  # Keras would wrap its dicts.
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
 
     @property
     def loss_scale(self) -> float:
@@ -440,11 +437,10 @@ class PrivateModel(HeldModel):
         if x is None and self.samples is not None:
             x = self.samples
             epochs = self.epochs if epochs is None else epochs
-            options.setdefault("validation_data", self.validation_data)
         elif self.samples is not None and x is not self.samples:
             judge(OTHER_DATA, self.optimizer.required_ledger().header)
         epochs = 1 if epochs is None else epochs
-        _check.arguments_of(keras.Model.fit, options)
+        _check.arguments_of(keras.Model.fit, PrivateModel.fit, given=options)
         check_counts(epochs, {"batch_size": batch_size, **options})
         if options.get("initial_epoch", 0) >= epochs:
             self.history = keras.callbacks.History()
@@ -483,6 +479,11 @@ class PrivateModel(HeldModel):
                 ready.adapter.source, y, batch_size, options
             ),
         ) as loop:
+            if verbose and self.shows_settings:
+                print_line(
+                    f"Private training of {self.model.name!r}:\n{self.settings}"
+                )
+                self.shows_settings = False
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
             self.steps_per_execution = at_once

@@ -30,8 +30,7 @@ from keras_dp.ledger import (
 from keras_dp.planning import calibrate_scale
 from keras_dp.planning.calibration import check_target
 from keras_dp.recipes.held_rounds import HeldRounds
-from keras_dp.recipes.private_training import opened
-from keras_dp.recipes.training_data import training_data
+from keras_dp.recipes.training_data import Records
 from keras_dp.sampling import Sampler
 from keras_dp.spending import PrivacyTarget, RunDetails
 from keras_dp.spending.epsilon_limit import default_delta
@@ -154,10 +153,6 @@ class PrivateSearch:
         l2_norm_clip: float | Literal["automatic"] = 1.0,
         learning_rate: Any = "keep",
         average: Literal["auto"] | None = "auto",
-        augment: Any = None,
-        unit: str | None = None,
-        unit_ids: Any = None,
-        rows_per_unit: int | None = None,
         run: RunDetails | str | None = None,
         debug: bool = False,
         verbose: bool = True,
@@ -191,10 +186,6 @@ class PrivateSearch:
             learning_rate: As in `make_private`, unless `space` has it. By
                 default the optimizer of the model keeps its own.
             average: As in `make_private`.
-            augment: As in `make_private`.
-            unit: As in `make_private`.
-            unit_ids: As in `make_private`.
-            rows_per_unit: As in `make_private`.
             run: As in `make_private`: the name of the search in the ledger, and
                 the account that pays.
             debug: Whether the error of a trial is raised. It may tell of the
@@ -220,25 +211,13 @@ class PrivateSearch:
         _check.boolean(debug=debug, verbose=verbose)
         _check_functions(build, score)
         self._law, self._debug, self._verbose = law, debug, verbose
-        self._has_sampler = isinstance(data, Sampler)
+        records = Records.of(data, ledger)
+        self._has_sampler = isinstance(records.data, Sampler)
         self._details = RunDetails.of(run)
-        if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
-            own_rows = ledger.header.rows_per_unit
-            rows_per_unit = own_rows if own_rows > 1 else None
-        given = training_data(
-            data,
-            batch_size=None,
-            unit_ids=unit_ids,
-            rows_per_unit=rows_per_unit,
-            map=None,
-            augment=augment,
-            views=1,
-        )
+        given = records.read()
         if isinstance(score, PrivateScore):
             _check_single_records(given.drawn_unit)
-        self._ledger: PrivacyLedger = opened(
-            ledger, unit, rows_per_unit, given.drawn_unit
-        )
+        self._ledger: PrivacyLedger = records.opened(ledger, given.drawn_unit)
         header = self._ledger.header
         if delta is None:
             delta = default_delta(given.units_of(header.rows_per_unit))

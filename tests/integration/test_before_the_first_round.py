@@ -153,7 +153,7 @@ class TestFit:
                 ),
                 target_epsilon=3.0,
                 epochs=1,
-                precision="proven",
+                noise="proven",
                 ledger=own,
                 verbose=False,
             )

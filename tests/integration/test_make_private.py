@@ -1,5 +1,7 @@
 """One call makes a private training that meets its target."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -47,6 +49,11 @@ def ledger():
 
 
 def made(given=None, records=None, **changes):
+    fields = [each.name for each in dataclasses.fields(keras_dp.Records)]
+    about = {name: changes.pop(name) for name in fields if name in changes}
+    records = data() if records is None else records
+    if about:
+        records = keras_dp.Records(records, **about)
     arguments = {
         "ledger": ledger(),
         "target_epsilon": 2.0,
@@ -58,9 +65,14 @@ def made(given=None, records=None, **changes):
     }
     return keras_dp.make_private(
         given or model(),
-        data() if records is None else records,
+        records,
         **(arguments | changes),
     )
+
+
+def said(private):
+    """Returns what was chosen, in one line."""
+    return " ".join(str(private.settings).split())
 
 
 class TestWhatItMakes:
@@ -98,7 +110,7 @@ class TestWhatItMakes:
         own.close()
 
     def test_fits_the_planned_epochs_into_the_ledger_of_the_folder(
-        self, tmp_path, monkeypatch, capsys
+        self, tmp_path, monkeypatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
         given = model(optimizer="adam", loss="mse")
@@ -110,7 +122,7 @@ class TestWhatItMakes:
 
         own = private.optimizer.ledger
         assert own.path == tmp_path / "privacy.ledger"
-        assert str(own.path) in capsys.readouterr().out
+        assert str(own.path) in said(private)
         assert own.header.dataset == "privacy"
         assert len(history["epsilon"]) == 3
         assert 2 * (1 - ROUNDED) <= history["epsilon"][-1] <= 2
@@ -176,13 +188,13 @@ class TestWhatItMakes:
         assert query.l2_norm_clip == 0.5
         assert private.samples.sampling_probability == 0.1
 
-    def test_clips_automatically_on_request(self, capsys) -> None:
-        private = made(l2_norm_clip="automatic", verbose=True)
+    def test_clips_automatically_on_request(self) -> None:
+        private = made(l2_norm_clip="automatic")
 
         query = private.optimizer.query
         assert (query.l2_norm_clip, query.gamma) == (1.0, 0.01)
         assert query.noise_multiplier == made().optimizer.query.noise_multiplier
-        assert "automatic clipping (gamma 0.01)" in capsys.readouterr().out
+        assert "automatic clipping (gamma 0.01)" in said(private)
         private.fit(verbose=0)
 
     def test_chooses_a_batch_size_and_a_delta(self) -> None:
@@ -202,36 +214,32 @@ class TestWhatItMakes:
     @pytest.mark.parametrize(
         ("rows", "ids", "words"),
         [
-            (1, None, "Each record is taken to be one patient"),
-            (3, None, "One patient is taken to have at most 3 records"),
+            (1, None, "each is taken to be one patient"),
+            (3, None, "one patient is taken to have at most 3"),
             (
                 3,
                 np.arange(800) // 4,
-                "at most 3 records are kept: 200 are left out, and 200 units",
+                "at most 3 of one patient are kept: 200 are left out, and 200",
             ),
         ],
         ids=["one", "several", "ids"],
     )
-    def test_says_what_a_record_is_taken_for(
-        self, rows, ids, words, capsys
-    ) -> None:
+    def test_says_what_a_record_is_taken_for(self, rows, ids, words) -> None:
         own = PrivacyLedger.in_memory(
             dataset="d", unit="patient", rows_per_unit=rows
         )
 
-        private = made(ledger=own, unit_ids=ids, verbose=True)
+        private = made(ledger=own, unit_ids=ids)
 
-        assert words in " ".join(capsys.readouterr().out.split())
+        assert words in said(private)
         kept = 800 if ids is None else 600
         assert private.samples.population_size == kept
 
     @pytest.mark.parametrize("unit", ["example", "row"])
-    def test_says_nothing_of_a_row_that_is_a_row(self, unit, capsys) -> None:
-        made(
-            ledger=PrivacyLedger.in_memory(dataset="d", unit=unit), verbose=True
-        )
+    def test_says_nothing_of_a_row_that_is_a_row(self, unit) -> None:
+        own = PrivacyLedger.in_memory(dataset="d", unit=unit)
 
-        assert "taken to" not in capsys.readouterr().out
+        assert "taken to" not in said(made(ledger=own))
 
 
 class TestDataOfFit:
@@ -292,19 +300,16 @@ class TestWhatItTakesOver:
         ("given", "expected"), [("auto", 0.42), (0.5, 0.5)], ids=str
     )
     def test_the_learning_rate_is_chosen_or_given(
-        self, given, expected, capsys
+        self, given, expected
     ) -> None:
         compiled = model(optimizer=keras.optimizers.SGD(0.01), loss="mse")
 
-        private = made(
-            compiled, learning_rate=given, l2_norm_clip=1.0, verbose=True
-        )
+        private = made(compiled, learning_rate=given, l2_norm_clip=1.0)
 
         found = float(private.optimizer.inner.learning_rate)
         assert found == pytest.approx(expected, rel=0.3)
-        text = " ".join(capsys.readouterr().out.split())
-        assert ("times that of the script" in text) == (given == "auto")
-        assert "Weights are averaged" in text
+        assert ("times the script's" in said(private)) == (given == "auto")
+        assert "of the weights of about 2 rounds" in said(private)
 
     @pytest.mark.parametrize(
         ("loss", "given", "expected"),
@@ -506,10 +511,10 @@ class TestBatchNormalization:
             ]
         )
 
-    def test_shares_the_noise_of_the_target(self, capsys) -> None:
+    def test_shares_the_noise_of_the_target(self) -> None:
         given = self.network()
 
-        private = made(given, batch_statistics="auto", verbose=True)
+        private = made(given, batch_statistics="auto")
         private.fit(verbose=0)
 
         own = private.optimizer.ledger
@@ -521,7 +526,7 @@ class TestBatchNormalization:
         assert count == 20
         assert 2 * (1 - ROUNDED) <= TIGHT.epsilon(own, delta=1e-4) <= 2
         assert np.any(given.layers[0].moving_mean != 0)
-        assert "of batch statistics" in capsys.readouterr().out
+        assert "of batch statistics" in said(private)
 
     def test_is_refused_by_default_with_both_remedies(self) -> None:
         with pytest.raises(UnsupportedLayerError) as caught:
@@ -832,10 +837,10 @@ class TestChangesOfRecords:
         x, y = private.samples.map(np.float32(3.0), np.float32(5.0))
         assert (x, y) == (7, 6)
 
-    def test_are_said(self, capsys) -> None:
-        self.made(augment=lambda x: x, views=8, verbose=True)
+    def test_are_said(self) -> None:
+        private = self.made(augment=lambda x: x, views=8)
 
-        assert "expected, each with 8 views," in capsys.readouterr().out
+        assert "expected, each with 8 views" in said(private)
 
     @pytest.mark.parametrize(
         ("changes", "error", "message"),

@@ -432,14 +432,21 @@ RECIPES = [
     (
         lambda: made(lossweights=1),
         TypeError,
-        "`lossweights` must be an argument of compile.*`loss_weights`",
+        "`lossweights` must be an argument of .*`loss_weights`",
     ),
     (lambda: made(PrivateModel(net())), TypeError, "not be private already"),
     (
         lambda: made(noise_multiplier=1.0),
         TypeError,
-        "`noise_multiplier` must be an argument of compile",
+        "`noise_multiplier` must be an argument of make_private",
     ),
+    (lambda: made(target_delta=0.1), TypeError, "Did you mean `delta`"),
+    (lambda: made(l2_clip=0.1), TypeError, "Did you mean `l2_norm_clip`"),
+    (lambda: made(epoch=3), TypeError, "Did you mean `epochs`"),
+    (lambda: made(class_weight={0: 1.0}), TypeError, "Pass it to fit"),
+    (lambda: made(validation_data=(X, Y)), TypeError, "Pass it to fit"),
+    (lambda: made(unit_ids=Y), TypeError, "Pass Records"),
+    (lambda: made(steps_per_excecution=2), TypeError, "`steps_per_execution`"),
     (
         lambda: keras_dp.make_private(
             net(), (X, Y), ledger="a.ledger", epochs=1

@@ -317,9 +317,10 @@ BESIDES_A_SAMPLER = (
         _besides_a_sampler,
         ValueError,
         "`{}` must not be given with a sampler, whose records hold the inputs, "
-        "targets and sample weights, and whose sizes are drawn. Pass "
-        "PoissonBatches((x, y, sample_weight), sampling_probability=..., "
-        "physical_batch_size=...), and validation_data=(x, y).",
+        "targets and sample weights, and whose sizes are drawn. Pass it to "
+        "make_private, or PoissonBatches((x, y, sample_weight), "
+        "sampling_probability=..., physical_batch_size=...); and "
+        "validation_data=(x, y).",
     ),
 )
 

@@ -39,10 +39,10 @@ class EpsilonProgress(keras.callbacks.Callback):
     for.
 
     At the end of the training one line names epsilon, delta and the adjacency
-    relation, and another line names what is left. If a training of the ledger
-    ended before its plan, or if accounts pay, a line between them names the
-    epsilon to publish, as reports do. If a unit has several rows in the ledger,
-    epsilon is for all of them together.
+    relation, and another line names what is left, if anything is. If a training
+    of the ledger ended before its plan, or if accounts pay, a line between them
+    names the epsilon to publish, as reports do. If a unit has several rows in
+    the ledger, epsilon is for all of them together.
 
     The value is exact at the end of an epoch. Within an epoch it is the value
     of the last evaluation. That evaluation also counts the rounds that were
@@ -95,8 +95,7 @@ class EpsilonProgress(keras.callbacks.Callback):
             f"{sentence}."
         )
         self._print_guarantee()
-        left = self._logs.get("rounds_left")
-        if left is not None:
+        if left := self._logs.get("rounds_left"):
             print_line(
                 f"There is room for {int(left):,} more rounds like the last."
             )

@@ -13,6 +13,7 @@ from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.training.callbacks.epsilon_progress import EpsilonProgress
 from keras_dp.training.callbacks.signal_progress import SignalProgress
+from keras_dp.training.callbacks.time_ahead import TimeAhead
 
 
 def fit_callbacks(
@@ -27,9 +28,10 @@ def fit_callbacks(
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of `fit`, with what a private training adds.
 
-    First comes a callback that acts at each epoch, then `SignalProgress` and
-    `EpsilonProgress`, so that the others find their numbers in the logs. They
-    find averaged weights in the model, if the optimizer averages.
+    First comes a callback that acts at each epoch, then `SignalProgress`,
+    `TimeAhead` and `EpsilonProgress`, so that the others find their numbers in
+    the logs. They find averaged weights in the model, if the optimizer
+    averages.
 
     Args:
         given: The argument `callbacks` of `fit`.
@@ -54,6 +56,7 @@ def fit_callbacks(
             on_epoch_end=lambda epoch, logs: end(),
         ),
         SignalProgress(sizes),
+        TimeAhead(),
     ]
     if isinstance(ledger, PrivacyLedger):
         own.append(EpsilonProgress(ledger, delta, rounds_left))

@@ -56,7 +56,7 @@ class Augmentation:
     """A map of samplers that changes the inputs of records by Keras layers.
 
     A record `(x, y, ...)` becomes `(augmented x, y, ...)`. It is for the
-    argument `map` of samplers, and `make_private(augment=...)` makes one.
+    argument `map` of samplers, and `Records(augment=...)` makes one.
 
     Guarantee: as for `RecordMap`. Keras layers of which it is known that they
     keep the rows of a batch apart, and draw random numbers for each of them,

@@ -90,19 +90,21 @@ class TestAveraging:
 
     def test_is_what_validation_sees(self) -> None:
         given = model()
-        private = private_of(given, validation_data=data())
+        private = private_of(given)
 
-        history = private.fit(verbose=0).history
+        history = private.fit(validation_data=data(), verbose=0).history
 
         after = private.evaluate(*data(), verbose=0)
         assert history["val_loss"][-1] == pytest.approx(after, rel=1e-5)
 
     def test_stands_in_the_place_of_the_callback_of_keras(self) -> None:
         given = model()
-        private = private_of(given, validation_data=data())
+        private = private_of(given)
         swap = keras.callbacks.SwapEMAWeights()
 
-        history = private.fit(verbose=0, callbacks=[swap]).history
+        history = private.fit(
+            validation_data=data(), verbose=0, callbacks=[swap]
+        ).history
 
         after = private.evaluate(*data(), verbose=0)
         assert history["val_loss"][-1] == pytest.approx(after, rel=1e-5)
@@ -133,23 +135,3 @@ class TestAveraging:
 
         assert over == max(1, rounds // 10)
         assert optimizer.ema_momentum == max(0.0, 1 - 10 / rounds)
-
-
-class TestValidationData:
-    def test_keeps_its_dicts_as_they_are(self) -> None:
-        """Keras wraps the dicts of an attribute, and cannot evaluate them."""
-        x, y = data()
-        private = private_of(model(), validation_data=(x, {"a": y}))
-
-        assert type(private.validation_data[1]) is dict
-
-    def test_of_fit_goes_first(self) -> None:
-        private = private_of(model(), validation_data=data())
-
-        assert (
-            "val_loss"
-            not in private.fit(
-                epochs=1, validation_data=None, verbose=0
-            ).history
-        )
-        assert "val_loss" in private.fit(epochs=1, verbose=0).history

@@ -159,7 +159,7 @@ class TestTheRate:
         stddev = math.hypot(1 / 512, 0.5 / math.sqrt(WEIGHTS.others))
         walked = stddev * math.sqrt(squares)
         assert walked == pytest.approx(chosen.walk, rel=0.1 + WITHIN)
-        assert "ends with the training, in 4 times its steps:" in str(chosen)
+        assert "ends with the training, in 4 times its steps" in chosen.reason
         again = optimizers.deserialize(optimizers.serialize(private))
         assert isinstance(again._learning_rate, ScaledSchedule)
         assert float(again.learning_rate) == float(chosen.rate(0))
@@ -208,7 +208,7 @@ class TestTheRate:
     def test_says_that_a_schedule_trains_nothing_at_the_end(self) -> None:
         said = [
             "in the last quarter"
-            in str(ChosenRate(ScaledSchedule(own, 2.0), 2.0, 0.2, ROUNDS))
+            in ChosenRate(ScaledSchedule(own, 2.0), 2.0, 0.2, ROUNDS).reason
             for own in (
                 schedules.ExponentialDecay(0.5, 10, 0.5),
                 schedules.ExponentialDecay(0.5, 50, 0.5),

@@ -494,8 +494,9 @@ class TestBadInput:
             (
                 {
                     "score": private_score(),
-                    "unit_ids": np.arange(200),
-                    "rows_per_unit": 1,
+                    "data": keras_dp.Records(
+                        data(), unit_ids=np.arange(200), rows_per_unit=1
+                    ),
                 },
                 ValueError,
                 "capped_rows",
