@@ -98,35 +98,38 @@ def rounded_normals(
         stddev: Scalar float64, 0 or in `[2^24, 2^25)`.
     """
 
-    def draw(lanes: int, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
         rows = _drawn(_ROUNDED_PIECE, lanes, seed, start, stddev)
-        return tf.bitcast(rows[:_ROUNDED], tf.int32), _in_doubt(rows)
+        drawn = tf.bitcast(rows[:_ROUNDED], tf.int32)
+        in_doubt = _in_doubt(rows)
 
-    def spec(lanes: int) -> tuple[tf.TensorSpec, tf.TensorSpec]:
-        return (
-            tf.TensorSpec([_ROUNDED, lanes], tf.int32),
-            tf.TensorSpec([lanes], tf.bool),
-        )
+        def refine(
+            drawn: tf.Tensor, in_doubt: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor]:
+            # The first block that is in doubt.
+            place = tf.argmax(tf.cast(in_doubt, tf.int32))
+            piece = tf.reshape(start, [-1])[place // lanes]
+            block = _refined(seed, piece, place % lanes, stddev)
+            places = [[row, place] for row in range(_ROUNDED)]
+            return (
+                tf.tensor_scatter_nd_update(drawn, places, block),
+                tf.tensor_scatter_nd_update(in_doubt, [[place]], [False]),
+            )
 
-    def refine(
-        drawn: tf.Tensor, in_doubt: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        # The first block that is in doubt.
-        first = tf.argmax(tf.reshape(tf.cast(in_doubt, tf.int32), [-1]))
-        lanes = tf.shape(in_doubt, tf.int64)[1]
-        piece, lane = first // lanes, first % lanes
-        block = _refined(seed, piece, lane, stddev)
-        places = [[piece, row, lane] for row in range(_ROUNDED)]
-        return (
-            tf.tensor_scatter_nd_update(drawn, places, block),
-            tf.tensor_scatter_nd_update(in_doubt, [[piece, lane]], [False]),
-        )
+        def refined() -> tf.Tensor:
+            return tf.while_loop(
+                lambda _, in_doubt: tf.reduce_any(in_doubt),
+                refine,
+                (drawn, in_doubt),
+            )[0]
 
-    drawn, _ = tf.while_loop(
-        lambda _, in_doubt: tf.reduce_any(in_doubt),
-        refine,
-        _in_pieces(draw, count, _ROUNDED, spec),
-    )
+        # One piece in about a hundred of the largest has such a block.
+        return tf.cond(tf.reduce_any(in_doubt), refined, lambda: drawn)
+
+    def spec(lanes: int) -> tf.TensorSpec:
+        return tf.TensorSpec([_ROUNDED, lanes], tf.int32)
+
+    drawn = _in_pieces(draw, count, _ROUNDED, spec)
     return tf.reshape(drawn, [-1])[:count]
 
 

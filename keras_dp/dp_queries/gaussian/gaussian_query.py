@@ -162,10 +162,10 @@ class GaussianQuery(SummingQuery):
             global_state.stddev,
             global_state.seed,
             unit=global_state.l2_norm_clip if self.rescale else 1.0,
+            divisors=self._divisors(sample_state),
         )
-        value = keras.tree.pack_sequence_as(sample_state, noised)
         return QueryResult(
-            value=divided(value, self._divisors(value)),
+            value=keras.tree.pack_sequence_as(sample_state, noised),
             global_state=global_state._replace(seed=following),
             event=self.planned_event(global_state),
         )
