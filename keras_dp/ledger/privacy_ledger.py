@@ -237,6 +237,12 @@ class PrivacyLedger:
             return self._kept
 
     @property
+    def head(self) -> str:
+        """A hash over all rows: an equal head means equal rows."""
+        with self._handle.reading() as database:
+            return log.meta(database)["head"]
+
+    @property
     def rounds(self) -> tuple[CountedRound, ...]:
         """All rounds in order; equal rounds in a row are counted together.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from keras_dp._counted import rest_of
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.replay import Replay
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import PrivacyLedger, Round, UnverifiedSampling
 from keras_dp.planning.calibration import check_target
@@ -37,8 +38,9 @@ class EpsilonLimit:
     """Says how many rounds a ledger may still hold under a target.
 
     Guarantee: if `allowed` returns a number > 0, the ledger followed by that
-    many rounds meets the target, unless another process records rounds before
-    these are reserved.
+    many rounds meets the target. Of other runs it counts what reports count:
+    the whole plan of a run that kept to it, also while it still runs. A
+    `RunWriter` reserves the rounds only if nobody wrote to the ledger since.
 
     It searches for the number of rounds at the first question. It searches
     again if the mechanism of the rounds changes, or if the ledger gets rounds
@@ -64,9 +66,15 @@ class EpsilonLimit:
         self._others = self._most = 0
         self._coming: Sequence[tuple[Round, int]] | None = None
         self._is_unverified = False
+        self._planned_by_others = 0
 
     def allowed(
-        self, planned: Round, count: int, own: int, promised: int = 0
+        self,
+        planned: Round,
+        count: int,
+        own: int,
+        promised: int = 0,
+        row: int | None = None,
     ) -> int:
         """Returns how many of `count` more rounds the target leaves room for.
 
@@ -77,6 +85,7 @@ class EpsilonLimit:
             promised: How many more rounds the training is planned for. If the
                 target has room for them together, none of them is refused: the
                 bounds for fewer rounds may be less precise.
+            row: The row in which the training began; `None` before.
 
         Raises:
             UnsupportedEventError: The accountant has no bound for such rounds.
@@ -88,7 +97,7 @@ class EpsilonLimit:
             self._mechanism, self._others = mechanism, held - own
             left = functools.partial(
                 rounds_left,
-                self._ledger,
+                self._held(row),
                 planned,
                 target_epsilon=self.target.epsilon,
                 delta=self.target.delta,
@@ -101,7 +110,11 @@ class EpsilonLimit:
         return max(0, min(count, self._most - held))
 
     def allowed_of(
-        self, coming: Sequence[tuple[Round, int]], count: int, own: int
+        self,
+        coming: Sequence[tuple[Round, int]],
+        count: int,
+        own: int,
+        row: int | None = None,
     ) -> int:
         """Returns how many of the next of given rounds there is room for.
 
@@ -110,6 +123,7 @@ class EpsilonLimit:
             count: How many of the rounds after the first `own` are asked for,
                 >= 1.
             own: As in `allowed`.
+            row: As in `allowed`.
 
         Raises:
             UnsupportedEventError: The accountant has no bound for such rounds.
@@ -118,12 +132,26 @@ class EpsilonLimit:
         if self._coming is None or held - own != self._others:
             self._coming, self._others = coming, held - own
             self._most = held + rounds_left_of(
-                self._ledger,
+                self._held(row),
                 rest_of(coming, own),
                 target_epsilon=self.target.epsilon,
                 delta=self.target.delta,
             )
         return max(0, min(count, self._most - held))
+
+    def _held(self, row: int | None) -> Replay:
+        """Returns what counts of other runs, and the rounds of the own run."""
+        replay = Replay(self._ledger)
+        counted = zip(replay.runs, replay.that_count().of_runs, strict=True)
+        held = replay.of(
+            each
+            for run, rounds in counted
+            for each in (run.rounds if run.row == row else rounds)
+        )
+        self._planned_by_others = sum(n for _, n in held.rounds) - sum(
+            n for _, n in replay.rounds
+        )
+        return held
 
     def exceeded(self, rounds: str = "one more round") -> BudgetExceededError:
         """Returns the error for rounds after the last question.
@@ -141,11 +169,17 @@ class EpsilonLimit:
                 "call fit() without data where make_private has them, or pass "
                 "a sampler, such as PoissonBatches."
             )
+        others = ""
+        if self._planned_by_others:
+            others = (
+                f" and {self._planned_by_others:,} more that other trainings "
+                "have planned, which may still run"
+            )
         return BudgetExceededError(
             f"`target_epsilon` must leave room for {rounds}. Received: "
             f"target_epsilon={self.target.epsilon!r} at "
             f"delta={self.target.delta!r}, for a ledger of "
-            f"{len(self._ledger):,} rounds. No round ran. {remedy}"
+            f"{len(self._ledger):,} rounds{others}. No round ran. {remedy}"
         )
 
 

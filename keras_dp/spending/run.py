@@ -133,6 +133,10 @@ class RunLimits(Limits):
         self.is_limited = any(limit is not None for limit in limits)
 
     @override
+    def seen(self) -> str:
+        return self._ledger.head if self.is_limited else ""
+
+    @override
     def expect(self, most: int | None) -> None:
         if self._rest is None:
             self.most = most
@@ -145,7 +149,9 @@ class RunLimits(Limits):
             count = self._correlated_room(self._correlated, count, own)
         elif self._target is not None:
             promised = (self.most or 0) - own
-            count = self._target.allowed(planned, count, own, promised)
+            count = self._target.allowed(
+                planned, count, own, promised, self.row
+            )
         if self._rest is not None:
             count = min(count, self._rest.count - own)
         account, charge = self._account_now(), self.charge(planned)
@@ -173,7 +179,7 @@ class RunLimits(Limits):
         count = min(count, rounds - own)
         if self._target is None or not count:
             return count
-        return self._target.allowed_of(coming, count, own)
+        return self._target.allowed_of(coming, count, own, self.row)
 
     @override
     def plan(self, planned: Round) -> RunPlan | None:
@@ -224,7 +230,7 @@ class RunLimits(Limits):
             )
         if self._target is not None and (
             self._account is None
-            or self._target.allowed(planned, count, own) < count
+            or self._target.allowed(planned, count, own, 0, self.row) < count
         ):
             return self._target.exceeded(rounds)
         return BudgetExceededError(
@@ -285,10 +291,10 @@ def new_run(
             "another ledger, and add up what both certify."
         )
     details = RunDetails() if details is None else details
-    number, rest = details.continues, None
+    number, rest, row = details.continues, None, None
     account = chosen_account(ledger, details.account)
     if number is not None:
-        rest = _rest_of(ledger, number, account)
+        rest, row = _rest_of(ledger, number, account)
     limits = RunLimits(
         ledger,
         account=details.account,
@@ -299,6 +305,7 @@ def new_run(
         delta=delta,
         rest=rest,
     )
+    limits.row = row
     start = RunStart(
         details.name or name,
         details.purpose or purpose,
@@ -312,8 +319,8 @@ def new_run(
 
 def _rest_of(
     ledger: PrivacyLedger, number: int, account: AccountRecord | None
-) -> CountedRound:
-    """Returns what the plan of an interrupted run has left.
+) -> tuple[CountedRound, int]:
+    """Returns what the plan of an interrupted run has left, and its row.
 
     Raises:
         ValueError: No such run has anything left, its account is another one,
@@ -321,19 +328,19 @@ def _rest_of(
     """
     name = None if account is None else account.account.name
     rests = {
-        run.number: run.rest
+        run.number: (run.rest, run.row)
         for run in ledger.runs
         if run.start is not None
         and run.start.account == name
         and not run.start.library
     }
-    rest = rests.get(number)
+    rest, row = rests.get(number, (None, 0))
     if rest is None:
-        left = [each for each, found in rests.items() if found is not None]
+        left = [each for each, (found, _) in rests.items() if found is not None]
         raise ValueError(
             "`continues` must be the number of an interrupted run that has "
             "rounds of its plan left, that this library ran, and that the same "
             f"account pays for. Received: continues={number!r}. The ledger has "
             f"such runs of the numbers {left!r}."
         )
-    return rest
+    return rest, row

@@ -52,8 +52,10 @@ class Limits:
         most: The most rounds that will run; `None` if nobody knows.
         account: The name of the account that pays; `None` for none.
         is_limited: Whether `room` may return less than it is asked for.
+        row: The row in which the run began; `None` before.
     """
 
+    row: int | None = None
     most: int | None = None
     account: str | None = None
     is_limited: bool = False
@@ -61,6 +63,14 @@ class Limits:
     def expect(self, most: int | None) -> None:
         """Says anew how many rounds will run at most, before the first."""
         self.most = most
+
+    def seen(self) -> str:
+        """Returns the head of the ledger, as answers are about it.
+
+        Rounds are covered only if the ledger still has this head; empty where
+        the answers do not depend on the ledger.
+        """
+        return ""
 
     def room(self, planned: Round, count: int, own: int) -> int:
         """Returns how many of `count` more rounds may run.
@@ -92,6 +102,10 @@ class Limits:
             f"`limits` must have room for {count:,} more rounds. Received: "
             f"{self!r} for {planned!r}, after {own:,} rounds. No round ran."
         )
+
+
+class _OvertakenError(Exception):
+    """Another process wrote to the ledger since the limits were asked."""
 
 
 class _Block(NamedTuple):
@@ -177,7 +191,7 @@ class RunWriter:
             if self.row is None:
                 with self._lock() as database:
                     row = self._begun(database)
-                self.row = row
+                self.row = self.limits.row = row
         return self
 
     @property
@@ -516,17 +530,20 @@ class RunWriter:
             size = max(count, min(size, self._most - self._own))
         try:
             while True:
+                seen = self.limits.seen()
                 room = int(self.limits.room(planned, size, self._own))
                 if room < count:
                     raise self.limits.exceeded(planned, count, self._own)
                 price = self._price(planned, charge)
                 try:
-                    self._append(planned, room, price)
+                    self._append(planned, room, price, seen)
                     break
                 except BudgetExceededError:
                     if not self.limits.is_limited:
                         raise
-                    # Another process was faster: there is less room.
+                except _OvertakenError:
+                    pass
+                # Another process was faster: there may be less room.
         except BudgetExceededError:
             self.ran_out = True
             raise
@@ -555,10 +572,15 @@ class RunWriter:
             )
         return charge
 
-    def _append(self, planned: Round, size: int, charge: Charge | None) -> None:
+    def _append(
+        self, planned: Round, size: int, charge: Charge | None, seen: str
+    ) -> None:
         """Ends one block and begins the next, in one transaction.
 
         The first block also begins the run, and writes its plan.
+
+        Raises:
+            _OvertakenError: The ledger has another head than `seen`.
         """
         plan = self.limits.plan(planned) if self.row is None else None
         text = text_from_round(planned)
@@ -567,6 +589,8 @@ class RunWriter:
         before, self._block = self._block, None
         try:
             with self._lock() as database:
+                if seen not in ("", log.meta(database)["head"]):
+                    raise _OvertakenError
                 row = self.row
                 if row is None:
                     row = self._begun(database)
@@ -586,6 +610,7 @@ class RunWriter:
             self._block = before
             raise
         self.row, self._used = row, 0
+        self.limits.row = row
         self._block = _Block(seq, rounds, planned, size)
         self._own += size
 

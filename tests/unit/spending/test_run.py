@@ -1,5 +1,6 @@
 """A run of a training, without the training: rooms, races, and ends."""
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -7,6 +8,7 @@ import threading
 import pytest
 
 from keras_dp import budgets
+from keras_dp.accountants.replay import Replay
 from keras_dp.errors import (
     BudgetExceededError,
     LedgerError,
@@ -202,6 +204,59 @@ class TestAnInterruptedRun:
 
         (record,) = ledger.runs
         assert (record.outcome, len(record)) == ("finished", 10)
+
+
+class TestTwoTrainingsWithOneTarget:
+    """All rounds of the ledger count, and so do plans that still run."""
+
+    TARGET = PrivacyTarget(1.0, DELTA)
+
+    def run(self, ledger, most=None):
+        limit = EpsilonLimit(self.TARGET, ledger)
+        return new_run(ledger, most=most, target=limit)
+
+    def epsilon(self, ledger):
+        return Replay(ledger).claim(delta=DELTA).epsilon
+
+    @pytest.mark.parametrize("is_seen", [True, False])
+    def test_meet_it_whenever_the_other_one_writes(
+        self, ledger, monkeypatch, is_seen
+    ) -> None:
+        """The control takes the answer as it was when it was asked for."""
+        with self.run(PrivacyLedger.in_memory(dataset="alone")) as alone:
+            fits = train(alone, 10**6)
+        first, second = self.run(ledger), self.run(ledger)
+        allowed, asked = EpsilonLimit.allowed, []
+
+        def late(limit, planned, *others):
+            found = allowed(limit, planned, *others)
+            if limit is second.limits._target and not asked:
+                asked.append(found)
+                first.cover(STEP, fits)
+            return found
+
+        monkeypatch.setattr(EpsilonLimit, "allowed", late)
+        if not is_seen:
+            monkeypatch.setattr(RunLimits, "seen", lambda self: "")
+        with contextlib.suppress(BudgetExceededError):
+            second.cover(STEP)
+
+        assert asked == [1]
+        assert second.ran_out == is_seen
+        assert (self.epsilon(ledger) <= 1.0) == is_seen
+
+    def test_know_of_each_others_plans(self, ledger) -> None:
+        with self.run(PrivacyLedger.in_memory(dataset="alone")) as alone:
+            fits = train(alone, 10**6)
+        first, second = self.run(ledger, fits), self.run(ledger, fits)
+        first.cover(STEP)
+
+        with pytest.raises(BudgetExceededError, match="other trainings"):
+            second.cover(STEP)
+
+        assert second.row is None
+        assert train(first, 10**6) == fits - 1
+        assert self.epsilon(ledger) <= 1.0
 
 
 class TestAnUnknownNumberOfRounds:
