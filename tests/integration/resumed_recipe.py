@@ -49,6 +49,8 @@ def main(folder: Path, rounds: int, options: dict) -> None:
         ledger=folder / "l.db",
         **({"target_epsilon": 3.0, "epochs": 5, "l2_norm_clip": 1.0} | options),
     )
+    sys.stdout.write(f"{private.settings}\n")
+    sys.stdout.flush()
     backup = keras.callbacks.BackupAndRestore(folder / "backup", save_freq=7)
     with contextlib.suppress(KeyboardInterrupt):
         private.fit(callbacks=[backup, Ends(rounds)], verbose=0)

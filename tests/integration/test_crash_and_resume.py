@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -150,10 +149,8 @@ def test_make_private_continues_its_one_plan(tmp_path) -> None:
         (event,) = planned.queries
         assert shown == ran == event.noise_stddev / event.l2_norm_bound
         for text in texts:
-            assert (
-                f"155 rounds in 5 epochs, clip 1, noise multiplier {ran}"
-                in (re.sub(r", of which [0-9]+ are left", "", text))
-            )
+            assert "epochs 5 samples" in text
+            assert f"noise multiplier {ran}:" in text
             for said in ("continues the interrupted run", "begin anew"):
                 assert (said in text) == (text is not texts[0])
         found = budgets.guarantee(ledger, delta=DELTA)

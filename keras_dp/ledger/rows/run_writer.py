@@ -104,10 +104,6 @@ class Limits:
         )
 
 
-class _OvertakenError(Exception):
-    """Another process wrote to the ledger since the limits were asked."""
-
-
 class _Block(NamedTuple):
     """Equal rounds that are reserved, in one row of the ledger."""
 
@@ -536,13 +532,11 @@ class RunWriter:
                     raise self.limits.exceeded(planned, count, self._own)
                 price = self._price(planned, charge)
                 try:
-                    self._append(planned, room, price, seen)
-                    break
+                    if self._append(planned, room, price, seen):
+                        break
                 except BudgetExceededError:
                     if not self.limits.is_limited:
                         raise
-                except _OvertakenError:
-                    pass
                 # Another process was faster: there may be less room.
         except BudgetExceededError:
             self.ran_out = True
@@ -574,13 +568,11 @@ class RunWriter:
 
     def _append(
         self, planned: Round, size: int, charge: Charge | None, seen: str
-    ) -> None:
+    ) -> bool:
         """Ends one block and begins the next, in one transaction.
 
-        The first block also begins the run, and writes its plan.
-
-        Raises:
-            _OvertakenError: The ledger has another head than `seen`.
+        The first block also begins the run, and writes its plan. Returns
+        False, and changes nothing, if the ledger has another head than `seen`.
         """
         plan = self.limits.plan(planned) if self.row is None else None
         text = text_from_round(planned)
@@ -590,7 +582,8 @@ class RunWriter:
         try:
             with self._lock() as database:
                 if seen not in ("", log.meta(database)["head"]):
-                    raise _OvertakenError
+                    self._block = before
+                    return False
                 row = self.row
                 if row is None:
                     row = self._begun(database)
@@ -613,6 +606,7 @@ class RunWriter:
         self.limits.row = row
         self._block = _Block(seq, rounds, planned, size)
         self._own += size
+        return True
 
     def _begun(self, database: log.Database) -> int:
         """Writes the first row of the run, and returns its number.
