@@ -142,7 +142,7 @@ def print_noise(size: int = 2**26, turns: int = 20) -> None:
     @tf.function(jit_compile=True)
     def total(seed: tf.Tensor) -> tf.Tensor:
         unit = tf.constant(2.0**24, tf.float64)
-        return tf.reduce_sum(streams.rounded_normals(size, seed, unit))
+        return tf.reduce_sum(streams.rounded_normals(size, seed, unit)[0])
 
     drawn = [seeds.fresh(turn) for turn in range(turns + 1)]
     total(drawn[0]).numpy()

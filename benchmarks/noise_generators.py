@@ -84,7 +84,7 @@ def _releases(size: int) -> dict[str, Draw]:
 
     def unrefined(seed: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         # Replaced while this is traced.
-        kept, streams._in_doubt = streams._in_doubt, lambda rows: rows[0] < 0
+        kept, streams._in_doubt = streams._in_doubt, lambda doubts: doubts > 1
         try:
             return on_grid(seed)
         finally:
@@ -147,7 +147,7 @@ def _print_statistics(draws: float) -> None:
 
     @tf.function
     def own(seed: tf.Tensor) -> tf.Tensor:
-        drawn = streams.rounded_normals(PIECE, seed, unit)
+        drawn, _ = streams.rounded_normals(PIECE, seed, unit)
         return tf.cast(tf.cast(drawn, tf.float64) / unit, tf.float32)
 
     for name, draw in (

@@ -106,7 +106,7 @@ def _used(record: Any) -> list[Any]:
 def _noise(model: Any) -> Callable[[], Any]:
     import tensorflow as tf
 
-    from keras_dp.noise import seeds, streams
+    from keras_dp.noise import seeds
 
     shapes = [variable.shape for variable in model.trainable_variables]
     seed = seeds.fresh(None)
@@ -114,17 +114,9 @@ def _noise(model: Any) -> Callable[[], Any]:
     @tf.function(autograph=False)
     def run() -> Any:
         likes = [tf.zeros(shape) for shape in shapes]
-        own = seeds.split(seed, len(likes))
-        return [
-            tf.reduce_sum(
-                streams.rounded_normals(
-                    like.shape.num_elements(),
-                    one,
-                    tf.constant(2.0**24, tf.float64),
-                )
-            )
-            for like, one in zip(likes, own, strict=True)
-        ]
+        unit = tf.constant(2.0**24, tf.float64)
+        drawn, _ = seeds.rounded_normals_and_seed(likes, seed, unit)
+        return [tf.reduce_sum(each) for each in drawn]
 
     return run
 

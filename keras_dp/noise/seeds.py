@@ -104,8 +104,7 @@ def rounded_normals_and_seed(
     Returns:
         Integers of int32, in the shapes of the leaves, and a seed.
     """
-    own, following = split(seed, 2)
-    drawn = streams.rounded_normals(_space(leaves), own, stddev)
+    drawn, following = streams.rounded_normals(_space(leaves), seed, stddev)
     return _parts(drawn, leaves), following
 
 

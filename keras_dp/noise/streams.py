@@ -10,7 +10,9 @@ the number of the piece is the high half of the numbers of its blocks, and the
 last word of the nonce is different for each use. A piece has at most `2^32`
 blocks.
 
-The 16 words of a block make eight rounded normal variables.
+The 16 words of a block make eight rounded normal variables. A piece of these
+has eight more blocks, whose first words are a key: that of the next draw. So a
+release runs one kernel.
 """
 
 import functools
@@ -45,10 +47,12 @@ _ROUNDED = 2 * (_WORDS // box_muller.WORDS_OF_PAIR)
 _START = 1  # The place of a piece's number in the arguments of its scalars.
 _PIECE = chacha20.COUNTER + 1  # The place of a piece's number in the state.
 _ROUNDED_ROWS = 11  # A kernel has as many results as scalars.
+# Blocks of a piece that make no noise, but the next key.
+_KEY_BLOCKS = chacha20.WORDS_OF_KEY
 
 # Few different sizes, so that little is compiled; 2^14 blocks take 0.5 ms. A
 # single block makes two new seeds.
-_SIZES = (1, 16, 256, 1024, 4096, 16384)
+_SIZES = (1, 16, 256, 1024, 2048, 4096, 16384)
 _ALIGNMENT = 64
 # An accelerator draws so many pieces at once: fewer operations start.
 _TOGETHER = 16
@@ -82,8 +86,8 @@ def words(
 
 def rounded_normals(
     count: int | tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor
-) -> tf.Tensor:
-    """Returns `[count]` normal variables, rounded to integers, as int32.
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns rounded normal variables, and the next seed.
 
     Guarantee: their law is that of rounded real normal variables, up to a total
     variation of `2^-97` each (docs/finite_precision.md, theorem 3).
@@ -96,12 +100,14 @@ def rounded_normals(
         count: The number of variables.
         seed: A seed, which must not be used again.
         stddev: Scalar float64, 0 or in `[2^24, 2^25)`.
+
+    Returns:
+        int32 `[count]`, and a seed from blocks that serve nothing else.
     """
 
-    def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
-        rows = _drawn(_ROUNDED_PIECE, lanes, seed, start, stddev)
-        drawn = tf.bitcast(rows[:_ROUNDED], tf.int32)
-        in_doubt = _in_doubt(rows)
+    def draw(lanes: int, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        drawn, doubts, key = _drawn(_ROUNDED_PIECE, lanes, seed, start, stddev)
+        in_doubt = _in_doubt(doubts)
 
         def refine(
             drawn: tf.Tensor, in_doubt: tf.Tensor
@@ -124,34 +130,42 @@ def rounded_normals(
             )[0]
 
         # One piece in about a hundred of the largest has such a block.
-        return tf.cond(tf.reduce_any(in_doubt), refined, lambda: drawn)
+        settled = tf.cond(tf.reduce_any(in_doubt), refined, lambda: drawn)
+        return settled, key
 
-    def spec(lanes: int) -> tf.TensorSpec:
-        return tf.TensorSpec([_ROUNDED, lanes], tf.int32)
+    def spec(lanes: int) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+        return (
+            tf.TensorSpec([_ROUNDED, lanes], tf.int32),
+            tf.TensorSpec([_KEY_BLOCKS], tf.uint32),
+        )
 
-    drawn = _in_pieces(draw, count, _ROUNDED, spec)
-    return tf.reshape(drawn, [-1])[:count]
+    drawn, keys = _in_pieces(draw, count, _ROUNDED, spec)
+    key = tf.bitcast(tf.reshape(keys[0], [LENGTH, 2]), tf.int64)
+    return tf.reshape(drawn, [-1])[:count], key
 
 
-def _in_doubt(rows: tf.Tensor) -> tf.Tensor:
-    return tf.bitcast(rows[_ROUNDED], tf.float32) >= 0
+def _in_doubt(doubts: tf.Tensor) -> tf.Tensor:
+    return doubts >= 0
 
 
 def _refined(
     seed: tf.Tensor, piece: tf.Tensor, lane: tf.Tensor, stddev: tf.Tensor
 ) -> tf.Tensor:
     """Returns the rounded normal variables of a block, by more words."""
-    # The kernel that draws seeds is there already.
+    return _compiled(_refined_block)(seed, piece, lane, stddev)
+
+
+def _refined_block(
+    seed: tf.Tensor, piece: tf.Tensor, lane: tf.Tensor, stddev: tf.Tensor
+) -> tf.Tensor:
     words, more = (
         tf.reshape(
-            _drawn(
-                _WORD_PIECE, 1, seed, piece, tf.constant(use, tf.uint32), lane
-            ),
+            tf.stack(_portable_block(1, _state(seed, piece, use, lane))),
             [-1, box_muller.WORDS_OF_PAIR],
         )
         for use in (FOR_ROUNDED, FOR_REFINED)
     )
-    return _compiled(refinement.refined)(words, more, stddev)
+    return refinement.refined(words, more, stddev)
 
 
 def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:
@@ -264,31 +278,31 @@ def _compiled(
 class _Piece(NamedTuple):
     """Two ways to draw a piece of ChaCha20: by a kernel, or portably.
 
-    Both draw `[rows, lanes]` of uint32. Portably, they draw `[rows, pieces *
-    lanes]` where the numbers of several pieces are given.
+    Both draw the same: words, `[16, lanes]` of uint32, or what `_finished`
+    returns. Portably, they draw `pieces * lanes` where the numbers of several
+    pieces are given.
 
     Attributes:
         scalars: Takes the seed, the number of the piece and the last argument,
-            and returns the scalars that all lanes of the kernel share; as many
-            as there are rows.
-        body: The formula of the kernel.
-        portable: Draws the rows with ordinary TensorFlow operations.
-        agree: Takes the rows that two ways have drawn, and returns whether both
-            are right.
+            and returns the scalars that all lanes of the kernel share.
+        kernel: Draws a piece with a kernel, from the lanes and the scalars.
+        portable: Draws it with ordinary TensorFlow operations.
+        agree: Takes what two ways have drawn, and returns whether both are
+            right.
         last: A last argument, for the test of the kernel.
         kind: The dtype of the last argument.
     """
 
     scalars: Callable[..., Sequence[tf.Tensor]]
-    body: xla.Body
-    portable: Callable[..., tf.Tensor]
-    agree: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    kernel: Callable[..., Any]
+    portable: Callable[..., Any]
+    agree: Callable[[Any, Any], tf.Tensor]
     last: float
     kind: tf.DType
 
 
-def _drawn(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of a piece, for the arguments of its scalars."""
+def _drawn(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
+    """Returns what a piece draws, for the arguments of its scalars."""
     with _TRYING:
         is_trusted = _is_trusted(piece, lanes)
     if not is_trusted:
@@ -297,28 +311,60 @@ def _drawn(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
     return _by_kernel(piece, lanes, *arguments)
 
 
-def _by_kernel(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
+def _by_kernel(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
     # Scalars are made outside: XLA compiles a loop for each that it slices out
     # of a tensor, which takes as long as the kernel.
     scalars = piece.scalars(*arguments)
-    return _compiled(_kernel, piece.body, lanes)(*scalars)
+    return _compiled(piece.kernel, lanes)(*scalars)
 
 
-def _kernel(body: xla.Body, lanes: int, *scalars: tf.Tensor) -> tf.Tensor:
-    return xla.run(body, lanes, scalars)
+def _words_by_kernel(lanes: int, *scalars: tf.Tensor) -> tf.Tensor:
+    return tf.stack(xla.run(_word_body, lanes, scalars))
 
 
 def _portable_words(lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
     return tf.stack(_portable_block(lanes, _state(*arguments)))
 
 
+def _rounded_by_kernel(
+    lanes: int, *scalars: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    rows = xla.run(_rounded_body, lanes + _KEY_BLOCKS, scalars)
+    return _finished(rows, lanes)
+
+
 def _portable_rounded(
     lanes: int, seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
-) -> tf.Tensor:
-    block = _portable_block(lanes, _state(seed, start, FOR_ROUNDED))
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    state = _state(seed, start, FOR_ROUNDED)
+    block = _portable_block(lanes + _KEY_BLOCKS, state)
     rows = _rounded_of(_TENSORS, block, stddev)
-    none = tf.zeros_like(rows[0])
-    return tf.stack(rows + [none] * (_ROUNDED_ROWS - len(rows)))
+    return _finished(rows, lanes, start.shape.num_elements())
+
+
+def _finished(
+    rows: Sequence[tf.Tensor], lanes: int, pieces: int = 1
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the parts of rows of rounded normal variables.
+
+    Args:
+        rows: Those of `_rounded_of`, with the lanes of the key.
+        lanes: The number of lanes of a piece, without these.
+        pieces: The number of pieces.
+
+    Returns:
+        The variables, int32 `[8, pieces * lanes]`; float32 `[pieces * lanes]`,
+        negative where a block is right; and keys, uint32 `[pieces * 8]`.
+    """
+
+    def part(row: tf.Tensor, first: int, last: int) -> tf.Tensor:
+        apart = tf.reshape(row, [pieces, lanes + _KEY_BLOCKS])
+        return tf.reshape(apart[:, first:last], [pieces * (last - first)])
+
+    drawn = tf.stack([part(row, 0, lanes) for row in rows[:_ROUNDED]])
+    doubts = part(rows[_ROUNDED], 0, lanes)
+    key = part(rows[_ROUNDED + 1], lanes, lanes + _KEY_BLOCKS)
+    return tf.bitcast(drawn, tf.int32), tf.bitcast(doubts, tf.float32), key
 
 
 def _scalars_of_rounded(
@@ -349,7 +395,8 @@ def _rounded_of(
 ) -> list[Lanes]:
     """Returns the bits of 8 rounded normal variables from 16 words.
 
-    Then follow those of a float32, which is negative if all of them are right.
+    Then follow those of a float32, which is negative if all of them are right,
+    and the first word.
     """
     each = box_muller.WORDS_OF_PAIR
     rows, doubts = [], []
@@ -362,7 +409,8 @@ def _rounded_of(
         farthest = arithmetic.maximum(*map(arithmetic.off_grid, values))
         doubts.append(farthest + error * stddev)
     doubt = functools.reduce(arithmetic.maximum, doubts) - 0.5
-    return [*rows, arithmetic.bits_of_float(arithmetic.narrowed(doubt))]
+    bits = arithmetic.bits_of_float(arithmetic.narrowed(doubt))
+    return [*rows, bits, block[0]]
 
 
 def _words_of_seed(seed: tf.Tensor) -> list[tf.Tensor]:
@@ -425,18 +473,23 @@ def _same(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(one == other)
 
 
-def _same_rounded(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    same = (one == other)[:_ROUNDED] | _in_doubt(one) | _in_doubt(other)
-    a, b = (tf.bitcast(rows[_ROUNDED], tf.float32) for rows in (one, other))
-    return tf.reduce_all(same) & tf.reduce_all(tf.abs(a - b) <= _MOST_APART)
+def _same_rounded(one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> Any:
+    (drawn, doubts, key), (others, their_doubts, other_key) = one, other
+    same = (drawn == others) | _in_doubt(doubts) | _in_doubt(their_doubts)
+    apart = tf.abs(doubts - their_doubts)
+    return (
+        tf.reduce_all(same)
+        & tf.reduce_all(apart <= _MOST_APART)
+        & _same(key, other_key)
+    )
 
 
 _WORD_PIECE = _Piece(
-    _state, _word_body, _portable_words, _same, FOR_WORDS, tf.uint32
+    _state, _words_by_kernel, _portable_words, _same, FOR_WORDS, tf.uint32
 )
 _ROUNDED_PIECE = _Piece(
     _scalars_of_rounded,
-    _rounded_body,
+    _rounded_by_kernel,
     _portable_rounded,
     _same_rounded,
     2.0**24,

@@ -253,8 +253,8 @@ Body = Callable[[TextArithmetic, Lanes, Sequence[Lanes]], Sequence[Lanes]]
 _VERSION = 10
 
 
-def run(body: Body, lanes: int, shared: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns results `[number of results, lanes]` of uint32.
+def run(body: Body, lanes: int, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns results `[lanes]` of uint32.
 
     Must be called in what XLA compiles for a CPU.
 
@@ -266,12 +266,13 @@ def run(body: Body, lanes: int, shared: Sequence[tf.Tensor]) -> tf.Tensor:
     Raises:
         ImportError: TensorFlow has no operation for it.
     """
-    (results,) = xla_call_module()(
+    width = len(shared)
+    results: list[tf.Tensor] = xla_call_module()(
         list(shared),
         version=_VERSION,
-        module=module(body, lanes, len(shared)),
-        Tout=[tf.uint32],
-        Sout=[[len(shared), lanes]],
+        module=module(body, lanes, width),
+        Tout=[tf.uint32] * width,
+        Sout=[[lanes]] * width,
         platforms=["CPU"],
     )
     return results
@@ -283,17 +284,12 @@ def module(body: Body, lanes: int, width: int) -> str:
     shared = [Name(text, f"%shared{i}", "ui32") for i in range(width)]
     results = body(text, Name(text, "%lane0", "ui32"), shared)
     word, words = "tensor<ui32>", f"tensor<{lanes}xui32>"
-    row, all_rows = f"tensor<1x{lanes}xui32>", f"tensor<{width}x{lanes}xui32>"
 
     def listed(item: str) -> str:
         return ", ".join(item.replace("#", str(i)) for i in range(width))
 
-    rows = "\n".join(
-        f"%row{i} = stablehlo.reshape %r#{i} : ({words}) -> {row}"
-        for i in range(width)
-    )
     return f"""module @lanes {{
-func.func public @main({listed(f"%first#: {word}")}) -> {all_rows} {{
+func.func public @main({listed(f"%first#: {word}")}) -> ({listed(words)}) {{
 %lanes = stablehlo.iota dim = 0 : {words}
 %r:{width} = "stablehlo.reduce_window"(
     {listed("%lanes")}, {listed("%first#")}) ({{
@@ -303,9 +299,6 @@ stablehlo.return {", ".join(result.name for result in results)}
     : {listed(word)}
 }}) {{window_dimensions = array<i64: 1>}}
     : ({listed(words)}, {listed(word)}) -> ({listed(words)})
-{rows}
-%all = stablehlo.concatenate {listed("%row#")}, dim = 0
-    : ({listed(row)}) -> {all_rows}
-return %all : {all_rows}
+return {", ".join(f"%r#{i}" for i in range(width))} : {listed(words)}
 }}
 }}"""

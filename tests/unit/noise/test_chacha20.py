@@ -120,7 +120,7 @@ def lanes_of(state):
 def fused(state):
     """Key stream of `LANES` blocks, by the kernel."""
     shared = tf.unstack(state)
-    return xla.run(streams._word_body, LANES, shared)
+    return tf.stack(xla.run(streams._word_body, LANES, shared))
 
 
 def by_rows(state):
@@ -252,9 +252,9 @@ class TestStreams:
         assert "computes something else" in caplog.text
 
     def test_a_kernel_that_cannot_be_compiled_is_not_trusted(self):
-        def body(*_):
+        def kernel(*_):
             raise ValueError("No such operation.")
 
-        piece = streams._WORD_PIECE._replace(body=body)
+        piece = streams._WORD_PIECE._replace(kernel=kernel)
 
         assert not streams._is_trusted(piece, 16)

@@ -208,7 +208,7 @@ def test_an_accelerator_draws_the_same_numbers(
     def draw(seed):
         many = tf.constant(count) if kind == "unknown count" else count
         return (
-            streams.rounded_normals(many, seed, 1.25 * UNIT),
+            *streams.rounded_normals(many, seed, 1.25 * UNIT),
             streams.words(many, seed),
         )
 
@@ -247,7 +247,7 @@ class TestWithoutTheKernel:
     ):
         """Its entrance has no public name, and may go away."""
         seed = tf.constant([1, -2, 3, 2**62], tf.int64)
-        want = streams.rounded_normals(1000, seed, UNIT).numpy()
+        want, key = streams.rounded_normals(1000, seed, UNIT)
 
         def gone(*_):
             raise error
@@ -256,12 +256,13 @@ class TestWithoutTheKernel:
         streams._is_trusted.cache_clear()
         streams._compiled.cache_clear()
         try:
-            got = streams.rounded_normals(1000, seed, UNIT).numpy()
+            got, same_key = streams.rounded_normals(1000, seed, UNIT)
         finally:
             streams._is_trusted.cache_clear()
             streams._compiled.cache_clear()
 
         np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(same_key, key)
         assert "ordinary TensorFlow operations" in caplog.text
         assert "gone" in caplog.text
 
