@@ -10,8 +10,9 @@ on what else runs. Seeds change every time.
 
     python benchmarks/noise_generators.py --releases
 
-times whole releases instead, of a million coordinates and of 12.8 million: as
-they are, and if nothing in doubt were computed again. Ratios are to the first.
+times whole releases instead, of a million coordinates and of 12.8 million: with
+TensorFlow's own normals in float32, as they are, and if nothing in doubt were
+computed again. Ratios are to the first.
 
     python benchmarks/noise_generators.py --draws 1e9
 
@@ -34,6 +35,7 @@ from scipy import special, stats
 from keras_dp.noise import grid, seeds, streams
 
 CELLS = 4096
+WARM_UP = 5
 DISTANCES = (4, 5, 5.5, 6, 7, 8, 9)
 PIECE = 2**23
 # Of a correct generator, a line.
@@ -90,8 +92,12 @@ def _releases(size: int) -> dict[str, Draw]:
         finally:
             streams._in_doubt = kept
 
+    def in_float32(seed: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        noise = tf.random.stateless_normal([size], seed[:2], alg="philox")
+        return [sums[0] + tf.cast(stddev, tf.float32) * noise], seed
+
     ways: dict[str, Draw] = {}
-    for release in (on_grid, unrefined):
+    for release in (in_float32, on_grid, unrefined):
         traced = tf.function(release)
         ways[f"{release.__name__}, {size:,}"] = lambda turn, traced=traced: (
             traced(seeds.fresh(turn))[0][0].numpy()
@@ -102,7 +108,8 @@ def _releases(size: int) -> dict[str, Draw]:
 def _print_speed(ways: dict[str, Draw], size: int, turns: int) -> None:
     first = next(iter(ways))
     for way in ways.values():
-        way(turns)  # Traces and compiles.
+        for turn in range(WARM_UP):  # Traces and compiles, what is refined too.
+            way(turns + turn)
     times: list[dict[str, float]] = []
     of_cores = dict.fromkeys(ways, 0.0)
     for turn in range(turns):
@@ -112,15 +119,19 @@ def _print_speed(ways: dict[str, Draw], size: int, turns: int) -> None:
             way(turn)
             times[-1][name] = time.perf_counter() - start
             of_cores[name] += time.process_time() - used
-    print("| normals | M/s, best | M/s, median | ratio | M/s of a core |")
-    print("|" + " --- |" * 5)
+    print(
+        "| normals | M/s, best | M/s, median | ratio | M/s of a core "
+        "| ns of a core |"
+    )
+    print("|" + " --- |" * 6)
     for name in ways:
         own = [each[name] for each in times]
         ratio = statistics.median(each[first] / each[name] for each in times)
         print(
             f"| {name} | {size / min(own) / 1e6:.0f} | "
             f"{size / statistics.median(own) / 1e6:.0f} | {ratio:.2f} | "
-            f"{size * turns / of_cores[name] / 1e6:.0f} |"
+            f"{size * turns / of_cores[name] / 1e6:.0f} | "
+            f"{1e9 * of_cores[name] / size / turns:.1f} |"
         )
 
 

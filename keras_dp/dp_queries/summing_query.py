@@ -181,7 +181,9 @@ def on_grid(like: Nest, sums: Nest, spacing: tf.Tensor) -> Nest:
 
     totals, parts = keras.tree.flatten(like), keras.tree.flatten(sums)
     whole = [total.dtype == tf.int64 for total in totals]
-    steps = iter(grid.together(rounded, list(itertools.compress(parts, whole))))
+    kept = list(itertools.compress(parts, whole))
+    joined = grid.Joined(kept, [None] * len(kept))
+    steps = iter(joined.apart(list(map(rounded, joined.together(kept)))))
     leaves = [
         next(steps)
         if total.dtype == tf.int64

@@ -79,8 +79,20 @@ def noised(
     >>> one.numpy().tolist(), float(two)
     ([1.0, 1.0], 1.0)
     """
-    steps, following = draws(sums, stddev, seed)
-    return answers(sums, steps, stddev, unit, divisors), following
+    g = spacing(stddev)
+    of_unit = g / tf.cast(unit, tf.float64)
+    divisors = [1.0] * len(sums) if divisors is None else divisors
+    factors = {each: of_unit / each for each in set(divisors)}
+    joined = Joined(sums, divisors)
+    totals = joined.together(sums)
+    steps, following = draws(totals, stddev, seed)
+    answers = [
+        answer(total, noise, g, factors[divisor])
+        for total, noise, divisor in zip(
+            totals, steps, joined.kinds, strict=True
+        )
+    ]
+    return joined.apart(answers), following
 
 
 def draws(
@@ -101,87 +113,67 @@ def draws(
     return seeds.rounded_normals_and_seed(like, seed, steps)
 
 
-def answers(
-    sums: Sequence[tf.Tensor],
-    steps: Sequence[tf.Tensor],
-    stddev: tf.Tensor,
-    unit: tf.Tensor | float = 1.0,
-    divisors: Sequence[float] | None = None,
-) -> list[tf.Tensor]:
-    """Returns sums with noise, both rounded to the grid.
+class Joined:
+    """Joins small leaves of one dtype and kind, and takes them apart.
 
-    Args:
-        sums: See `noised`.
-        steps: Noise in steps of the grid, in the shapes of the sums: `draws`,
-            or what is computed of them in float64.
-        stddev: Gives the grid; see `noised`.
-        unit: See `noised`.
-        divisors: See `noised`.
+    So the graph of a step has the operations of an elementwise function once
+    for all biases and scales.
+
+    Attributes:
+        kinds: The kind of each part.
     """
-    g = spacing(stddev)
-    of_unit = g / tf.cast(unit, tf.float64)
-    divisors = [1.0] * len(sums) if divisors is None else divisors
-    results: list[Any] = [None] * len(sums)
-    for divisor in dict.fromkeys(divisors):
-        answer = functools.partial(_answer, g, of_unit / divisor)
-        places = [i for i, own in enumerate(divisors) if own == divisor]
-        found = together(
-            answer, [sums[i] for i in places], [steps[i] for i in places]
-        )
-        for place, each in zip(places, found, strict=True):
-            results[place] = each
-    return results
+
+    def __init__(
+        self, leaves: Sequence[tf.Tensor], kinds: Sequence[Any]
+    ) -> None:
+        """Finds the parts: leaves that are joined, or large ones alone.
+
+        Args:
+            leaves: Tensors of any shapes.
+            kinds: What leaves must share to be joined, one a leaf.
+        """
+        self._shapes = [leaf.shape for leaf in leaves]
+        groups: dict[Any, list[int]] = {}
+        for place, leaf in enumerate(leaves):
+            size = leaf.shape.num_elements()
+            alone = size is None or size > _LARGEST_JOINED
+            key = place if alone else (leaf.dtype, kinds[place])
+            groups.setdefault(key, []).append(place)
+        self._groups = list(groups.values())
+        self.kinds = [kinds[group[0]] for group in self._groups]
+
+    def together(self, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the parts, those that are joined with one axis."""
+        return [
+            leaves[group[0]]
+            if len(group) == 1
+            else tf.concat([tf.reshape(leaves[i], [-1]) for i in group], axis=0)
+            for group in self._groups
+        ]
+
+    def apart(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the leaves of parts, in the shapes of the leaves."""
+        leaves: list[Any] = [None] * len(self._shapes)
+        for group, part in zip(self._groups, parts, strict=True):
+            if len(group) == 1:
+                leaves[group[0]] = part
+                continue
+            sizes = [self._shapes[i].num_elements() for i in group]
+            for i, leaf in zip(group, tf.split(part, sizes), strict=True):
+                leaves[i] = tf.reshape(leaf, self._shapes[i])
+        return leaves
 
 
-def _answer(
-    g: tf.Tensor, factor: tf.Tensor, total: tf.Tensor, noise: tf.Tensor
+def answer(
+    total: tf.Tensor, noise: tf.Tensor, g: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
+    """Returns what `with_noise` does, compiled to one loop if it is large."""
     size = total.shape.num_elements()
     if size is None or size < _LEAST_COMPILED:
         return with_noise(total, noise, g, factor)
     flat = tf.reshape(total, [size]), tf.reshape(noise, [size])
     compiled = in_one_loop(with_noise, size, total.dtype, noise.dtype)
     return tf.reshape(compiled(*flat, g, factor), total.shape)
-
-
-def together(
-    function: Callable[..., tf.Tensor], *leaves: Sequence[tf.Tensor]
-) -> list[tf.Tensor]:
-    """Returns an elementwise function of leaves, as of each leaf alone.
-
-    Small leaves of the same dtypes are joined, so that the graph of a step has
-    the operations of the function once for all biases and scales.
-
-    Args:
-        function: Takes a tensor of each list, all of one shape, and returns one
-            of this shape.
-        *leaves: Lists of one length, whose tensors have the same shapes.
-    """
-    rows = list(zip(*leaves, strict=True))
-    results: list[Any] = [None] * len(rows)
-    groups: dict[Any, list[int]] = {}
-    for place, row in enumerate(rows):
-        size = row[0].shape.num_elements()
-        alone = size is None or size > _LARGEST_JOINED
-        key = place if alone else tuple(leaf.dtype for leaf in row)
-        groups.setdefault(key, []).append(place)
-    for places in groups.values():
-        if len(places) == 1:
-            results[places[0]] = function(*rows[places[0]])
-            continue
-        parts = zip(*(rows[place] for place in places), strict=True)
-        result = function(
-            *(
-                tf.concat([tf.reshape(leaf, [-1]) for leaf in part], axis=0)
-                for part in parts
-            )
-        )
-        shapes = [rows[place][0].shape for place in places]
-        sizes = [shape.num_elements() for shape in shapes]
-        apart = tf.split(result, sizes)
-        for place, part, shape in zip(places, apart, shapes, strict=True):
-            results[place] = tf.reshape(part, shape)
-    return results
 
 
 def with_noise(
@@ -191,11 +183,14 @@ def with_noise(
 
     Args:
         total: A sum; see `noised`.
-        noise: Noise in steps, of that shape.
+        noise: Noise in steps, of that shape: that of `draws`, or what is
+            computed of it in float64.
         g: The spacing of the grid, scalar float64.
         factor: The length of a step in the answer, scalar float64.
     """
-    noise = tf.round(tf.cast(noise, tf.float64))
+    if not noise.dtype.is_integer:
+        noise = tf.round(noise)
+    noise = tf.cast(noise, tf.float64)
     if total.dtype == tf.int64:
         # Then both, and their sum, are integers that float64 holds.
         total = tf.clip_by_value(total, -_MOST_STEPS, _MOST_STEPS)

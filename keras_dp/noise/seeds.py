@@ -110,6 +110,8 @@ def rounded_normals_and_seed(
 
 def _space(leaves: Sequence[tf.Tensor]) -> int | tf.Tensor:
     """Returns the number of values to draw for all leaves."""
+    if len(leaves) == 1:
+        return _size(leaves[0])
     return sum(_aligned(_size(leaf)) for leaf in leaves)
 
 
@@ -126,7 +128,8 @@ def _parts(drawn: tf.Tensor, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         count = _size(leaf)
         known = leaf.shape.is_fully_defined()
         shape = leaf.shape if known else tf.shape(leaf)
-        part = tf.slice(drawn, [start], [count])
+        alone = len(leaves) == 1
+        part = drawn if alone else tf.slice(drawn, [start], [count])
         parts.append(tf.reshape(part, shape))
         start += _aligned(count)
     return parts

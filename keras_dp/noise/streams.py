@@ -140,7 +140,9 @@ def rounded_normals(
         )
 
     drawn, keys = _in_pieces(draw, count, _ROUNDED, spec)
-    key = tf.bitcast(tf.reshape(keys[0], [LENGTH, 2]), tf.int64)
+    # Keys of further pieces are not used.
+    key = tf.reshape(tf.reshape(keys, [-1])[:_KEY_BLOCKS], [LENGTH, 2])
+    key = tf.bitcast(key, tf.int64)
     return tf.reshape(drawn, [-1])[:count], key
 
 
@@ -201,7 +203,7 @@ def _in_pieces(
         spec: Takes a number of lanes, and returns the specs of such a piece.
 
     Returns:
-        The results of `draw`, with the pieces along a new first axis.
+        The results of `draw`. Several pieces are along a new first axis.
     """
     lanes = _SIZES[-1]
     if tf.is_tensor(count):
@@ -210,8 +212,7 @@ def _in_pieces(
         blocks = max(1, -(-count // each))
         for size in _SIZES:
             if blocks <= size:
-                piece = draw(size, tf.constant(0))
-                return keras.tree.map_structure(lambda part: part[None], piece)
+                return draw(size, tf.constant(0))
         pieces = -(-blocks // lanes)
         lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
     if _has_accelerator():

@@ -301,19 +301,21 @@ def test_small_leaves_are_answered_as_each_alone(dtype):
         tf.constant(1e9 * generator.standard_normal(shape), dtype)
         for shape in shapes
     ]
-    noise, _ = drawn(sums, seed_of())
+    divisors = [1.0, 3.0, 3.0, 1.0, 3.0, 1.0]
 
-    found = grid.answers(sums, noise, 3.0)
+    found, _ = grid.noised(sums, 0.0, seed_of(), divisors=divisors)
 
-    for answer, one, own in zip(found, sums, noise, strict=True):
-        (alone,) = grid.answers([one], [own], 3.0)
-        np.testing.assert_array_equal(answer, alone, strict=True)
+    for own, one, divisor in zip(found, sums, divisors, strict=True):
+        (alone,), _ = grid.noised([one], 0.0, seed_of(), divisors=[divisor])
+        np.testing.assert_array_equal(own, alone, strict=True)
+    whole, _ = grid.noised(sums, 0.0, seed_of())
+    assert np.asarray(found[1] != whole[1]).all()  # Control.
 
 
 def test_leaves_of_different_dtypes_are_answered_in_their_own():
     sums = [tf.ones([2]), tf.ones([2], tf.float64), tf.ones([2], tf.int64)]
-    noise, _ = drawn(sums, seed_of())
 
-    found = [answer.dtype for answer in grid.answers(sums, noise, 3.0)]
+    found, _ = grid.noised(sums, 3.0, seed_of())
 
-    assert found == [tf.float32, tf.float64, tf.float32]
+    expected = [tf.float32, tf.float64, tf.float32]
+    assert [answer.dtype for answer in found] == expected
