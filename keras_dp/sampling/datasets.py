@@ -231,11 +231,20 @@ def _check_finite(dataset: Any) -> None:
             "`dataset` must be finite. Received: an infinite one. Remove "
             "repeat(), or take(...) as many records as there are."
         )
-    if any("Repeat" in stage.kind for stage in Stage(dataset)):
+    repeated = [x.inputs for x in Stage(dataset) if "Repeat" in x.kind]
+    if repeated:
+        remedy = "Remove repeat(): samples are drawn anew in every round."
+        if all(x.kind == "Tensor" for inputs in repeated for x in inputs):
+            remedy = (
+                "It repeats one tensor, as timeseries_dataset_from_array does "
+                "to cut windows of it: pass windows as an array, such as "
+                "numpy.lib.stride_tricks.sliding_window_view(x, n, 0)[::n]. "
+                "Windows that overlap share rows: say whose they are by "
+                "Records(unit_ids=..., rows_per_unit=...)."
+            )
         raise ValueError(
             "`dataset` must yield each record once. Received: a stage that "
-            "repeats them. Remove repeat(): samples are drawn anew in every "
-            "round."
+            f"repeats them. {remedy}"
         )
 
 

@@ -45,6 +45,7 @@ from keras_dp.training.advice.of_trainings import (
     BESIDES_A_SAMPLER,
     CALLBACKS,
     OTHER_DATA,
+    VALIDATION,
     check_counts,
 )
 from keras_dp.training.advice.other_trainings import (
@@ -461,6 +462,7 @@ class PrivateModel(HeldModel):
         options = ready.keras_options(options)
         check_given(validation_data=options.get("validation_data"))
         check_some_targets(validation_data=options.get("validation_data"))
+        judge(VALIDATION, x, options.get("validation_data"), said=self._said)
         at_once = self.steps_per_execution
         if self._chooses_steps:
             at_once = self._rounds_at_once(

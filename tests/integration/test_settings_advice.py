@@ -9,13 +9,18 @@ import pytest
 import keras_dp
 from keras_dp.dp_queries import NestedQuery
 from keras_dp.ledger import FullDataset, GaussianSum, Round
-from keras_dp.sampling import FixedMicrobatches, RandomMicrobatches
+from keras_dp.sampling import (
+    FixedMicrobatches,
+    PoissonBatches,
+    RandomMicrobatches,
+)
 from keras_dp.spending.epsilon_limit import default_delta
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import (
     FIRST_BATCH,
     PREPARED,
     TARGETS,
+    VALIDATION,
     FirstBatch,
 )
 
@@ -106,6 +111,23 @@ def test_each_is_warned_of_once(query, options, words, caplog) -> None:
     assert len(said) == 1 + len(words)  # And that metrics are not private.
     for each in ("metrics shown", *words):
         assert sum(each in message for message in said) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "is_said"), [(0, True), (50, False)], ids=["same", "others"]
+)
+def test_records_that_are_trained_on_do_not_validate(
+    first, is_said, caplog
+) -> None:
+    x, y = np.zeros([100, 3], "float32"), np.zeros([100, 1], "float32")
+    samples = PoissonBatches((x[:50], y[:50]), sampling_probability=0.1)
+
+    for data in (samples, x[:50]):
+        rows = slice(first, first + 50)
+        judge(VALIDATION, data, (x[rows], y[rows]))
+
+    count = caplog.text.count("records that are trained on")
+    assert count == (2 if is_said else 0)
 
 
 def test_of_several_sums_that_with_the_least_noise_is_named(caplog) -> None:

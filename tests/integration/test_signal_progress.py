@@ -178,7 +178,10 @@ class TestAdvice:
             (
                 100,
                 [("table", 10**6, 0.03), ("head", 100, 0.5)],
-                ["weights of model/table (1,000,000 weights) further", "rest"],
+                [
+                    "weights of model/table (1,000,000 weights) further",
+                    "Freeze",
+                ],
             ),
             # The signals of 100 rounds may add up to 3 times the noise.
             (100, [("stem", 10**6, 0.3)], []),
@@ -202,7 +205,7 @@ class TestAdvice:
         text = advice_on_layers(lost)
 
         assert "block4 (9 weights) and 3 more layers" in text
-        assert "more epochs make it worse" in text
+        assert "too large for these records" in text
 
     def test_is_printed_at_the_end_of_fit(self, capsys):
         wide = two_layers(width=4000)

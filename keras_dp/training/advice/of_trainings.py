@@ -15,6 +15,7 @@ from keras_dp.keras_internals import dataset_stages, optimizers_in, strategy_of
 from keras_dp.ledger import GaussianSum, PrivacyLedger, Round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.sampling import Sampler
 from keras_dp.training.advice.condition import Condition
 from keras_dp.training.data.data_adapter import (
     DataAdapter,
@@ -135,6 +136,20 @@ def _decided_by(callbacks: Any) -> Any:
         if isinstance(metric, str) and acts and not metric.startswith(_PUBLIC):
             return type(each).__name__, metric
     return None
+
+
+def _trained_on(x: Any, validation_data: Any) -> bool:
+    """Returns whether data to validate on are arrays that are trained on."""
+    records = x.records_in_memory if isinstance(x, Sampler) else x
+    trained, others = (
+        {
+            each.ctypes.data
+            for each in keras.tree.flatten(data)
+            if isinstance(each, np.ndarray)
+        }
+        for data in (records, validation_data)
+    )
+    return bool(trained & others)
 
 
 def _stages(data: Any) -> list[str]:
@@ -333,6 +348,17 @@ CALLBACKS = (
         "privacy guarantee does not cover what it decides. Release the metric "
         "by compile(..., private_metrics=...), or use one of public validation "
         "data, such as 'val_{1}'.",
+    ),
+)
+
+# These are asked of the argument `x` of `fit`, and of its validation data.
+VALIDATION = (
+    Condition(
+        _trained_on,
+        None,
+        "`validation_data` are records that are trained on. What is shown of "
+        "them has no noise, and the privacy guarantee does not cover it. Pass "
+        "other records, or private_metrics=... for values with noise.",
     ),
 )
 

@@ -135,13 +135,16 @@ def advice_on_layers(layers: list[LayerSignal]) -> str:
     more = len(lost) - _MOST_NAMES
     if more > 0:
         names += f" and {more} more layers"
-    whole = "the rest learns"
+    remedy = "Freeze these layers, or give them fewer weights."
     if len(lost) == len(layers):
-        whole = "more epochs make it worse"
+        remedy = (
+            "This model is too large for these records at this epsilon: freeze "
+            "layers, or train fewer weights on features that nobody learned "
+            "(docs/choosing.md)."
+        )
     return (
         f"Noise moved the weights of {names} further than the signal of all "
-        f"rounds could: {whole}. Freeze these layers, give them fewer weights, "
-        "or take larger samples."
+        f"rounds could. {remedy}"
     )
 
 

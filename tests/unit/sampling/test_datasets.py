@@ -132,6 +132,12 @@ class TestRefusals:
         [
             (slices().repeat(), "must be finite"),
             (slices().repeat(2), "each record once"),
+            (
+                keras.utils.timeseries_dataset_from_array(
+                    np.arange(30.0), np.arange(30.0), 3, batch_size=4
+                ),
+                "sliding_window_view",
+            ),
             (slices().take(0), "at least one record"),
             (
                 tf.data.Dataset.range(1, 4).map(lambda n: tf.zeros([n])),
