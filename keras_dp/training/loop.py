@@ -272,17 +272,19 @@ class TrainingLoop:
             most = 1
         if self._adapter.rounds_per_pass is not None:
             self._left = first.of.rounds_left + 1
-        most = samples.alike(min(most, step.most_rounds))
+        room = step.room_for(self._terms.steps_per_execution)
+        most = samples.alike(min(most, room))
         planned, grouping = self._plan(), self._adapter.grouping
         records = self._adapter.resident
-        step.prepare_block(Block(records, samples.places(1)), grouping, planned)
+        block = Block(records, samples.places(1), room)
+        step.prepare_block(block, grouping, planned)
         self._before_rounds()
         count = self.ledger_run.cover_some(
             self._planned_round(),
             most,
             most=min(self._left, self._until_settled),
         )
-        block = Block(records, samples.places(count))
+        block = block._replace(places=samples.places(count))
         self.logs, event = step.run_block(block, grouping, planned)
         for _ in range(count):
             last = samples.take()

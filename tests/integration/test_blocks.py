@@ -111,15 +111,20 @@ def is_equal(one, other) -> bool:
 
 
 def calls_of(monkeypatch):
-    """Returns a list, to which each dispatch adds its places."""
+    """Returns a list, to which each dispatch adds the places that it gets."""
     found = []
-    run = TrainingStep.run_block
+    traced = TrainingStep._traced_block
 
-    def noted(self, block, *arguments):
-        found.append(block.places)
-        return run(self, block, *arguments)
+    def noting(self, *arguments):
+        function, given = traced(self, *arguments)
 
-    monkeypatch.setattr(TrainingStep, "run_block", noted)
+        def noted(leaves, places, *more):
+            found.append(places.numpy())
+            return function(leaves, places, *more)
+
+        return noted, given
+
+    monkeypatch.setattr(TrainingStep, "_traced_block", noting)
     return found
 
 
@@ -226,17 +231,24 @@ def test_fifty_rounds_a_dispatch_are_as_one(name) -> None:
     assert not is_equal(run(50, seed=4), alone)
 
 
+@pytest.mark.parametrize(
+    ("jit_compile", "rounds"),
+    [
+        (False, [1, 4, 16, 29, 50]),
+        pytest.param(True, [64] * 5, marks=pytest.mark.full),
+    ],
+)
 def test_a_round_costs_four_bytes_a_row_and_a_part_of_a_dispatch(
-    monkeypatch,
+    jit_compile, rounds, monkeypatch
 ) -> None:
     """The ledger covers 1, 4, 16, ... rounds ahead, up to the epoch's end."""
     monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
     calls = calls_of(monkeypatch)
-    private, sampler = compiled(50), poisson()
+    private, sampler = compiled(50, jit_compile=jit_compile), poisson()
 
     private.fit(sampler, steps_per_epoch=50, epochs=2, verbose=0)
 
-    assert [len(each) for each in calls] == [1, 4, 16, 29, 50]
+    assert [len(each) for each in calls] == rounds
     for places in calls:
         assert places.nbytes == 4 * len(places) * sampler.physical_batch_size
     assert len(private.optimizer.ledger) == 100

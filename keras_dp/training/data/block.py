@@ -68,10 +68,12 @@ class Block(NamedTuple):
         records: The records that they are drawn from.
         places: Where the records of each round are, -1 for none, int32 or int64
             `[rounds, batch]`.
+        room: The most rounds of a block of this training.
     """
 
     records: ResidentRecords
     places: np.ndarray
+    room: int
 
 
 def gathered(leaves: list[Any], places: tf.Tensor) -> list[Any]:

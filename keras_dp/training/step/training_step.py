@@ -33,7 +33,7 @@ from keras_dp.training.step.batch_computation import (
 from keras_dp.training.step.engine_check import EngineCheck
 from keras_dp.training.step.step_parts import StepParts
 
-# XLA compiles one shape, with room for so many rounds.
+# XLA compiles a shape, with room for at most so many rounds.
 _ROUNDS_BY_XLA = 128
 
 
@@ -226,11 +226,21 @@ class TrainingStep:
         function, arguments = self._traced_block(block, grouping, planned)
         return function(*arguments)
 
-    @property
-    def most_rounds(self) -> int:
-        """The most rounds of a block."""
-        jit = self._parts.options.jit_compile
-        return _ROUNDS_BY_XLA if jit else LARGEST_BLOCK
+    def room_for(self, at_once: int) -> int:
+        """Returns the most rounds of a block.
+
+        With XLA it is a power of four: the same shape serves another number
+        that "auto" finds in the next `fit`. To compile takes seconds.
+
+        Args:
+            at_once: `steps_per_execution`.
+        """
+        if not self._parts.options.jit_compile:
+            return min(at_once, LARGEST_BLOCK)
+        room = 1
+        while room < at_once:
+            room *= 4
+        return min(room, _ROUNDS_BY_XLA)
 
     def _traced_block(
         self, block: Block, grouping: RowsOfRecord | None, planned: Event
@@ -243,7 +253,7 @@ class TrainingStep:
         rounds, batch = block.places.shape
         jit, places = self._parts.options.jit_compile, block.places
         if jit:
-            more = [(0, _ROUNDS_BY_XLA - rounds), (0, 0)]
+            more = [(0, block.room - rounds), (0, 0)]
             places = np.pad(places, more, constant_values=-1)
         leaves = block.records.leaves
         arguments = (
@@ -261,7 +271,7 @@ class TrainingStep:
                 lambda leaf: leaf is None, block.records.structure
             )
         )
-        key = "block", grouping, nest, shapes, batch
+        key = "block", grouping, nest, shapes, batch, block.room if jit else 0
         if key in self._traces:
             return self._traces[key], arguments
         spec = tf.TensorSpec([None, batch], places.dtype)
