@@ -21,6 +21,7 @@ from keras_dp.gradients.rules.batch_normalization import (
 from keras_dp.gradients.rules.batch_normalization import (
     trained_layers as trained_normalizations,
 )
+from keras_dp.gradients.traced_gradients import TracedGradients
 from keras_dp.gradients.unsupported.variable_writes import (
     without_variable_writes,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "GradientEngine",
     "GradientRecords",
     "PerExampleGradients",
+    "TracedGradients",
     "TracedMaps",
     "ZeroRecords",
     "batch_losses",

@@ -283,6 +283,18 @@ class GradientEngine:
         cotangents = [list(map(tf.convert_to_tensor, each)) for each in found]
         return HookedPass(calls, cotangents, losses, outputs, added)
 
+    def trace(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Returns a trace of a function that runs passes.
+
+        The function is traced again if a pass of it settled the hooks.
+        """
+        hooks = self.hooks
+        trace = trace_of(tf.function(function, autograph=False), *arguments)
+        if self.hooks is not hooks:
+            again = tf.function(function, autograph=False)
+            trace = trace_of(again, *arguments)
+        return trace
+
     def _trace_for_hooks(self, inputs: Any, batch: int, training: bool) -> None:
         """Settles the hooks by a trace of the model, which is discarded.
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
+from keras_dp.gradients import GradientEngine
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.step.batch_computation import BatchComputation
@@ -167,3 +168,49 @@ def test_every_kind_of_batch_compiles() -> None:
     kinds = {kind for kind, *_ in private._step._traces} - {"release", "block"}
     assert [kind.is_whole for kind in kinds] == [False]
     assert any(kind == "block" for kind, *_ in private._step._traces)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("layers", "loss_scale", "passes"),
+    [
+        pytest.param([], None, 1, id="shared"),
+        pytest.param([keras.layers.LSTM], None, 1, id="an unused seed"),
+        pytest.param([keras.layers.Dropout], None, 2, id="random numbers"),
+        pytest.param([], 2.0, 2, id="a loss scale"),
+    ],
+)
+def test_the_check_and_the_step_share_a_trace_of_the_model(
+    layers, loss_scale, passes, monkeypatch
+) -> None:
+    made, trained = [], GradientEngine.hooked_pass
+
+    def hooked_pass(engine, *args, **options):
+        made.append(tf.compat.v1.get_default_graph())
+        return trained(engine, *args, **options)
+
+    monkeypatch.setattr(GradientEngine, "hooked_pass", hooked_pass)
+    x, y = data()
+    inside = [kind(4 if kind is keras.layers.LSTM else 0.5) for kind in layers]
+    model = keras.Sequential(
+        [
+            keras.Input((FEATURES, 1)),
+            *inside,
+            keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ]
+    )
+    private = keras_dp.PrivateModel(model)
+    private.compile(
+        keras_dp.DPSGD(
+            0.1,
+            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=20.0),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        ),
+        loss="mse",
+        loss_scale=loss_scale,
+    )
+
+    private.fit(x[..., None], y, batch_size=20, verbose=0)
+
+    assert len(made) == passes

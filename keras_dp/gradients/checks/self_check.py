@@ -21,6 +21,7 @@ from keras_dp.gradients.checks.independence import (
     wrong_gradient,
 )
 from keras_dp.gradients.checks.trial import (
+    GradientsOf,
     LossesOf,
     Pass,
     SplitsOf,
@@ -41,6 +42,7 @@ def self_check(
     batch: int,
     *,
     splits_of: SplitsOf = lambda _: [],
+    gradients_of: GradientsOf | None = None,
     examples: int = 2,
     eagerly: bool = False,
     bits: bool = False,
@@ -75,6 +77,10 @@ def self_check(
         splits_of: Maps the model's outputs to pairs, one for each loss: the
             losses of the examples, `[batch]`, and that loss of the batch. Both
             are without weights and masks.
+        gradients_of: The trace that training calls, for a model that draws no
+            random numbers. Maps inputs, and the example of each row, to the
+            gradients of the rows, and to the operations of the trace. By
+            default, the engine is traced for the check.
         examples: How many examples have their norm compared with what they add
             to a sum, and all others exchanged.
         eagerly: Whether nothing is traced.
@@ -100,6 +106,7 @@ def self_check(
                 losses_of,
                 batch,
                 splits_of=splits_of,
+                gradients_of=gradients_of,
                 examples=examples,
                 eagerly=eagerly,
             ),

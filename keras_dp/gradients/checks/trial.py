@@ -1,7 +1,7 @@
 """Runs passes of a model over one batch, each from the same state."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.gradients.capture.repeated_draws import moved_draws
-from keras_dp.gradients.engine import GradientEngine, HookedPass
+from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
 from keras_dp.gradients.operations import LOOPS
 from keras_dp.gradients.records.reductions import all_finite
 from keras_dp.gradients.unsupported.variable_writes import (
@@ -21,13 +21,17 @@ from keras_dp.keras_internals import (
     mask_of,
     seed_generators_of,
     set_mask,
-    trace_of,
 )
 
 LossesOf = Callable[[Any], tf.Tensor]
 # Each loss of the examples, `[batch]`, and that loss of the batch, scalar.
 Splits = list[tuple[tf.Tensor, tf.Tensor]]
 SplitsOf = Callable[[Any], Splits]
+# Maps inputs, and the example of each row, to gradients of the rows, and to the
+# operations that computed them.
+GradientsOf = Callable[
+    [Any, tf.Tensor], tuple[PerExampleGradients, list[tf.Operation]]
+]
 State = list[tuple[keras.Variable, tf.Tensor]]
 
 # The largest difference, relative to the norm of a gradient. Rounding in
@@ -87,6 +91,7 @@ class Trial:
         batch: int,
         *,
         splits_of: SplitsOf = lambda _: [],
+        gradients_of: GradientsOf | None = None,
         examples: int = 2,
         eagerly: bool = False,
     ) -> None:
@@ -98,11 +103,13 @@ class Trial:
             losses_of: The losses.
             batch: The number of examples, at least 2.
             splits_of: See the attributes.
+            gradients_of: As in `self_check`.
             examples: How many norms are compared.
             eagerly: Whether nothing is traced.
         """
         self.engine, self.inputs = engine, inputs
         self.losses_of, self.splits_of = losses_of, splits_of
+        self._gradients_of = gradients_of
         self.batch = batch
         # The variables that are not trained hold the states of seeds.
         self.state = state_of(engine.model)
@@ -138,20 +145,13 @@ class Trial:
         """Returns the function traced, unless all is run eagerly."""
         if self._eagerly:
             return function
-        graph = tf.function(function, autograph=False)
         traces: list[Callable[..., Any]] = []
 
         def run(*arguments: Any) -> Any:
             # All calls have the same shapes. TensorFlow would warn of functions
             # that are traced once for each model.
             if not traces:
-                hooks = self.engine.hooks
-                trace = trace_of(graph, *arguments)
-                if self.engine.hooks is not hooks:
-                    # It has the pass that showed which hooks there must be.
-                    again = tf.function(function, autograph=False)
-                    trace = trace_of(again, *arguments)
-                traces.append(trace)
+                traces.append(self.engine.trace(function, *arguments))
             with as_written():
                 return traces[0](*arguments)
 
@@ -214,18 +214,30 @@ class Trial:
             training: As in `run`.
         """
         back = tf.math.invert_permutation(order)
-        ran = self.engine.hooked_pass(
-            inputs,
-            lambda outputs: self.losses_of(_gathered(outputs, back)),
-            self.batch,
-            training=training,
-            public=[order],
-        )
-        self._has_half = self._has_half or _computes_in_half(ran)
-        self.has_loops = self.has_loops or _has_loops()
-        # XLA would take longer to compile a pass than the few runs take.
-        records = self.engine.records(
-            ran.calls, ran.cotangents, self.batch, jit_compile=False
+        if training and self._gradients_of is not None:
+            found, operations = self._gradients_of(inputs, order)
+            records, outputs = found.records, found.outputs
+            losses = tf.gather(found.losses, back)
+        else:
+            ran = self.engine.hooked_pass(
+                inputs,
+                lambda outputs: self.losses_of(_gathered(outputs, back)),
+                self.batch,
+                training=training,
+                public=[order],
+            )
+            losses, outputs = ran.losses, ran.outputs
+            operations = _operations()
+            kept = [each for call in ran.calls for each in call.outputs]
+            self._has_half = self._has_half or _in_half(kept)
+            # XLA would take longer to compile a pass than the few runs take.
+            records = self.engine.records(
+                ran.calls, ran.cotangents, self.batch, jit_compile=False
+            )
+        computed = [each for one in operations for each in one.outputs]
+        self._has_half = self._has_half or _in_half(computed)
+        self.has_loops = self.has_loops or any(
+            each.type in LOOPS for each in operations
         )
         with self.engine.computing(), all_finite(certainly=True):
             squares = [each.squared_norms() for each in records]
@@ -233,10 +245,10 @@ class Trial:
         # Last, because these losses take as much memory as the outputs,
         # which are large if there is a vocabulary.
         with tf.control_dependencies([*squares, *sums]):
-            splits = self.splits_of(_gathered(ran.outputs, back))
+            splits = self.splits_of(_gathered(outputs, back))
         norms = tf.stack([tf.cast(each, tf.float64) for each in squares])
         norms = tf.gather(norms, back, axis=1)
-        return Pass(ran.losses, norms, sums, splits)
+        return Pass(losses, norms, sums, splits)
 
     @property
     def tolerance(self) -> float:
@@ -244,24 +256,19 @@ class Trial:
         return _TOLERANCE_HALF if self._has_half else _TOLERANCE
 
 
-def _computes_in_half(ran: HookedPass) -> bool:
-    """Whether a layer casts to half precision itself, as far as can be seen."""
-    tensors: Sequence[tf.Tensor] = [
-        t for call in ran.calls for t in call.outputs
-    ]
-    if not tf.executing_eagerly():
-        graph = tf.compat.v1.get_default_graph()
-        operations = graph.get_operations()
-        tensors = [tensor for each in operations for tensor in each.outputs]
-    return any(t.dtype in {tf.float16, tf.bfloat16} for t in tensors)
-
-
-def _has_loops() -> bool:
-    """Whether the present graph has loops."""
+def _operations() -> list[tf.Operation]:
+    """Returns the operations of the present graph."""
     if tf.executing_eagerly():
-        return False
-    operations = tf.compat.v1.get_default_graph().get_operations()
-    return any(each.type in LOOPS for each in operations)
+        return []
+    operations: list[tf.Operation] = (
+        tf.compat.v1.get_default_graph().get_operations()
+    )
+    return operations
+
+
+def _in_half(tensors: Iterable[tf.Tensor]) -> bool:
+    """Whether a layer casts to half precision itself, as far as can be seen."""
+    return any(each.dtype in {tf.float16, tf.bfloat16} for each in tensors)
 
 
 @contextlib.contextmanager

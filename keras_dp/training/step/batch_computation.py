@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras_dp.gradients import (
     ExampleLosses,
     GradientEngine,
+    TracedGradients,
     TracedMaps,
     example_losses,
     without_variable_writes,
@@ -82,6 +83,7 @@ class BatchComputation:
 
     Attributes:
         engine: Computes gradients example by example.
+        gradients: Traces it once for each form of batch.
         sizes: How large answers and their noise were; `None` if the noise has
             no known variance.
     """
@@ -110,6 +112,11 @@ class BatchComputation:
             parts.model,
             jit_compile=parts.options.jit_compile,
             releases_statistics=statistics is not None,
+        )
+        self.gradients = TracedGradients(
+            self.engine,
+            self.losses,
+            traces=not many,
         )
         self.sizes = AnswerSizes.of(
             parts.optimizer,
@@ -242,15 +249,8 @@ class BatchComputation:
         """Returns the records of examples, for all queries."""
         x, y, weight = data
         batch = keras.tree.flatten(x)[0].shape[0]
-        held: list[ExampleLosses] = []
-
-        def losses_of(outputs: Any) -> tf.Tensor:
-            held.append(self.losses(y, outputs, weight, batch))
-            return held[0].total
-
-        result = self.engine.gradients(
-            x, losses_of, batch, loss_scale=self._parts.options.loss_scale
-        )
+        scale = self._parts.options.loss_scale
+        result, losses = self.gradients.of(x, y, weight, scale)
         gradients = record_batch(result.records, mask, batch, grouping)
         views = 1 if grouping is None else grouping.views
         with without_variable_writes(self.engine.model):
@@ -264,7 +264,7 @@ class BatchComputation:
                 views,
             )
         batches[GRADIENTS] = gradients
-        return _Computed(held[0], result.outputs, batches)
+        return _Computed(losses, result.outputs, batches)
 
     def _of_users(
         self, data: Any, mask: tf.Tensor | None, grouping: RowsOfRecord | None

@@ -77,6 +77,7 @@ class EngineCheck:
             losses_of,
             rows,
             splits_of=splits_of,
+            gradients_of=self._gradients_of(x, y, step.sample_weight, rows),
             examples=examples,
             eagerly=self._parts.options.run_eagerly,
             bits=self._parts.round.is_proven,
@@ -84,6 +85,37 @@ class EngineCheck:
         if finite and tells:
             self._checked.add(batch)
         self._warn_of_what_is_not_shown()
+
+    def _gradients_of(self, x: Any, y: Any, weight: Any, rows: int) -> Any:
+        """Returns the argument `gradients_of` of `self_check`.
+
+        Random numbers must move with their examples, and a loss scale makes
+        gradients overflow: these models are traced once more for the check.
+        """
+        options, gradients = self._parts.options, self._computation.gradients
+        scale = options.loss_scale
+        is_apart = options.run_eagerly or options.replicas.are_many
+        if is_apart or scale != 1 or self._parts.local is not None:
+            return None
+
+        def each(function: Callable[[tf.Tensor], tf.Tensor], nest: Any) -> Any:
+            return keras.tree.map_structure(
+                lambda leaf: None if leaf is None else function(leaf), nest
+            )
+
+        # The check compares losses without sample weights.
+        weight = each(
+            lambda leaf: tf.ones([rows, *leaf.shape[1:]], leaf.dtype), weight
+        )
+
+        def of_rows(inputs: Any, order: tf.Tensor) -> Any:
+            targets = each(lambda leaf: tf.gather(leaf, order), y)
+            found = gradients.of(inputs, targets, weight, scale)
+            made = gradients.trace(inputs, targets, weight, scale)
+            return found.gradients, made.operations
+
+        made = gradients.trace(x, y, weight, scale)
+        return of_rows if made.can_be_called and not made.draws else None
 
     def _warn_of_what_is_not_shown(self) -> None:
         found = None if self._has_warned else self._computation.engine.not_shown

@@ -16,7 +16,7 @@ from keras_dp.gradients import (
     example_losses,
     self_check,
 )
-from keras_dp.gradients.checks import trial
+from keras_dp.gradients import engine as engine_lib
 from keras_dp.gradients.records import (
     cost_model,
     outer_product_records,
@@ -558,7 +558,7 @@ class TestProductsOutsideXla:
             traced.append(function)
             return function.get_concrete_function(*arguments)
 
-        monkeypatch.setattr(trial, "trace_of", trace_of)
+        monkeypatch.setattr(engine_lib, "trace_of", trace_of)
         engine = GradientEngine(_model(layer, shape=(6, 3)))
 
         assert self_check(engine, _data(8, 6, 3), _squares, 8)
