@@ -150,9 +150,9 @@ def _float(number: tf.Tensor) -> tf.Tensor:
 
 def _product(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Returns a product, without what is below the last digit: lemma 11."""
-    products = one[..., :, None] * other[..., None, :]
-    shape = tf.concat([tf.shape(products)[:-2], [_DIGITS**2]], axis=0)
-    return _carried(tf.tensordot(tf.reshape(products, shape), _TAKES, 1))
+    products = tf.expand_dims(one, -1) * tf.expand_dims(other, -2)
+    rows = tf.reshape(products, [-1, _DIGITS**2])
+    return _carried(tf.reshape(rows @ _TAKES, products.shape[:-1]))
 
 
 def _carried(number: tf.Tensor) -> tf.Tensor:

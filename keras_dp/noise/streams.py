@@ -160,14 +160,10 @@ def _refined(
 def _refined_block(
     seed: tf.Tensor, piece: tf.Tensor, lane: tf.Tensor, stddev: tf.Tensor
 ) -> tf.Tensor:
-    words, more = (
-        tf.reshape(
-            tf.stack(_portable_block(1, _state(seed, piece, use, lane))),
-            [-1, box_muller.WORDS_OF_PAIR],
-        )
-        for use in (FOR_ROUNDED, FOR_REFINED)
-    )
-    return refinement.refined(words, more, stddev)
+    uses = tf.constant([FOR_ROUNDED, FOR_REFINED])
+    blocks = _portable_blocks(_state(seed, piece, uses, lane), 2)
+    pairs = tf.reshape(tf.transpose(blocks), [2, -1, box_muller.WORDS_OF_PAIR])
+    return refinement.refined(pairs[0], pairs[1], stddev)
 
 
 def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:
@@ -358,14 +354,16 @@ def _finished(
         negative where a block is right; and keys, uint32 `[pieces * 8]`.
     """
 
-    def part(row: tf.Tensor, first: int, last: int) -> tf.Tensor:
-        apart = tf.reshape(row, [pieces, lanes + _KEY_BLOCKS])
-        return tf.reshape(apart[:, first:last], [pieces * (last - first)])
-
-    drawn = tf.stack([part(row, 0, lanes) for row in rows[:_ROUNDED]])
-    doubts = part(rows[_ROUNDED], 0, lanes)
-    key = part(rows[_ROUNDED + 1], lanes, lanes + _KEY_BLOCKS)
-    return tf.bitcast(drawn, tf.int32), tf.bitcast(doubts, tf.float32), key
+    # XLA compiles this faster than slices of each row.
+    whole = tf.stack(rows)
+    whole = tf.reshape(whole, [len(rows), pieces, lanes + _KEY_BLOCKS])
+    noise = tf.reshape(whole[:, :, :lanes], [len(rows), pieces * lanes])
+    key = whole[_ROUNDED + 1, :, lanes:]
+    return (
+        tf.bitcast(noise[:_ROUNDED], tf.int32),
+        tf.bitcast(noise[_ROUNDED], tf.float32),
+        tf.reshape(key, [pieces * _KEY_BLOCKS]),
+    )
 
 
 def _scalars_of_rounded(
