@@ -353,7 +353,6 @@ def _finished(
         The variables, int32 `[8, pieces * lanes]`; float32 `[pieces * lanes]`,
         negative where a block is right; and keys, uint32 `[pieces * 8]`.
     """
-
     # XLA compiles this faster than slices of each row.
     whole = tf.stack(rows)
     whole = tf.reshape(whole, [len(rows), pieces, lanes + _KEY_BLOCKS])

@@ -232,18 +232,19 @@ class TestStream:
         monkeypatch.setattr(streams, "_in_doubt", doubtful)
         monkeypatch.setattr(streams, "_is_trusted", lambda *_: False)
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
-        "jit_compile",
-        [
-            False,
-            pytest.param(None, marks=pytest.mark.full),
-            pytest.param(True, marks=pytest.mark.full),
-        ],
-        ids=["graph", "eager", "XLA"],
+        "sizes", [streams._SIZES, (64,)], ids=["one piece", "two"]
     )
-    def test_blocks_drawn_again_are_the_same(self, monkeypatch, jit_compile):
+    @pytest.mark.parametrize(
+        "jit_compile", [False, None, True], ids=["graph", "eager", "XLA"]
+    )
+    def test_blocks_drawn_again_are_the_same(
+        self, monkeypatch, jit_compile, sizes
+    ):
+        monkeypatch.setattr(streams, "_SIZES", sizes)
         expected = self.drawn()
-        self.doubt(monkeypatch, [0, 7, 100])
+        self.doubt(monkeypatch, [0, 7, 40])
         draw = functools.partial(streams.rounded_normals, 1000, stddev=UNIT)
         if jit_compile is not None:
             draw = tf.function(draw, jit_compile=jit_compile)
