@@ -25,6 +25,8 @@ from keras_dp.sampling.layouts import default_physical_batch_size
 
 # A share of the best signal that a smaller batch, with more steps, may lose.
 _ENOUGH = 0.95
+# Sizes are powers of two from the smallest to this share of the data.
+LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
 _FEWEST_STEPS = 100
 _MARK = "  <-- take"
 # The price of a search is no nearer to the least one.
@@ -178,6 +180,20 @@ class Offers:
             f"epochs={self.epochs},\n      target_epsilon="
             f'{self.target_epsilon:g}, delta={self.delta!r}, ledger="...")'
         )
+
+
+def sizes_of(population_size: int) -> list[int]:
+    """Returns the sizes of samples that are worth a look.
+
+    Args:
+        population_size: The number of records, >= 1.
+
+    >>> sizes_of(1_000)
+    [32, 64, 128]
+    """
+    most = max(1, int(population_size * LARGEST_SHARE))
+    sizes = [2**k for k in range(most.bit_length())]
+    return [x for x in sizes if x >= _SMALLEST_BATCH] or [most]
 
 
 def plan(

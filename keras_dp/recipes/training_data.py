@@ -13,7 +13,7 @@ from keras_dp.errors import CalibrationError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.ledger.places.place import place_of
 from keras_dp.planning import plan
-from keras_dp.planning.plan import Offers
+from keras_dp.planning.plan import LARGEST_SHARE, Offers, sizes_of
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.sampling import (
     CyclicPoissonBatches,
@@ -27,8 +27,6 @@ from keras_dp.spending import PrivacyTarget
 from keras_dp.training import Augmentation
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
 
-# Sizes that a batch size is chosen from, as shares of the data.
-_LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
 # Numbers of epochs that are chosen from, the share of the signal of the last
 # that is enough (docs/measurements.md), and the fewest rounds.
 _EPOCHS, _ENOUGH, _FEWEST_ROUNDS = (40, 80), 0.97, 100
@@ -264,7 +262,7 @@ class TrainingData(NamedTuple):
             size = max(1, round(self.records.expected_sample_size))
 
         def signal(epochs: int) -> float:
-            share = min(_LARGEST_SHARE, epochs / _FEWEST_ROUNDS)
+            share = min(LARGEST_SHARE, epochs / _FEWEST_ROUNDS)
             sizes = [size or max(1, int(share * self.population))]
             found = _plan(self.population, target, epochs, held, sizes)
             return found.rows[0].signal
@@ -343,9 +341,7 @@ def summed_records(samples: Sampler) -> float:
 def _recommended_size(
     population: int, target: PrivacyTarget, epochs: int, held: HeldRounds
 ) -> int:
-    most = max(1, int(population * _LARGEST_SHARE))
-    sizes = [2**k for k in range(most.bit_length()) if 2**k <= most]
-    sizes = [x for x in sizes if x >= _SMALLEST_BATCH] or [most]
+    sizes = sizes_of(population)
     return _plan(population, target, epochs, held, sizes).recommended.batch_size
 
 

@@ -186,7 +186,9 @@ class Report:
     def document(self) -> Document:
         """Returns the report as a document."""
         return Document(
-            f"Privacy of {self.dataset}", tuple(self._parts()), self._facts()
+            f"Privacy report of the data set {self.dataset}",
+            tuple(self._parts()),
+            self._facts(),
         )
 
     def __str__(self) -> str:

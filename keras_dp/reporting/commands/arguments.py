@@ -77,9 +77,9 @@ def _number(text: str) -> float:
 # By a short name: the name on the command line, and what argparse is told.
 _ARGUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "file": ("file", {"help": "a ledger file"}),
-    "delta": (
+    "delta of N units": (
         "--delta",
-        {"type": delta, "required": True, "help": "in (0, 1), such as 1e-5"},
+        {"type": delta, "help": "below 1/N for N units (default: N^-1.1)"},
     ),
     "planned delta": (
         "--delta",

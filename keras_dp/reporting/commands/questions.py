@@ -10,6 +10,7 @@ from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.planning import plan
 from keras_dp.planning.calibration import MOST_ROUNDS
+from keras_dp.planning.plan import sizes_of
 from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.commands.arguments import Command
@@ -18,7 +19,10 @@ from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.report import json_claim, make_report
 from keras_dp.reporting.run_costs import runs_document
 from keras_dp.reporting.wording import counted, sampled
+from keras_dp.spending.epsilon_limit import default_delta
 
+# A plan has so many epochs by default.
+_EPOCHS = 40
 # A ledger, and the guarantee that is asked of it.
 _GUARANTEE = ("file", "planned delta", "neighbours", "units")
 
@@ -68,12 +72,9 @@ def _afford(options: argparse.Namespace) -> Document:
     """
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         held = Replay(ledger)
+        question = arguments.question(options, ledger)
     last = _last_of(held)
-    question = {
-        "delta": options.delta,
-        "neighbours": options.neighbours,
-        "units": options.units,
-    }
+    delta = question["delta"]
     count = rounds_left(held, last, target_epsilon=options.epsilon, **question)
     unit = held.header.unit
     spent = held.claim(**question)
@@ -81,13 +82,13 @@ def _afford(options: argparse.Namespace) -> Document:
     how_many = at_least + counted(count, "round") if count else "no round"
     sentences = [
         f"Held: {spent.sentence(unit)}",
-        f"Target: epsilon <= {options.epsilon!r} at delta = {options.delta!r}",
+        f"Target: epsilon <= {options.epsilon!r} at delta = {delta!r}",
         f"Left: {how_many} like the last one",
     ]
     facts = {
         "held": json_claim(spent),
         "target_epsilon": options.epsilon,
-        "delta": options.delta,
+        "delta": delta,
         "rounds_left": count,
     }
     if count:
@@ -133,16 +134,24 @@ def _last_of(held: Replay) -> Round:
 
 def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--records", type=int, required=True, help="records in the data set"
+        "--records",
+        type=arguments.count,
+        required=True,
+        help="records in the data set",
     )
-    arguments.add(parser, "epsilon", "delta")
-    parser.add_argument("--epochs", type=int, required=True)
+    arguments.add(parser, "epsilon", "delta of N units")
+    parser.add_argument(
+        "--epochs",
+        type=arguments.count,
+        default=_EPOCHS,
+        help=f"epochs of the training (default: {_EPOCHS})",
+    )
     parser.add_argument(
         "--batch-sizes",
-        type=int,
+        type=arguments.count,
         nargs="+",
-        required=True,
-        help="expected sizes of a sample",
+        help="expected sizes of a sample (default: powers of two up to a "
+        "quarter of the records)",
     )
     parser.add_argument(
         "--rows-per-unit",
@@ -160,12 +169,13 @@ def _plan(options: argparse.Namespace) -> Document:
     Raises:
         CalibrationError: No noise meets the target.
     """
+    units = max(1, options.records // options.rows_per_unit)
     found = plan(
         options.records,
         target_epsilon=options.epsilon,
-        delta=options.delta,
+        delta=options.delta or default_delta(units),
         epochs=options.epochs,
-        batch_sizes=options.batch_sizes,
+        batch_sizes=options.batch_sizes or sizes_of(options.records),
         neighbours=options.neighbours,
         units=options.rows_per_unit,
     )
@@ -201,7 +211,7 @@ EXPLAIN = Command(
 AFFORD = Command(
     "print how many more rounds a privacy target leaves room for",
     lambda parser: arguments.add(
-        parser, "file", "epsilon", "delta", "neighbours", "units"
+        parser, "file", "epsilon", "planned delta", "neighbours", "units"
     ),
     _afford,
 )
