@@ -277,8 +277,15 @@ class TestTheIndexOfClaims:
     def test_names_tests_that_exist(self) -> None:
         assert len(re.findall(r"\[`(test_\w+|Test\w+)`\]", CLAIMS)) > 50
         assert missing_tests(CLAIMS) == []
-        pitfalls = (DOCS / "sharp_edges.md").read_text("utf-8")
-        assert missing_tests(pitfalls) == []
+        for name in ("sharp_edges.md", "review.md"):
+            assert missing_tests((DOCS / name).read_text("utf-8")) == []
+
+    def test_leads_a_reviewer_through_few_files(self) -> None:
+        page = (DOCS / "review.md").read_text("utf-8")
+
+        files = set(re.findall(r"\]\((\.\./[^)#]+)\)", page))
+        assert len(files) <= 20
+        assert all((DOCS / each).is_file() for each in files)
 
     def test_has_the_claims_of_the_readme_and_the_guarantees(self) -> None:
         readme = (ROOT / "README.md").read_text("utf-8")
