@@ -44,7 +44,9 @@ class MixtureLoss(OutputLoss):
             return math.inf
         if len(self.probabilities) == 2 and self.probabilities[1] < 1:
             return -math.log1p(-self.probabilities[1])
-        return -math.log(self.probabilities[0] or 5e-324)
+        # A probability that is below every float says nothing of the loss.
+        least = self.probabilities[0]
+        return -math.log(least) if least else math.inf
 
     @property
     @override
