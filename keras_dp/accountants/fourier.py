@@ -14,10 +14,18 @@ from keras_dp.accountants.accountant import (
     check_delta,
     has_bare_sum,
 )
-from keras_dp.accountants.compose import choose, told_rounds
-from keras_dp.accountants.compose.directions import Direction, directions
+from keras_dp.accountants.compose import told_rounds
+from keras_dp.accountants.compose.curve import CLOSED_FORM, Found, Side
+from keras_dp.accountants.compose.directions import directions
+from keras_dp.accountants.compose.root import epsilon_bounds
+from keras_dp.accountants.compose.sides import (
+    NOTHING,
+    UNKNOWN,
+    Largest,
+    Least,
+)
 from keras_dp.accountants.groups import Profile, UnitGroup
-from keras_dp.accountants.normalize.few_kinds import FewKinds, few_kinds
+from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -64,12 +72,15 @@ _LARGE_DELTA = 1e-3
 _WIDTH_BETWEEN = 1e-5
 # Mass that may be left out: a share of delta, or this if it is not known.
 _SHARE_LEFT_OUT, _LEAST_DELTA = 1e-10, 1e-60
-# More than the rounding of a sum.
-_ROUND_UP = 1 + 1e-15
+# A larger log of delta counts like this one.
+_MOST_LOG = 1e6
+_OF_PAIR = (
+    " (of a dominating pair; the lower bound is an attack on these rounds, or "
+    "on noisier ones)"
+)
 
 
 _Rounds: TypeAlias = tuple[CountedMechanism, ...]
-_Composes: TypeAlias = Callable[[FewKinds, float], tuple[Direction, ...]]
 
 
 class _Interval(NamedTuple):
@@ -97,7 +108,7 @@ class Bounds(_Interval):
     method: str
 
     def __new__(
-        cls, lower: float, upper: float, method: str = choose.CLOSED_FORM
+        cls, lower: float, upper: float, method: str = CLOSED_FORM
     ) -> Self:
         """Returns the pair of bounds."""
         found = super().__new__(cls, lower, upper)
@@ -211,8 +222,13 @@ class Fourier(Accountant):
             return Bounds(math.inf, math.inf)
         if delta == 0:  # Infinite but for some noise that is not Gaussian.
             return Bounds(0.0, math.inf)
-        question = _EpsilonAt(float(delta), self.relative_width)
-        return _of_group(group, question, lambda: group.epsilon(delta))
+        return _with_slack(
+            group,
+            lambda rounds: _epsilon_bounds(
+                rounds, _sides(rounds, delta), float(delta), self.relative_width
+            ),
+            lambda: group.epsilon(delta),
+        )
 
     def delta_bounds(
         self,
@@ -243,8 +259,16 @@ class Fourier(Accountant):
             return Bounds(0.0, 0.0)
         if has_bare_sum(group.rounds):
             return Bounds(1.0, 1.0)
-        question = _DeltaAt(float(epsilon), self.relative_width)
-        return _of_group(group, question, lambda: group.delta(epsilon))
+        return _with_slack(
+            group,
+            lambda rounds: _delta_bounds(
+                rounds,
+                _sides(rounds, None),
+                float(epsilon),
+                self.relative_width,
+            ),
+            lambda: group.delta(epsilon),
+        )
 
     @override
     def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
@@ -264,215 +288,97 @@ class Fourier(Accountant):
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        return _upper(_EpsilonAt(delta, self.relative_width), rounds)
+        sides = _composed(rounds, delta).only_upper
+        return _epsilon_bounds(rounds, sides, delta, self.relative_width).upper
 
     def _profile(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
-        # A line that is integrated along for one epsilon does for most others.
         # Which digits beyond `relative_width` an answer has depends on what was
-        # asked of the profile before.
-        composes = functools.cache(directions)
-        return lambda epsilon: _upper(
-            _DeltaAt(epsilon, self.relative_width, composes), rounds
+        # asked before.
+        sides = _composed(rounds, None).only_upper
+        return lambda epsilon: (
+            _delta_bounds(rounds, sides, epsilon, self.relative_width).upper
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _EpsilonAt:
-    """The question for the least epsilon at a delta in (0, 1).
+class _Sides(NamedTuple):
+    """Delta of rounds without slack.
 
     Attributes:
-        delta: The delta.
-        width: The largest relative distance of the bounds.
+        upper: Bounds on the delta of what dominates the rounds.
+        lower: Bounds on the delta of an attack; the same object if the rounds
+            are no more private.
+        margin: The error from rounding noise multipliers: see `_margin`.
+        width: Bounds of one side need not be nearer than that.
     """
 
-    delta: float
-    width: float
-
-    # Bounds that hold for all rounds.
-    least: ClassVar[float] = 0.0
-    most: ClassVar[float] = math.inf
+    upper: Side
+    lower: Side
+    margin: float = 0.0
+    width: float = 0.0
 
     @property
-    def left_out(self) -> float:
-        """Returns the mass that directions may leave out."""
-        return _SHARE_LEFT_OUT * self.delta
-
-    @property
-    def near(self) -> float:
-        """Returns the delta next to which profiles must be good."""
-        return self.delta
-
-    def directions(self, rounds: FewKinds) -> tuple[Direction, ...]:
-        """Returns the rounds composed, in one or both directions."""
-        return directions(rounds, self.left_out)
-
-    def nearer(self, upper: float) -> float:
-        """Returns a better one, given an upper bound."""
-        return self.delta
-
-    def of_profile(self, profile: searches.SearchProfile) -> float:
-        """Returns the upper bound for one search."""
-        return profile.epsilon(self.delta)
-
-    def with_chance(self, chance: float) -> "_EpsilonAt | None":
-        """Returns the question for what is released with a chance only.
-
-        Returns:
-            The question; `None` if the lower bound is the trivial one.
-        """
-        if self.delta >= chance:
-            return None
-        return dataclasses.replace(self, delta=self.delta / chance)
-
-    def by_chance(self, lower: float, chance: float) -> float:
-        """Returns the lower bound of a release with a chance, from its own."""
-        return lower
-
-    def told(self, rounds: FewKinds) -> tuple[float, float] | None:
-        """Returns bounds where there is next to no noise, else `None`."""
-        return told_rounds.epsilon_bounds(rounds, self.delta)
-
-    def above(self, direction: Direction, certain: float) -> choose.Found:
-        """Returns bounds on the dominating pair of a direction.
-
-        Args:
-            direction: One adjacency direction of all rounds.
-            certain: A lower bound that is known already.
-        """
-        return choose.epsilons(
-            direction.upper,
-            math.log(self.delta - direction.left_out),
-            _width(direction, self.width),
-            certain,
-        )
-
-    def below(
-        self, direction: Direction, found: choose.Found, certain: float
-    ) -> float:
-        """Returns a lower bound, for what two data sets reach."""
-        if direction.lower is direction.upper and not direction.left_out:
-            return found.lower
-        return choose.epsilons(
-            direction.lower,
-            math.log(self.delta),
-            _width(direction, self.width),
-            certain,
-        ).lower
-
-    def value(self, found: choose.Found, direction: Direction) -> float:
-        """Returns the upper bound of a direction."""
-        return found.upper
-
-    def lowered(self, lower: float, margin: float) -> float:
-        """Returns a lower bound for noises before they were rounded down."""
-        # Next to 0, epsilon moves by what delta does.
-        return max(0.0, lower * (1 - margin) - 2 * margin * self.delta)
-
-    def by(self, accountant: Accountant, rounds: _Rounds) -> float:
-        """Returns the upper bound of another accountant."""
-        return accountant.epsilon_of(rounds, self.delta)
-
-    def undrawn(self, chance: float) -> "_EpsilonAt | None":
-        """Returns the question for the rounds that are left.
-
-        Args:
-            chance: That a sampled round draws the changed record.
-
-        Returns:
-            The question; `None` if they bound nothing.
-        """
-        if chance >= self.delta:
-            return None
-        left = math.nextafter(self.delta - chance, 0.0)
-        return dataclasses.replace(self, delta=left)
-
-    def drawn(self, upper: float, chance: float) -> float:
-        """Returns the upper bound for all rounds, from that for the others."""
-        return upper
+    def only_upper(self) -> "_Sides":
+        """Returns the same without an attack."""
+        return self._replace(lower=self.upper)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _DeltaAt:
-    """The question for the least delta at an epsilon; see `_EpsilonAt`.
-
-    Attributes:
-        epsilon: The epsilon.
-        width: The largest relative distance of the logarithms of the bounds.
-        composes: Composes the rounds.
-    """
-
-    epsilon: float
-    width: float
-    composes: _Composes = directions
-
-    least: ClassVar[float] = -math.inf  # A bound on the logarithm of delta.
-    most: ClassVar[float] = 1.0
-    left_out: ClassVar[float] = _LEAST_DELTA
-    near: ClassVar[float] = _FIRST_DELTA
-
-    def directions(self, rounds: FewKinds) -> tuple[Direction, ...]:
-        return self.composes(rounds, self.left_out)
-
-    def nearer(self, upper: float) -> float:
-        return upper
-
-    def of_profile(self, profile: searches.SearchProfile) -> float:
-        return profile.delta(self.epsilon)
-
-    def with_chance(self, chance: float) -> "_DeltaAt":
-        return self
-
-    def by_chance(self, lower: float, chance: float) -> float:
-        return lower * chance
-
-    def told(self, rounds: FewKinds) -> tuple[float, float] | None:
-        found = told_rounds.log_delta_bounds(rounds, self.epsilon)
-        return found and (math.exp(found[0]), math.exp(found[1]))
-
-    def above(self, direction: Direction, certain: float) -> choose.Found:
-        return choose.log_deltas(
-            direction.upper,
-            self.epsilon,
-            _width(direction, self.width),
-            certain,
-        )
-
-    def below(
-        self, direction: Direction, found: choose.Found, certain: float
-    ) -> float:
-        if direction.lower is direction.upper:
-            return found.lower
-        return choose.log_deltas(
-            direction.lower,
-            self.epsilon,
-            _width(direction, self.width),
-            certain,
-        ).lower
-
-    def value(self, found: choose.Found, direction: Direction) -> float:
-        delta = math.exp(min(found.upper, 0.0)) + direction.left_out
-        # A number below every float is not 0.
-        return min(max(delta, math.ulp(0.0)), 1.0)
-
-    def lowered(self, lower: float, margin: float) -> float:
-        size = min(abs(lower), 1e6)
-        return math.exp(lower - margin * (1 + self.epsilon + size))
-
-    def by(self, accountant: Accountant, rounds: _Rounds) -> float:
-        return accountant.profile_of(rounds)(self.epsilon)
-
-    def undrawn(self, chance: float) -> "_DeltaAt":
-        return self
-
-    def drawn(self, upper: float, chance: float) -> float:
-        return (chance + upper) * _ROUND_UP if upper else chance
+def _epsilon_bounds(
+    rounds: _Rounds, sides: _Sides, delta: float, relative_width: float
+) -> Bounds:
+    """Returns bounds on the least epsilon for a delta in (0, 1)."""
+    log_delta, width = math.log(delta), max(sides.width, relative_width)
+    lower, upper, method = epsilon_bounds(sides.upper, log_delta, width)
+    if sides.lower is not sides.upper:
+        lower, _, _ = epsilon_bounds(sides.lower, log_delta, width)
+    # Next to 0, epsilon moves by what delta does.
+    lower -= sides.margin * (lower + 2 * delta)
+    if _may_be_less(rounds, sides, lower, upper):
+        by_moments = _MOMENTS.epsilon_of(rounds, delta)
+        if by_moments < upper:
+            upper, method = by_moments, RENYI
+    return Bounds(max(0.0, min(lower, upper)), upper, method)
 
 
-_Question: TypeAlias = _EpsilonAt | _DeltaAt
+def _delta_bounds(
+    rounds: _Rounds, sides: _Sides, epsilon: float, relative_width: float
+) -> Bounds:
+    """Returns bounds on the least delta for an epsilon >= 0."""
+    width = max(sides.width, relative_width)
+    sides.upper.prepare(epsilon, width)
+    found = sides.upper.log_delta(epsilon)
+    lower, upper, method = found.lower, _exp(found.upper), found.method
+    if sides.lower is not sides.upper:
+        sides.lower.prepare(epsilon, width)
+        lower = sides.lower.log_delta(epsilon).lower
+    size = min(abs(lower), _MOST_LOG)
+    lower = _exp(lower - sides.margin * (1 + epsilon + size))
+    if _may_be_less(rounds, sides, lower, upper):
+        by_moments = _MOMENTS.profile_of(rounds)(epsilon)
+        if by_moments < upper:
+            upper, method = by_moments, RENYI
+    return Bounds(min(lower, upper), upper, method)
 
 
-def _of_group(
-    group: UnitGroup, question: _Question, upper: Callable[[], float]
+def _may_be_less(
+    rounds: _Rounds, sides: _Sides, lower: float, upper: float
+) -> bool:
+    """Returns whether moments may have a smaller upper bound."""
+    is_wide = sides.width > 0 or upper == math.inf
+    is_wide |= upper - lower > _WIDE * upper or _has_search(rounds)
+    return is_wide and _MOMENTS.supports(rounds)
+
+
+def _exp(log_delta: float) -> float:
+    """Returns a delta. A number that is below every float is not 0."""
+    if log_delta == -math.inf:
+        return 0.0
+    return min(max(math.exp(min(log_delta, 0.0)), math.ulp(0.0)), 1.0)
+
+
+def _with_slack(
+    group: UnitGroup,
+    bounds_of: Callable[[_Rounds], Bounds],
+    upper: Callable[[], float],
 ) -> Bounds:
     """Returns bounds; the upper bound includes the slack of the rounds.
 
@@ -481,13 +387,13 @@ def _of_group(
 
     Args:
         group: At least one mechanism with its count.
-        question: Asks for epsilon or for delta.
+        bounds_of: Asks for epsilon or for delta.
         upper: Returns the upper bound for all rounds, with their slack.
     """
     slack, rest = split(group.rounds)
+    found = bounds_of(rest) if rest else Bounds(0.0, 0.0)
     if slack is None and group.is_pair:
-        return _bounds(question, group.rounds)
-    found = _bounds(question, rest) if rest else Bounds(0.0, 0.0)
+        return found
     method = found.method
     if not group.is_pair:
         method += _TEXTBOOK.format(records=group.records)
@@ -496,135 +402,136 @@ def _of_group(
     return Bounds(found.lower, upper(), method)
 
 
-def _bounds(question: _Question, rounds: _Rounds) -> Bounds:
-    """Returns bounds for rounds without slack.
+def _sides(rounds: _Rounds, near: float | None) -> _Sides:
+    """Returns delta of rounds without slack.
 
     Where sampled rounds hardly ever draw the changed record, the others with
     the chance that one does may give a smaller upper bound.
+
+    Args:
+        rounds: Mechanisms with their counts.
+        near: The delta that is asked about, if it is known.
     """
     choices = readings(rounds)
     if len(choices) > 1:
-        found = [_bounds(question, each) for each in choices]
-        best = min(found, key=lambda each: each.upper)
-        return Bounds(max(each.lower for each in found), *best[1:], best.method)
+        each = [_sides(choice, near) for choice in choices]
+        return _Sides(
+            Least(tuple(one.upper for one in each)),
+            Largest(tuple(one.lower for one in each)),
+            max(one.margin for one in each),
+            max(one.width for one in each),
+        )
+    whole = _composed(rounds, near)
     drawn, others = sampled_as_slack(rounds)
-    rest = question.undrawn(drawn.delta_p) if drawn else None
-    if drawn is None or rest is None:
-        return _composed(question, rounds)
-    most, method = question.drawn(0.0, drawn.delta_p), choose.CLOSED_FORM
-    if not others and not most:
-        return Bounds(0.0, 0.0)
-    whole = _composed(question, rounds)
-    if others and most < whole.upper:
-        of_others = _composed(rest, others)
-        most = question.drawn(of_others.upper, drawn.delta_p)
-        method = of_others.method
-    if most >= whole.upper:
+    if drawn is None or drawn.delta_p >= (near or 1.0):
         return whole
-    return Bounds(min(whole.lower, most), most, method)
+    rest = _composed(others, near).upper if others else NOTHING
+    upper = Least((whole.upper, Largest((rest,), drawn.delta_p)))
+    return whole._replace(upper=upper)
 
 
-def _upper(question: _Question, rounds: _Rounds) -> float:
-    """Returns the upper bound for rounds without slack."""
+def _composed(rounds: _Rounds, near: float | None) -> _Sides:
+    """Returns delta of all rounds composed."""
     if _has_search(rounds):
-        return _searched_above(question, rounds)[0]
-    return _composed(question, rounds).upper
-
-
-def _composed(question: _Question, rounds: _Rounds) -> Bounds:
-    """Returns bounds for all rounds composed."""
-    if _has_search(rounds):
-        return _searched(question, rounds)
-    if (told := question.told(few_kinds(rounds))) is not None:
-        return Bounds(*told, told_rounds.METHOD)
+        lower, margin = _trials(rounds, near)
+        return _Sides(_Searched(rounds, near), lower, margin)
     if not _is_in_reach(rounds):
-        return Bounds(0.0, question.by(_MOMENTS, rounds), RENYI)
-    upper, method = 0.0, choose.CLOSED_FORM
-    certain, done = question.least, None
-    for direction in question.directions(few_kinds(rounds)):
-        if direction.upper is not done:  # Symmetric: once.
-            found = question.above(direction, certain)
-            done = direction.upper
-        value = question.value(found, direction)
-        if value > upper:
-            upper, method = value, _said(found.method, direction)
-        certain = max(certain, question.below(direction, found, certain))
-    lower = question.lowered(certain, _margin(rounds))
-    is_wide = upper == math.inf or upper - lower > _WIDE * upper
-    if is_wide and _MOMENTS.supports(rounds):
-        by_moments = question.by(_MOMENTS, rounds)
-        if by_moments < upper:
-            upper, method = by_moments, RENYI
-    return Bounds(float(lower), float(upper), method)
+        return _Sides(UNKNOWN, UNKNOWN)
+    few = few_kinds(rounds)
+    left_out = _SHARE_LEFT_OUT * near if near else _LEAST_DELTA
+    both = functools.cache(lambda: directions(few, left_out))
+    is_exact = few.lower is few.upper and not any(
+        isinstance(each, FixedSizeGaussian) for each, _ in rounds
+    )
+
+    @functools.cache
+    def dominating() -> Side:
+        curves = dict.fromkeys(each.upper for each in both())
+        remark = "" if is_exact else _OF_PAIR
+        left_out = both()[0].left_out
+        return Largest(tuple(curves), left_out, remark=remark)
+
+    @functools.cache
+    def reached() -> Side:
+        return Largest(tuple(dict.fromkeys(each.lower for each in both())))
+
+    upper = told_rounds.bounds_of(few.upper, dominating)
+    if is_exact:
+        return _Sides(upper, upper, _margin(rounds))
+    lower = told_rounds.bounds_of(few.lower, reached)
+    return _Sides(upper, lower, _margin(rounds), _WIDTH_BETWEEN)
 
 
 def _has_search(rounds: _Rounds) -> bool:
     return any(isinstance(mechanism, Selected) for mechanism, _ in rounds)
 
 
-def _searched(question: _Question, rounds: _Rounds) -> Bounds:
-    """Returns bounds for searches, and other rounds."""
-    upper, method = _searched_above(question, rounds)
-    alternatives, chance = searches.one_trial_each(rounds)
-    of_trials = question.with_chance(chance)
-    if of_trials is None:
-        return Bounds(0.0, upper, method)
-    lower = max(
-        question.by_chance(_bounds(of_trials, each).lower, chance)
-        for each in alternatives
-    )
-    return Bounds(min(lower, upper), upper, method)
+class _Searched:
+    """Upper bounds on delta of searches, and other rounds."""
 
+    def __init__(self, rounds: _Rounds, near: float | None) -> None:
+        """Takes the rounds, and the delta that is asked about, if known."""
+        self._rounds, self._near = rounds, near
+        self._pairs: dict[_Rounds, Side] = {}
 
-def _searched_above(question: _Question, rounds: _Rounds) -> tuple[float, str]:
-    """Returns an upper bound, and the method that found it."""
-    upper, near = question.most, question.near
-    for _ in range(_MOST_PROFILES):
-        upper = min(upper, _searched_near(question, rounds, near))
-        nearer = question.nearer(upper)
-        if searches.decade(nearer) == searches.decade(near):
-            break
-        near = nearer
-    if _MOMENTS.supports(rounds):
-        by_moments = question.by(_MOMENTS, rounds)
-        if by_moments < upper:
-            return by_moments, RENYI
-    return upper, _SEARCH
+    def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
+        """See `Side`."""
+        return Found(-math.inf, self._upper(epsilon, None), _SEARCH)
 
+    def prepare(
+        self, epsilon: float, width: float, log_delta: float | None = None
+    ) -> None:
+        """See `Side`."""
+        self._upper(epsilon, (max(width, _PAIR_WIDTH), log_delta))
 
-def _searched_near(question: _Question, rounds: _Rounds, near: float) -> float:
-    """Returns an upper bound that is good where delta is near a number."""
-    trials, alone = Fourier(_TRIAL_WIDTH), question.most
-    search, count = rounds[0]
-    if isinstance(search, Selected) and len(rounds) == count == 1:
-        profile = searches.profile(search, trials, near)
-        alone = question.of_profile(profile) if profile else alone
-        if near < _LARGE_DELTA:
+    def _upper(
+        self, epsilon: float, prepared: tuple[float, float | None] | None
+    ) -> float:
+        found, near = 0.0, self._near or _FIRST_DELTA
+        for _ in range(_MOST_PROFILES):
+            found = min(found, self._upper_near(epsilon, near, prepared))
+            nearer = self._near or math.exp(found)
+            if searches.decade(nearer) == searches.decade(near):
+                break
+            near = nearer
+        return found
+
+    def _upper_near(
+        self,
+        epsilon: float,
+        near: float,
+        prepared: tuple[float, float | None] | None,
+    ) -> float:
+        """Returns an upper bound that is good where delta is near a number."""
+        trials, alone = Fourier(_TRIAL_WIDTH), 0.0
+        search, count = self._rounds[0]
+        if isinstance(search, Selected) and len(self._rounds) == count == 1:
+            profile = searches.profile(search, trials, near)
+            delta = profile.delta(epsilon) if profile else 1.0
+            alone = math.log(delta) if delta else -math.inf
+            if near < _LARGE_DELTA:
+                return alone
+        found = searches.in_pairs(self._rounds, trials, near)
+        if found is None:
             return alone
-    pairs = searches.in_pairs(rounds, trials, near)
-    rest = question.undrawn(pairs[1]) if pairs else None
-    if pairs is None or rest is None:
-        return alone
-    rest = dataclasses.replace(rest, width=max(rest.width, _PAIR_WIDTH))
-    found = question.drawn(_bounds(rest, pairs[0]).upper, pairs[1])
-    return min(alone, found)
+        pairs, chance = found
+        if pairs not in self._pairs:
+            of_pairs = _sides(pairs, self._near).upper
+            self._pairs[pairs] = Largest((of_pairs,), chance)
+        if prepared is not None:
+            self._pairs[pairs].prepare(epsilon, *prepared)
+        return min(alone, self._pairs[pairs].log_delta(epsilon).upper)
 
 
-def _said(method: str, direction: Direction) -> str:
-    """Returns the method, with a remark if the bounds are for two pairs."""
-    if direction.upper is direction.lower:
-        return method
-    return (
-        f"{method} (of a dominating pair; the lower bound is an attack on "
-        "these rounds, or on noisier ones)"
-    )
+def _trials(rounds: _Rounds, near: float | None) -> tuple[Side, float]:
+    """Returns the delta of one trial each, for searches and other rounds.
 
-
-def _width(direction: Direction, relative_width: float) -> float:
-    """Returns the largest relative distance of numerical bounds."""
-    if direction.upper is direction.lower:
-        return relative_width
-    return max(relative_width, _WIDTH_BETWEEN)
+    And its margin.
+    """
+    alternatives, chance = searches.one_trial_each(rounds)
+    some = [_sides(each, near) for each in alternatives]
+    lower = Largest(tuple(each.lower for each in some), chance=chance)
+    return lower, max(each.margin for each in some)
 
 
 def _is_in_reach(rounds: tuple[CountedMechanism, ...]) -> bool:

@@ -8,13 +8,11 @@ import pytest
 from scipy import special
 
 from keras_dp.accountants import Fourier
-from keras_dp.accountants.compose import choose, saddle
+from keras_dp.accountants.compose import root, saddle
 from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.curve import LINE, Curve
 from keras_dp.accountants.compose.line import integral, smoothing
-from keras_dp.accountants.compose.line.integral import (
-    epsilon_bounds,
-    log_delta_bounds,
-)
+from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.gaussian_profile import least_epsilon
 from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
@@ -31,6 +29,32 @@ def law_of(noise_multiplier, probability, is_added) -> MixtureLoss:
 
 def rounds_of(law, count, gaussian=0.0):
     return Composition((law,), np.array([float(count)]), gaussian)
+
+
+class CurveByOneMethod(Curve):
+    """Delta by a line alone, or by a grid; no closed form."""
+
+    def __init__(self, composition, method) -> None:
+        super().__init__(composition)
+        self.method = method
+
+    def _closed(self, epsilon):
+        found = super()._closed(epsilon)
+        return found if found and found.upper == -math.inf else None
+
+    def _ways(self, tilt):
+        return [(self.method, 0.0)]
+
+
+def epsilon_bounds(composition, log_delta, width, method=LINE):
+    side = CurveByOneMethod(composition, method)
+    return root.epsilon_bounds(side, log_delta, width)[:2]
+
+
+def log_delta_bounds(composition, epsilon, width, method=LINE):
+    side = CurveByOneMethod(composition, method)
+    side.prepare(epsilon, width)
+    return side.log_delta(epsilon)[:2]
 
 
 def log_ratio(x, law):
@@ -252,8 +276,9 @@ def test_delta_is_nothing_beyond_the_largest_loss() -> None:
     composition = rounds_of(law_of(1.0, 0.5, is_added=True), 2)
 
     assert log_delta_bounds(composition, 1.3863, WIDTH)[1] == -math.inf
-    found = choose.log_deltas(composition, 1.3862, WIDTH, -math.inf)
-    assert found.upper > -1e6
+    assert log_delta_bounds(composition, 1.3862, WIDTH)[1] > -1e6
+    # A probability that is below every float is no bound on the loss.
+    assert MixtureLoss(1.0, (0.0, 1.0), is_added=True).largest == math.inf
 
 
 @pytest.mark.parametrize("is_added", [False, True])
@@ -282,18 +307,17 @@ def test_the_variance_bounds_one_round(
     """
     law = law_of(noise_multiplier, probability, is_added)
     one, scale = rounds_of(law, 1), probability / noise_multiplier
-    exceeds, whole = [], saddle._variance
+    exceeds, whole = [], saddle.variance
     for halved in (False, True):
         if halved:
-            monkeypatch.setattr(saddle, "_variance", lambda of: whole(of) / 2)
+            monkeypatch.setattr(saddle, "variance", lambda of: whole(of) / 2)
         for epsilon in scale * np.array([0.0, 0.01, 0.3, 1.0, 3.0]):
             true = float(one_round(float(epsilon), law))
             if true <= 1e-14:
                 continue
             most = saddle.variance_log_delta(one, float(epsilon))
-            least = saddle.variance_epsilon(one, math.log(true))
             is_less = math.log(true) > most + 1e-6
-            assert halved or (not is_less and least >= epsilon * (1 - 1e-6))
+            assert halved or not is_less
             exceeds.append(is_less)
 
     assert any(exceeds) or noise_multiplier < 5
@@ -301,11 +325,11 @@ def test_the_variance_bounds_one_round(
 
 def test_many_gaussian_rounds_are_below_their_variance() -> None:
     law = MixtureLoss(30.0, (0.0, 1.0), is_added=False)
-    for count, log_delta in ((1, -4.0), (10, -3.0), (100, -2.0)):
+    for count, epsilon in ((1, 0.001), (10, 0.05), (100, 0.3)):
         mu = np.asarray(math.sqrt(count) / 30)
-        true = float(least_epsilon(mu, np.asarray(log_delta)))
+        true = float(gaussian_profile.log_delta(mu, np.asarray(epsilon)))
 
-        found = saddle.variance_epsilon(rounds_of(law, count), log_delta)
+        found = saddle.variance_log_delta(rounds_of(law, count), epsilon)
 
         assert true <= found
 

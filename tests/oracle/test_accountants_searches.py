@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, Fourier, searches
-from keras_dp.accountants.compose import choose
 from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.curve import Curve
 from keras_dp.accountants.loss.either import FiniteLoss
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -296,7 +296,9 @@ def test_searches_compose_as_their_pairs_do() -> None:
             np.multiply.outer(p, p).ravel()
             @ np.maximum(-np.expm1(epsilon - both), 0.0)
         )
-        log_delta = choose.log_deltas(twice, epsilon, 1e-4, -math.inf)
+        curve = Curve(twice)
+        curve.prepare(epsilon, 1e-4)
+        log_delta = curve.log_delta(epsilon)
 
         assert log_delta.lower <= math.log(expected) <= log_delta.upper
         assert log_delta.upper - log_delta.lower < 1e-3

@@ -13,8 +13,8 @@ import pytest
 from keras_dp.accountants import Fourier
 from keras_dp.accountants.compose import single_round
 from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.curve import GRID
 from keras_dp.accountants.compose.grid import small_losses
-from keras_dp.accountants.compose.line import integral
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
@@ -24,7 +24,16 @@ from keras_dp.ledger import (
     PoissonSampling,
     Round,
 )
-from tests.oracle.test_accountants_few_rounds import composed_by_quadrature
+from tests.oracle.test_accountants_few_rounds import (
+    composed_by_quadrature,
+    epsilon_bounds,
+    log_delta_bounds,
+)
+from tests.oracle.test_accountants_single_round import (
+    epsilon_bounds as of_one,
+)
+
+WIDTH = 1e-8
 
 
 def law_of(noise_multiplier, q, kind) -> LossDistribution:
@@ -40,6 +49,10 @@ def rounds_of(law, count=1) -> Composition:
     return Composition((law,), np.array([float(count)]))
 
 
+def by_grid(whole, log_delta):
+    return epsilon_bounds(whole, log_delta, WIDTH, GRID)
+
+
 @pytest.mark.parametrize("kind", ["removed", "added"])
 @pytest.mark.parametrize("noise_multiplier", [0.8, 1.0, 5.0])
 @pytest.mark.parametrize("q", [1e-4, 1e-9])
@@ -48,9 +61,9 @@ def test_one_round_is_what_its_closed_form_says(
 ) -> None:
     law, log_delta = law_of(noise_multiplier, q, kind), math.log(q / 20)
 
-    lower, upper = small_losses.epsilon_bounds(rounds_of(law), log_delta)
+    lower, upper = by_grid(rounds_of(law), log_delta)
 
-    true = single_round.epsilon_bounds(law, log_delta)
+    true = of_one(law, log_delta)
     assert lower <= true[0] <= true[1] <= upper
     assert upper - lower < 0.05 * upper
 
@@ -60,7 +73,7 @@ def test_two_rounds_are_what_quadrature_says(kind) -> None:
     law = law_of(1.0, 1e-4, kind)
     epsilon = 1e-4
 
-    lower, upper = small_losses.log_delta_bounds(rounds_of(law, 2), epsilon)
+    lower, upper = log_delta_bounds(rounds_of(law, 2), epsilon, WIDTH, GRID)
 
     true = composed_by_quadrature(law, 2, epsilon, 1)
     assert lower <= math.log(true) <= upper
@@ -84,9 +97,9 @@ def test_many_rounds_are_what_the_line_says(
     whole = rounds_of(law_of(noise_multiplier, q, kind), count)
     log_delta = math.log(1e-6)
 
-    lower, upper = small_losses.epsilon_bounds(whole, log_delta)
+    lower, upper = by_grid(whole, log_delta)
 
-    line = integral.epsilon_bounds(whole, log_delta, 1e-6)
+    line = epsilon_bounds(whole, log_delta, 1e-6)
     assert lower <= line[0] <= line[1] <= upper
     assert upper - lower < 0.03 * upper
 
@@ -100,7 +113,7 @@ def test_one_round_of_fixed_size_has_the_delta_of_a_removed_record(
     """For epsilon >= 0: there the two have the same losses."""
     law = law_of(noise_multiplier, 1e-6, "fixed size")
 
-    found = small_losses.log_delta_bounds(rounds_of(law), epsilon)
+    found = log_delta_bounds(rounds_of(law), epsilon, WIDTH, GRID)
 
     removed = law_of(noise_multiplier, 1e-6, "removed")
     true = single_round.log_delta_bounds(removed, epsilon)
@@ -114,9 +127,7 @@ def test_control_a_removed_record_does_not_bound_samples_of_fixed_size() -> (
     log_delta, count = math.log(1e-9), 2111
 
     low, high = (
-        small_losses.epsilon_bounds(
-            rounds_of(law_of(2.5, 1e-9, kind), count), log_delta
-        )
+        by_grid(rounds_of(law_of(2.5, 1e-9, kind), count), log_delta)
         for kind in ("removed", "fixed size")
     )
 
@@ -204,10 +215,11 @@ def test_control_other_ends_of_cells_bound_nothing(part, monkeypatch) -> None:
         return found._replace(first=found.first + (-1, 1)[part == "_below"])
 
     monkeypatch.setattr(small_losses, part, moved)
-    lower, upper = small_losses.epsilon_bounds(rounds_of(law), log_delta)
+    true = of_one(law, log_delta)[0]
+    grid = small_losses.bounds_near(rounds_of(law), true, log_delta, True)
 
-    true = single_round.epsilon_bounds(law, log_delta)[0]
-    assert lower > true or upper < true
+    lower, upper = grid.log_delta(true)
+    assert lower > log_delta or upper < log_delta
 
 
 @pytest.mark.parametrize(

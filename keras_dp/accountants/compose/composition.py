@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -24,8 +23,6 @@ class Composition:
         counts: How many rounds there are of each, shape `[losses]`.
         gaussian: `mu^2`, of all Gaussian rounds without sampling together.
         known: Log moments that were computed, and their errors.
-        lines: The last line that was integrated along for a delta, as a
-            `Profile`. It may do for another epsilon.
     """
 
     losses: tuple[LossDistribution, ...]
@@ -34,7 +31,6 @@ class Composition:
     known: dict[bytes, tuple[Array, Array]] = dataclasses.field(
         default_factory=dict
     )
-    lines: list[Any] = dataclasses.field(default_factory=list)
 
     def with_noise(self, gaussian: float) -> "Composition":
         """Returns the same with one more Gaussian release."""

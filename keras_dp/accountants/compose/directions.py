@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.curve import Curve
 from keras_dp.accountants.loss.either import EitherLoss, FiniteLoss
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
@@ -35,8 +36,8 @@ class Direction(NamedTuple):
         left_out: To be added to the delta of `upper`.
     """
 
-    upper: Composition
-    lower: Composition
+    upper: Curve
+    lower: Curve
     left_out: float
 
 
@@ -55,9 +56,9 @@ def directions(rounds: FewKinds, left_out: float) -> tuple[Direction, ...]:
         for mechanism, _ in rounds.upper
     ):
         left_out = 0.0
-    made: dict[tuple[Any, float], Composition] = {}
+    made: dict[tuple[Any, float], Curve] = {}
 
-    def composition(direction: int, side: int) -> Composition:
+    def curve(direction: int, side: int) -> Curve:
         """Returns equal compositions as one object."""
         gaussian = 0.0
         counts: defaultdict[LossDistribution, float] = defaultdict(float)
@@ -69,11 +70,12 @@ def directions(rounds: FewKinds, left_out: float) -> tuple[Direction, ...]:
         key = tuple(counts.items()), gaussian
         if key not in made:
             each = np.array(list(counts.values()))
-            made[key] = Composition(tuple(counts), each, gaussian)
+            whole = Composition(tuple(counts), each, gaussian)
+            made[key] = Curve(whole)
         return made[key]
 
     first, second = (
-        Direction(composition(which, 0), composition(which, 1), left_out)
+        Direction(curve(which, 0), curve(which, 1), left_out)
         for which in (0, 1)
     )
     return (first,) if first == second else (first, second)

@@ -12,84 +12,129 @@ of the mean of its square (Scarf 1958). `v + 1 = E_Q[L^2] = e^K(1)`.
 """
 
 import math
-from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.compose.composition import (
-    Composition,
-    log_moments,
-    moments_of_sum,
-)
+from keras_dp.accountants.compose.composition import Composition, log_moments
 from keras_dp.accountants.loss.loss_distribution import conversion
 from keras_dp.errors import TooSlowError
 
-# Each step computes the bound at these tilts, in units of the best one so far.
-_OCTAVES = 2.0 ** np.linspace(-2, 2, 9)
-_LEAST_TILT, _LARGEST_TILT = 2.0**-40, 2.0**40
+# Tilts are powers of the root of 2: their exponents, in halves. The first ones
+# that are tried, how many more at a time, and the largest.
+_FIRST, _MORE, _MOST = 4, 8, 80
+# A bound that is as good as it gets: tilts between others, how often, and what
+# is no gain.
+_BETWEEN, _MOST_ROUNDS, _NO_GAIN = 8, 6, 1e-10
 # Moments are rounded up by this share, a thousand times their error.
 _MOMENT_ERROR = 1e-9
 
 
-def largest_epsilon(
-    composition: Composition, log_delta: float
-) -> tuple[float, float]:
-    """Returns the best tilt for `log_delta`, and its bound on epsilon.
+class BestTilt(NamedTuple):
+    """The tilt of the least bound.
 
-    Raises:
-        TooSlowError: A moment has no quadrature.
-    """
-    one = moments_of_sum(composition, np.array([1.0]))
-    start = math.sqrt(2 * (1 - log_delta) / float(one.variance[0]))
-
-    def bounds(tilts: Array, logs: Array) -> Array:
-        return np.asarray((logs - log_delta + conversion(tilts)) / tilts)
-
-    tilt, epsilon = _best(composition, bounds, start)
-    upper = epsilon * (1 + _MOMENT_ERROR)
-    return tilt, max(0.0, upper)
-
-
-def largest_log_delta(
-    composition: Composition, epsilon: float
-) -> tuple[float, float]:
-    """Returns the best tilt for `epsilon`, and its bound on log delta.
-
-    Raises:
-        TooSlowError: A moment has no quadrature.
+    Attributes:
+        tilt: The tilt.
+        log_delta: The bound on log delta.
     """
 
-    def bounds(tilts: Array, logs: Array) -> Array:
-        return np.asarray(logs - tilts * epsilon + conversion(tilts))
-
-    tilt, log_delta = _best(composition, bounds, 1.0)
-    scale = (
-        abs(log_delta) + 2 * tilt * epsilon - float(conversion(np.array(tilt)))
-    )
-    return tilt, min(0.0, log_delta + _MOMENT_ERROR * scale)
+    tilt: float
+    log_delta: float
 
 
-def stddev(composition: Composition) -> float:
-    """Returns that of the likelihood ratio, which small losses have too.
+class MomentBounds:
+    """Bounds on delta of a composition, at tilts that all epsilons share."""
 
-    Raises:
-        TooSlowError: The moment has no quadrature.
-    """
-    return math.sqrt(_variance(composition))
+    def __init__(self, composition: Composition) -> None:
+        """Takes the rounds; moments are computed where they are asked for."""
+        self._composition = composition
+        self._tilts, self._known = np.empty(0), np.empty(0)
+        self._start = self._stop = 0
+        self._is_last = self._is_out_of_reach = False
 
+    def log_delta(self, epsilon: float) -> BestTilt:
+        """Returns the best tilt for `epsilon`, and its bound on log delta.
 
-def variance_epsilon(composition: Composition, log_delta: float) -> float:
-    """Returns the bound on epsilon by the variance, `inf` if it says nothing.
+        Raises:
+            TooSlowError: A moment has no quadrature.
+        """
+        if self._is_out_of_reach:
+            raise TooSlowError
+        if not self._tilts.size:
+            self._begin()
+        while True:
+            found = self._known - self._tilts * epsilon
+            best = int(np.argmin(found))
+            if best == 0 and self._start > -_MOST:
+                self._start -= _MORE
+                self._extend(self._start, self._start + _MORE)
+            elif best < self._tilts.size - 1 or self._is_last:
+                break
+            else:
+                self._stop += _MORE
+                self._is_last = not self._extend(self._stop - _MORE, self._stop)
+        tilt, log_delta = float(self._tilts[best]), float(found[best])
+        scale = abs(log_delta) + 2 * tilt * epsilon
+        scale -= float(conversion(np.array(tilt)))
+        upper = min(0.0, log_delta + _MOMENT_ERROR * scale)
+        return BestTilt(tilt, min(upper, self._by_variance(epsilon)))
 
-    Raises:
-        TooSlowError: The moment has no quadrature.
-    """
-    delta = math.exp(log_delta)
-    if not delta:
-        return math.inf
-    excess = _variance(composition) / (4 * delta) * (1 + _MOMENT_ERROR) - delta
-    return math.log1p(max(excess, 0.0)) * (1 + _MOMENT_ERROR)
+    def refine(self, epsilon: float) -> None:
+        """Computes moments next to the best tilt, where it matters."""
+        least = math.inf
+        for _ in range(_MOST_ROUNDS):
+            tilt, log_delta = self.log_delta(epsilon)
+            if not log_delta < least - _NO_GAIN * abs(log_delta):
+                break
+            least = log_delta
+            best = int(np.searchsorted(self._tilts, tilt))
+            ends = self._tilts[max(best - 1, 0) : best + 2]
+            self._add(np.geomspace(ends[0], ends[-1], _BETWEEN + 2)[1:-1])
+
+    def stddev(self) -> float:
+        """Returns that of the likelihood ratio, which small losses have too.
+
+        Raises:
+            TooSlowError: The moment has no quadrature.
+        """
+        return math.sqrt(variance(self._composition))
+
+    def _begin(self) -> None:
+        """Computes the first moments, at smaller tilts if 1 is too large."""
+        self._start, self._stop = -_FIRST, _FIRST + 1
+        while not self._extend(self._start, self._stop):
+            self._start, self._stop = self._start - 2 * _FIRST, self._start
+            if self._start < -_MOST:
+                self._is_out_of_reach = True
+                raise TooSlowError
+
+    def _extend(self, start: int, stop: int) -> bool:
+        """Computes moments at more tilts; returns whether there are any."""
+        tilts = 2.0 ** (np.arange(start, min(stop, _MOST + 1)) / 2)
+        while tilts.size:
+            try:
+                self._add(tilts)
+            except TooSlowError:  # Not at such a tilt.
+                tilts = tilts[: tilts.size // 2]
+            else:
+                return True
+        return False
+
+    def _add(self, tilts: Array) -> None:
+        """Computes moments at some tilts."""
+        logs, errors = log_moments(self._composition, tilts)
+        logs = np.nan_to_num(logs + errors, nan=math.inf, posinf=math.inf)
+        at = np.searchsorted(self._tilts, tilts)
+        self._tilts = np.insert(self._tilts, at, tilts)
+        self._known = np.insert(self._known, at, logs + conversion(tilts))
+
+    def _by_variance(self, epsilon: float) -> float:
+        """Returns the bound on log delta by the variance."""
+        try:
+            return variance_log_delta(self._composition, epsilon)
+        except TooSlowError:
+            return 0.0
 
 
 def variance_log_delta(composition: Composition, epsilon: float) -> float:
@@ -98,44 +143,19 @@ def variance_log_delta(composition: Composition, epsilon: float) -> float:
     Raises:
         TooSlowError: The moment has no quadrature.
     """
-    variance = _variance(composition)
+    most = variance(composition)
     x = math.expm1(min(epsilon, EXPONENT))
-    if not 0 < variance < math.inf:
+    if not 0 < most < math.inf:
         return 0.0
     # In this form nothing cancels, and no square overflows.
-    most = variance / (2 * (math.hypot(math.sqrt(variance), x) + x))
-    return min(0.0, math.log(most) + _MOMENT_ERROR) if most else 0.0
+    bound = most / (2 * (math.hypot(math.sqrt(most), x) + x))
+    return min(0.0, math.log(bound) + _MOMENT_ERROR) if bound else 0.0
 
 
-def _variance(composition: Composition) -> float:
+def variance(composition: Composition) -> float:
     """Returns the variance of the likelihood ratio, rounded up."""
     logs, errors = log_moments(composition, np.array([1.0]))
     most = float(logs[0] + errors[0])
     return (
         math.expm1(most) * (1 + _MOMENT_ERROR) if most < EXPONENT else math.inf
     )
-
-
-def _best(
-    composition: Composition,
-    bounds: Callable[[Array, Array], Array],
-    start: float,
-) -> tuple[float, float]:
-    """Returns the tilt of the least bound, and that bound."""
-    tilt, highest = start, _LARGEST_TILT
-    while True:
-        tilts = tilt * _OCTAVES
-        try:
-            logs, errors = log_moments(composition, tilts)
-        except TooSlowError:  # Not at such a tilt.
-            highest = tilt
-            tilt /= _OCTAVES[-1] ** 2
-            if tilt < _LEAST_TILT:
-                raise
-            continue
-        found = bounds(tilts, logs + errors)
-        best = int(np.argmin(found))
-        tilt = float(tilts[best])
-        is_inside = 0 < best < tilts.size - 1
-        if is_inside or not _LEAST_TILT < tilt < highest / _OCTAVES[-1]:
-            return tilt, float(found[best])

@@ -19,14 +19,12 @@ import numpy as np
 from keras_dp.accountants.arrays import EPSILON, EXPONENT
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.mixture import MixtureLoss
-from keras_dp.accountants.roots import last_true
 
 _ROUNDING = 4 * EPSILON
 # Twice the amount by which the Gaussian profile is rounded up.
 _ROUND_UP = 2e-12
 # The derivative of log delta in the quantile is at most the quantile plus this.
 _STEEP = 2.0
-_FIRST_WIDTH, _WIDEN = 1e-13, 2.0
 
 
 def log_delta_bounds(loss: MixtureLoss, epsilon: float) -> tuple[float, float]:
@@ -60,49 +58,6 @@ def log_delta_bounds(loss: MixtureLoss, epsilon: float) -> tuple[float, float]:
         found = _log_deltas(loss, t, _ROUNDING * t) if end > 0 else None
         ends.append(found[(side + 1) // 2] if found else -math.inf)
     return ends[0], ends[1]
-
-
-def epsilon_bounds(loss: MixtureLoss, log_delta: float) -> tuple[float, float]:
-    """Returns bounds on the least epsilon for `log_delta`.
-
-    Args:
-        loss: A mixture of two components.
-        log_delta: < 0.
-
-    >>> loss = MixtureLoss(1.0, (0.5, 0.5), is_added=True)
-    >>> np.round(epsilon_bounds(loss, math.log(1e-5)), 6).tolist()
-    [0.662561, 0.662561]
-    """
-    if _log_deltas(loss, 0.0, 0.0)[1] <= log_delta:
-        return 0.0, 0.0
-    mu = 1 / loss.noise_multiplier
-    unsampled = gaussian_profile.least_epsilon(mu, log_delta)
-    high = 1.0 + float(unsampled)
-    low = last_true(
-        lambda t: _log_deltas(loss, t, 0.0)[1] > log_delta, 0.0, high
-    )
-    high = math.nextafter(low, math.inf)
-    width, upper = _FIRST_WIDTH, high
-    while _log_deltas(loss, upper, 0.0)[1] > log_delta:
-        upper, width = high * (1 + width), width * _WIDEN
-    width, lower = _FIRST_WIDTH, low
-    while lower > 0 and _log_deltas(loss, lower, 0.0)[0] < log_delta:
-        lower, width = max(0.0, low * (1 - width)), width * _WIDEN
-    return (
-        _epsilon(loss, lower) * (1 - 2 * _ROUNDING),
-        _epsilon(loss, upper) * (1 + 2 * _ROUNDING),
-    )
-
-
-def _epsilon(loss: MixtureLoss, t: float) -> float:
-    q = loss.probabilities[1]
-    if loss.is_added and (t < 1 or q < 0.5):
-        return -math.log1p(q * math.expm1(-t))
-    if loss.is_added:
-        return -math.log(1 - q + q * math.exp(-t)) if q < 1 else t
-    if t > EXPONENT:
-        return t + math.log(q)
-    return math.log1p(q * math.expm1(t))
 
 
 def _log_deltas(

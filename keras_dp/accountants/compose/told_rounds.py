@@ -43,17 +43,18 @@ The expectations are over a lattice of `mu^2`: up for the upper, down for the
 lower bound.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.compose.curve import LOWEST, Found, Side
 from keras_dp.accountants.compose.directions import binomial
 from keras_dp.accountants.loss import gaussian_profile
-from keras_dp.accountants.normalize.few_kinds import FewKinds
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     FixedSizeGaussian,
@@ -62,7 +63,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
 )
-from keras_dp.accountants.roots import last_true
 
 METHOD = "sum over the rounds that drew a record"
 # Points of the lattice. Each kind of round moves its sum by one at most.
@@ -73,6 +73,9 @@ _MOST_DRAWN = 1e6
 _MOST_NOISE = 0.1
 # `x` as shares of epsilon. The last is the most that bounds may be apart.
 _SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2)
+# It is certain that delta is larger than the one in question if it is so far
+# above the floor, in nats.
+_CERTAIN = LOWEST + 1.0
 # `P(X > x)` as a share of delta.
 _SHARE_OF_DELTA = 1e-3
 # More than the rounding of a chance, and of an epsilon; also more than what
@@ -84,7 +87,6 @@ _LEFT_OUT, _TAIL, _LOG_LEFT_OUT = 1e-305, 710.0, -680.0
 _SPARSE = 64
 _EXACT = SampledGaussian | SampledGaussianReplaceOne
 _SAMPLED = _EXACT | FixedSizeGaussian | SampledGaussianGroup
-_Bounds: TypeAlias = tuple[float, float]
 
 
 class _Lattice(NamedTuple):
@@ -166,87 +168,69 @@ class _Told(NamedTuple):
         return next(found, None)
 
 
-def epsilon_bounds(rounds: FewKinds, delta: float) -> _Bounds | None:
-    """Returns bounds on epsilon, `None` where they would be far apart.
+class ToldSide:
+    """Bounds on delta where there is next to no noise.
+
+    Where they are far apart, others are taken too.
+    """
+
+    def __init__(self, told: _Told, other: Callable[[], Side]) -> None:
+        """Takes the bounds, and what returns the others."""
+        self._told, self._other = told, other
+        self._lower = functools.lru_cache(maxsize=64)(told.lower.log_delta)
+        self._bounds = functools.lru_cache(maxsize=64)(self._compute)
+
+    def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
+        """See `Side`."""
+        found, is_far = self._bounds(epsilon, floor)
+        # Others are not asked where it is certain on which side delta is.
+        is_certain = not floor < found.upper
+        is_certain |= -math.inf < floor < found.lower - _CERTAIN
+        if is_certain or not is_far:
+            return found
+        return found.and_of(*self._other().log_delta(epsilon, floor))
+
+    def prepare(
+        self, epsilon: float, width: float, log_delta: float | None = None
+    ) -> None:
+        """See `Side`."""
+        floor = -math.inf if log_delta is None else log_delta - LOWEST
+        if self._bounds(epsilon, floor)[1]:
+            self._other().prepare(epsilon, width, log_delta)
+
+    def _compute(self, epsilon: float, floor: float) -> tuple[Found, bool]:
+        """Returns the bounds, and whether they are far apart."""
+        if not epsilon:
+            return Found(-math.inf, 0.0, METHOD), True
+        least, told = self._lower(epsilon), self._told
+        near = max(least, floor + LOWEST)
+        share = told.share(epsilon, near) if near > _LOG_LEFT_OUT else None
+        some = _SHARES[-1] if share is None else share
+        upper = told.log_delta(epsilon, some)
+        is_far = share is None
+        if not is_far and upper > least + _SHARE_OF_DELTA:
+            # Next to a step delta moves by orders, epsilon hardly.
+            before = self._lower(epsilon * (1 - _SHARES[-1]))
+            is_far = upper > before + _SHARE_OF_DELTA
+        return Found(min(least - _ROUNDING, upper), upper, METHOD), is_far
+
+
+def bounds_of(
+    rounds: Sequence[CountedMechanism], other: Callable[[], Side]
+) -> Side:
+    """Returns bounds on delta that are near where there is next to no noise.
 
     Args:
-        rounds: Rounds that dominate others, and rounds that those dominate.
-        delta: In (0, 1).
+        rounds: The rounds.
+        other: Returns bounds on delta where these are far apart.
 
     >>> noise = SampledGaussian(0.005, 0.1)
-    >>> kinds = (CountedMechanism(noise, 100),)
-    >>> bounds = epsilon_bounds(FewKinds(kinds, kinds), 1e-5)
-    >>> [round(bound) for bound in bounds]
-    [499528, 499528]
+    >>> side = bounds_of((CountedMechanism(noise, 100),), lambda: None)
+    >>> [round(bound, 2) for bound in side.log_delta(5e5)[:2]]
+    [-11.69, -11.69]
     """
-    told = _told(rounds.upper)
-    if told is None:
-        return None
-    log_delta = math.log(delta)
-    least = _last_above(told.lower, log_delta)
-    share = told.share(least, log_delta) if least else None
-    if share is None:
-        return None
-
-    def is_too_low(epsilon: float) -> bool:
-        return told.log_delta(epsilon, share) > log_delta
-
-    most = least * (1 + 2 * _SHARES[-1])
-    if is_too_low(most):
-        return None
-    upper = last_true(is_too_low, least, most, share=_ROUNDING)
-    upper *= 1 + 2 * _ROUNDING
-    if upper - least > _SHARES[-1] * upper:
-        return None
-    lower = _lower_of(rounds, told)
-    if lower is not told.lower:
-        least = _last_above(lower, log_delta) if lower else 0.0
-    return least, upper
-
-
-def log_delta_bounds(rounds: FewKinds, epsilon: float) -> _Bounds | None:
-    """Returns bounds on log delta, `None` where they would be far apart.
-
-    Args:
-        rounds: As above.
-        epsilon: >= 0.
-    """
-    told = _told(rounds.upper) if epsilon else None
-    if told is None:
-        return None
-    # Next to a step delta moves by orders, epsilon hardly.
-    least = told.lower.log_delta(epsilon)
-    share = told.share(epsilon, least) if least > _LOG_LEFT_OUT else None
-    if share is None:
-        return None
-    upper = told.log_delta(epsilon, share)
-    near = told.lower.log_delta(epsilon * (1 - _SHARES[-1]))
-    if upper > near + math.log1p(_SHARE_OF_DELTA) + _ROUNDING:
-        return None
-    lower = _lower_of(rounds, told)
-    if lower is not told.lower:
-        least = lower.log_delta(epsilon) if lower else -math.inf
-    return least - _ROUNDING, upper
-
-
-def _lower_of(rounds: FewKinds, told: _Told) -> _Lattice | None:
-    if rounds.lower is rounds.upper:
-        return told.lower
-    other = _told(rounds.lower)
-    return other.lower if other else None
-
-
-def _last_above(lattice: _Lattice, log_delta: float) -> float:
-    """Returns about the largest epsilon with more than a delta; 0 if none."""
-
-    def is_low(epsilon: float) -> bool:
-        return lattice.log_delta(epsilon) - _ROUNDING >= log_delta
-
-    if not is_low(0.0):
-        return 0.0
-    mu = math.sqrt(float(lattice.squares[-1]))
-    most = 1.0 + float(gaussian_profile.least_epsilon(mu, log_delta))
-    return last_true(is_low, 0.0, most, share=_ROUNDING)
+    told = _told(rounds)
+    return other() if told is None else ToldSide(told, other)
 
 
 def _told(rounds: Sequence[CountedMechanism]) -> _Told | None:

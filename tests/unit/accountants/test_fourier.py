@@ -300,7 +300,7 @@ class TestMethods:
         assert bounds.lower < 0.946867 < bounds.upper < 1.01 * bounds.lower
         assert bounds.method == "convolution of likelihood ratios"
 
-        monkeypatch.setattr(small_losses, "epsilon_bounds", too_slow)
+        monkeypatch.setattr(small_losses, "bounds_near", too_slow)
 
         bounds = Fourier().epsilon_bounds(ABADI, delta=1e-5)
 

@@ -31,8 +31,7 @@ def rounds_of(noise, probability=0.0625, count=160):
 def by_line(monkeypatch, question):
     """Returns what there is without the bounds of told rounds."""
     with monkeypatch.context() as patch:
-        patch.setattr(told_rounds, "epsilon_bounds", lambda *_: None)
-        patch.setattr(told_rounds, "log_delta_bounds", lambda *_: None)
+        patch.setattr(told_rounds, "bounds_of", lambda _, other: other())
         return question()
 
 
@@ -144,9 +143,13 @@ def test_a_large_target_has_room_for_all_rounds(target) -> None:
 def test_noise_for_a_large_target_takes_few_lines(monkeypatch) -> None:
     """Each line takes a second here, and most of them were in vain."""
     lines = []
-    monkeypatch.setattr(
-        integral, "epsilon_bounds", lambda *_: lines.append(1) or (0.0, 1e9)
-    )
+    place_near = integral.place_near
+
+    def counted(*arguments):
+        lines.append(1)
+        return place_near(*arguments)
+
+    monkeypatch.setattr(integral, "place_near", counted)
 
     plan(
         2000,
@@ -194,16 +197,16 @@ def test_a_line_that_is_too_long_leaves_the_bounds_of_a_shorter(
     monkeypatch,
 ) -> None:
     ledger = rounds_of(0.1904)
-    profile, seen = integral._profile, []
+    place_near, seen = integral.place_near, []
 
     def second_is_too_long(*arguments):
         seen.append(arguments)
         if len(seen) > 1:
             raise TooSlowError
-        return profile(*arguments)
+        return place_near(*arguments)
 
     exact = Fourier().epsilon_bounds(ledger, delta=1e-5)
-    monkeypatch.setattr(integral, "_profile", second_is_too_long)
+    monkeypatch.setattr(integral, "place_near", second_is_too_long)
 
     found = Fourier().epsilon_bounds(ledger, delta=1e-5)
 

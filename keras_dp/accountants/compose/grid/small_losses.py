@@ -16,6 +16,7 @@ Bounds on the errors of float64 are added to the masses, or subtracted. The
 proofs are (9.1) to (9.5) of docs/accounting.md.
 """
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -38,8 +39,9 @@ _MOST_POINTS, _MOST_ROUNDS = 1 << 17, 1e6
 _FROM_POINT = -0.49
 # Delta of what is beyond the grid, as a share.
 _LEFT_OUT = 1e-5
-# At an unknown delta, the grid reaches this far: stddevs of the noise.
-_REACH = 7.0
+# Where errors hide a lower bound, there are some that are so much further, in
+# nats: from here to there, and how many.
+_FURTHER = 0.1, 1e3, 60
 # Errors of masses and of edges, (9.1) and (9.2), and where they hold.
 _ERROR, _NOTHING = 1e-12, 1e-300
 _LEAST_NOISE, _MOST_Q, _MOST_REACH, _MOST_LOSS = 0.3, 0.1, 37.0, 25.0
@@ -204,49 +206,74 @@ def supports(composition: Composition) -> bool:
     )
 
 
-def epsilon_bounds(
-    composition: Composition, log_delta: float
-) -> tuple[float, float]:
-    """Returns bounds on the least epsilon for `log_delta`.
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """Bounds on delta, good for epsilons next to the one they were made for.
+
+    Attributes:
+        above: The sum of losses that dominate.
+        below: The sum of losses of whoever sees less.
+        known: Lower bounds next to where the sum below was tilted to: rising
+            epsilons, and the largest bound from each of them on.
+    """
+
+    above: tilted.Sum
+    below: tilted.Sum
+    known: list[tuple[Array, Array]] = dataclasses.field(default_factory=list)
+
+    def log_delta(self, epsilon: float) -> tuple[float, float]:
+        """Returns a lower and an upper bound on the log of delta."""
+        # Rounding moves a loss by this share, or delta.
+        upper = self.above.delta(epsilon * (1 - _ROUNDING), is_upper=True)
+        return (
+            self._lower(epsilon) or self._lower_of_more(epsilon),
+            min(math.log(upper) + _ROUNDING, 0.0) if upper else 0.0,
+        )
+
+    def _lower(self, epsilon: float) -> float:
+        """Returns a lower bound, 0 where errors hide it."""
+        lower = self.below.delta(epsilon * (1 + _ROUNDING), is_upper=False)
+        return math.log(lower) - _ROUNDING if lower else 0.0
+
+    def _lower_of_more(self, epsilon: float) -> float:
+        """Returns a lower bound at larger epsilons, where delta is less."""
+        if not self.known:
+            steps = np.geomspace(*_FURTHER) / self.below.tilt
+            at = np.maximum(self.below.epsilon - steps[::-1], 0.0)
+            some = [self._lower(float(each)) or -math.inf for each in at]
+            largest = np.maximum.accumulate(some[::-1])[::-1]
+            self.known.append((at, largest))
+        at, largest = self.known[0]
+        first = int(np.searchsorted(at, epsilon))
+        return float(largest[first]) if first < at.size else -math.inf
+
+
+def bounds_near(
+    composition: Composition, epsilon: float, log_delta: float, is_given: bool
+) -> Bounds:
+    """Returns bounds on delta that are good next to an epsilon.
 
     Args:
         composition: Rounds that are supported.
-        log_delta: < 0.
+        epsilon: Where the bounds are to be good.
+        log_delta: About what delta is there.
+        is_given: Whether delta is given, and not epsilon.
 
     Raises:
         TooSlowError: The sum would have too many points.
         NumericalLimitError: There is little noise, `q` is large, or `delta` is
             next to nothing.
     """
-    kinds, delta = _kinds(composition), math.exp(log_delta)
+    kinds = _kinds(composition)
     # There is less mass beyond than is left out of delta.
     drawn = math.fsum(each.rounds * each.q for each in kinds)
-    reach = -float(special.ndtri(min(0.5, _LEFT_OUT * delta / drawn)))
-    above, below = (
-        _composed(kinds, reach, is_upper, log_delta=log_delta)
-        for is_upper in (True, False)
+    beyond = min(math.log(_LEFT_OUT / drawn) + log_delta, math.log(0.5))
+    reach = -float(special.ndtri_exp(beyond))
+    target = epsilon, log_delta if is_given else None
+    below, above = (
+        _composed(kinds, reach, is_upper, *target) for is_upper in (False, True)
     )
-    lower, upper = below.lower_epsilon(delta), above.upper_epsilon(delta)
-    return lower * (1 - _ROUNDING), upper * (1 + _ROUNDING)
-
-
-def log_delta_bounds(
-    composition: Composition, epsilon: float
-) -> tuple[float, float]:
-    """Returns bounds on the log of the least delta; see `epsilon_bounds`."""
-    if epsilon >= composition.largest:
-        return -math.inf, -math.inf
-    kinds = _kinds(composition)
-    lower, upper = (
-        _composed(kinds, _REACH, is_upper, epsilon=epsilon).delta(
-            epsilon, is_upper=is_upper
-        )
-        for is_upper in (False, True)
-    )
-    return (
-        math.log(lower) - _ROUNDING if lower else -math.inf,
-        math.log(upper) + _ROUNDING if upper else 0.0,
-    )
+    return Bounds(above, below)
 
 
 def _sampled(loss: LossDistribution) -> MixtureLoss | ReplaceOneLoss | None:
@@ -279,7 +306,11 @@ def _kinds(composition: Composition) -> list[_Kind]:
 
 
 def _composed(
-    kinds: list[_Kind], reach: float, is_upper: bool, **target: float
+    kinds: list[_Kind],
+    reach: float,
+    is_upper: bool,
+    epsilon: float,
+    log_delta: float | None,
 ) -> tilted.Sum:
     """Returns the sum of all losses on a grid."""
     ends = [each.ends(reach) for each in kinds]
@@ -301,7 +332,7 @@ def _composed(
         )
         for each, (low, high) in zip(kinds, ends, strict=True)
     ]
-    return tilted.composed(parts, step, **target)
+    return tilted.composed(parts, step, epsilon, log_delta)
 
 
 def _masses(u: Array) -> tuple[Array, Array]:

@@ -16,7 +16,6 @@ from scipy import fft, special
 
 from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.loss.loss_distribution import conversion
-from keras_dp.accountants.roots import least_safe
 from keras_dp.errors import TooSlowError
 
 # Log of a bound on the tilted mass beyond each end of the window.
@@ -30,14 +29,8 @@ _ERROR_PER_LEVEL = 2e-15
 # 0.
 _LEAST_TILT, _MOST_TILT, _NEAREST = 1e-3, 1e4, 0.05
 _LEAST_STDDEVS, _MOST_STDDEVS = 1e-4, 1e3
-# Relative precision of the upper bound.
-_PRECISION = 1e-8
-# Relative steps below the upper bound at which a lower bound is tried; its
-# final precision.
-_BELOW = tuple(10.0**-power for power in range(6, -1, -1))
-_PRECISION_BELOW = 1e-6
-# A lower bound on delta must be above it by this share; log of a delta of 0.
-_CERTAIN, _NOTHING = 1e-12, -800.0
+# The log of a weight that is 0 in float64.
+_NOTHING = -800.0
 # Rounding of sums and exponentials: once, and for each round.
 _ROUNDING, _ROUNDING_EACH = 1e-9, 1e-12
 
@@ -65,6 +58,7 @@ class Sum:
 
     Attributes:
         tilt: `s` > 0.
+        epsilon: Where it is looked at.
         log_moment: `K(s)`.
         losses: Shape `[n]`, rising.
         tilted: Their masses, which are 1 together, but for errors.
@@ -75,6 +69,7 @@ class Sum:
     """
 
     tilt: float
+    epsilon: float
     log_moment: float
     losses: Array
     tilted: Array
@@ -112,70 +107,20 @@ class Sum:
         )
         return min(1.0, found + self.infinite)
 
-    def upper_epsilon(self, delta: float) -> float:
-        """Returns an upper bound on the least epsilon, `inf` if there is none.
-
-        Args:
-            delta: In (0, 1).
-        """
-
-        def excess(epsilon: float) -> float:
-            return self._log_delta(epsilon, is_upper=True) - math.log(delta)
-
-        if excess(0.0) <= 0:
-            return 0.0
-        least = float(conversion(np.array(self.tilt)))
-        chernoff = (self.log_moment - math.log(delta) + least) / self.tilt
-        for high in (chernoff, float(self.losses[-1])):
-            if high > 0 and excess(high) <= 0:
-                return least_safe(
-                    excess, 0.0, high, nearest=_PRECISION * high / 100
-                )
-        return math.inf
-
-    def lower_epsilon(self, delta: float) -> float:
-        """Returns a lower bound on the least epsilon.
-
-        Args:
-            delta: In (0, 1).
-        """
-        least = high = self.upper_epsilon(delta)
-
-        def lack(below: float) -> float:
-            found = self._log_delta(high - below, is_upper=False)
-            return math.log(delta) - found + _CERTAIN
-
-        # Far from the epsilon of the tilt, errors hide that delta is larger.
-        for share in _BELOW if high < math.inf else ():
-            low = high * (1 - share)
-            if lack(high - low) <= 0:
-                nearest = _PRECISION_BELOW * high / 10
-                below = least_safe(
-                    lack, high - least, high - low, nearest=nearest
-                )
-                return max(0.0, high - below)
-            least = low
-        return 0.0
-
-    def _log_delta(self, epsilon: float, *, is_upper: bool) -> float:
-        found = self.delta(epsilon, is_upper=is_upper)
-        return math.log(found) if found else _NOTHING
-
 
 def composed(
     parts: Sequence[Losses],
     step: float,
-    *,
+    epsilon: float,
     log_delta: float | None = None,
-    epsilon: float | None = None,
 ) -> Sum:
     """Returns the sum of losses, tilted to where it is looked at.
 
     Args:
         parts: The rounds.
         step: Distance of the losses, in nats.
-        log_delta: The logarithm of the delta whose epsilon is looked for, or
-        epsilon: The epsilon whose delta is looked for.
+        epsilon: The epsilon next to which delta is looked for, or
+        log_delta: the log of the delta whose epsilon is looked for.
 
     Raises:
         TooSlowError: There are too many points.
@@ -199,9 +144,9 @@ def composed(
     def size(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
         least = float(conversion(np.array(tilt)))
-        if epsilon is not None:
+        if log_delta is None:
             return log_moment(tilt) - tilt * epsilon + least
-        return (log_moment(tilt) - (log_delta or 0.0) + least) / tilt
+        return (log_moment(tilt) - log_delta + least) / tilt
 
     variance = math.fsum(each.rounds * _variance(each) for each in parts)
     per_stddev = 1 / (step * math.sqrt(variance)) if variance else 0.0
@@ -252,8 +197,11 @@ def composed(
         rounding += each.rounds * (_ROUNDING_EACH + 2 * lost)
     circular = fft.irfft(spectrum, points)
     tilted = np.roll(circular, (shift - start) % points)
+    if log_delta is not None:
+        epsilon = size(float(found.x))
     return Sum(
         tilt,
+        epsilon,
         whole,
         step * (start + np.arange(points)),
         np.maximum(tilted, 0.0),

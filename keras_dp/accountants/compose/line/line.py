@@ -140,11 +140,10 @@ class Line:
         bound, or delta would not be positive, which it always is.
         """
         scale = self.log_moment - self.tilt * epsilon
-        value = self._value(epsilon)
         log_error = self._log_error(epsilon) - scale
         if not log_error <= EXPONENT:
             return -math.inf, math.inf
-        error = math.exp(log_error)
+        value, error = self._value(epsilon), math.exp(log_error)
         if self.gaussian:
             subtracted = gaussian_profile.log_delta(
                 math.sqrt(self.gaussian), epsilon

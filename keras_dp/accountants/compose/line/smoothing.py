@@ -18,9 +18,7 @@ in the model of Black and Scholes, `f` the normal density. It is not negative:
 Both bounds are off by the second order of `h`, whatever the rounds are.
 """
 
-import functools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 from keras_dp.accountants.compose.composition import Composition
@@ -30,7 +28,7 @@ from keras_dp.accountants.compose.line.line import (
     Line,
     Place,
 )
-from keras_dp.errors import NumericalLimitError, TooSlowError
+from keras_dp.errors import TooSlowError
 
 # exp(-x^2 / 2) is below all tolerances at this `x`.
 _REACH = 9.0
@@ -38,7 +36,7 @@ _REACH = 9.0
 # of narrow ones: a tenth of a second. With less, hundreds of kinds of rounds
 # take many lines.
 _LITTLE_WORK = 6e7
-_WIDE = 1e-4
+_WIDE = 0.01
 # A line without smoothing may be this many times as long, or have this many
 # points.
 _LONGER, _FEW_POINTS = 1.5, 4000
@@ -48,11 +46,6 @@ _SHARE = 0.7
 _LEAST_WIDTH = 1e-150
 # With more smoothing there would be no lower bound.
 _MOST_SMOOTHING = 0.5
-# Steps of the secant method; the logarithm of nothing counts as so many nats.
-_MOST_STEPS = 30
-# Relative precision of a root. Each value is a sum of up to millions of points.
-_NEAR_ROOT = 1e-11
-_LOWEST = 30.0
 
 
 class Profile(NamedTuple):
@@ -79,64 +72,6 @@ class Profile(NamedTuple):
             return -math.inf, upper
         return lower + math.log(left / (1 - self.share)), upper
 
-    def slope(self, epsilon: float) -> float:
-        """Returns about how fast log delta falls with epsilon."""
-        near = 0.05 / self.line.tilt
-        here = self.line.log_delta(epsilon)[1]
-        there = self.line.log_delta(epsilon + near)[1]
-        if not math.isfinite(here) or not math.isfinite(there):
-            return self.line.tilt / 2
-        return max((here - there) / near, self.line.tilt / 2)
-
-    def epsilon(self, log_delta: float, guess: float) -> tuple[float, float]:
-        """Returns bounds on the least epsilon for `log_delta`."""
-        return (
-            self._solved(0, log_delta, guess),
-            self._solved(1, log_delta, guess),
-        )
-
-    def _solved(self, side: int, log_delta: float, guess: float) -> float:
-        """Returns where one of the bounds reaches `log_delta`."""
-
-        @functools.cache
-        def excess(epsilon: float) -> float:
-            # The upper bound is that of the line alone.
-            bounds = (self.line if side else self).log_delta(epsilon)
-            return max(bounds[side], log_delta - _LOWEST) - log_delta
-
-        # A lower bound is good where it is certain that delta is larger, an
-        # upper one where it is certain that it is not.
-        if side and excess(0.0) <= 0:
-            return 0.0
-        found = _secant(excess, guess, self.line.tilt)
-        if excess(found) == math.inf:
-            raise NumericalLimitError("`line` must bound delta.")
-        step = max(found, 1e-9 / self.line.tilt) * _NEAR_ROOT
-        while (excess(found) > 0) == bool(side):
-            if found == 0 and not side:
-                return 0.0
-            found = max(0.0, found + step if side else found - step)
-            step *= 4
-            if step > 1e300:
-                raise NumericalLimitError("`epsilon` must be within float64.")
-        return found
-
-
-def _secant(
-    excess: Callable[[float], float], guess: float, slope: float
-) -> float:
-    """Returns about a root of `excess`, which falls like `-slope epsilon`."""
-    at, value, slope = guess, excess(guess), -slope
-    for _ in range(_MOST_STEPS):
-        after = min(max(at - value / slope, at / 2), 2 * at + 1)
-        if abs(after - at) <= _NEAR_ROOT * at:
-            break
-        more = excess(after)
-        if (more - value) * (after - at) < 0:
-            slope = (more - value) / (after - at)
-        at, value = after, more
-    return at
-
 
 def smoothed(
     composition: Composition, width: float
@@ -150,16 +85,15 @@ def smoothed(
 
 
 def smoothed_by(width: float, slope: float) -> float:
-    """Returns about how far apart smoothing leaves bounds on epsilon.
+    """Returns about how far apart smoothing leaves bounds on log delta.
 
-    Where `H` falls like `y^-b`, both bounds are `3 b (b+1) h^2 / 2` apart in
-    log delta, and `3 (b+1) h^2 / 2` in epsilon.
+    Where `H` falls like `y^-b`, they are `3 b (b+1) h^2 / 2` apart.
 
     Args:
         width: `h`.
         slope: `b`, about.
     """
-    return 1.5 * (slope + 1) * width**2
+    return 1.5 * slope * (slope + 1) * width**2
 
 
 def width_of(
@@ -167,7 +101,7 @@ def width_of(
     composition: Composition,
     epsilon: float,
     slope: float,
-    relative_width: float,
+    wanted: float,
 ) -> float:
     """Returns `h`, or 0 where the line is short without smoothing.
 
@@ -176,12 +110,12 @@ def width_of(
         composition: The rounds to be integrated.
         epsilon: About.
         slope: `b`, about.
-        relative_width: How far apart bounds on epsilon may be.
+        wanted: How far apart bounds on log delta may be.
     """
-    work = _LITTLE_WORK if relative_width > _WIDE else MOST_WORK
+    work = _LITTLE_WORK if wanted > _WIDE else MOST_WORK
     most = min(work / place.paths.size, MOST_POINTS / 2)
-    wanted = _SHARE * relative_width * epsilon / smoothed_by(1.0, slope)
-    width = max(math.sqrt(wanted), _REACH / (most * place.step), _LEAST_WIDTH)
+    square = _SHARE * wanted / smoothed_by(1.0, slope)
+    width = max(math.sqrt(square), _REACH / (most * place.step), _LEAST_WIDTH)
     width = min(width, _MOST_SMOOTHING)
     size = min(_REACH / (width * place.step), most)
     try:

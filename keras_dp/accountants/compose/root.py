@@ -1,0 +1,157 @@
+"""The least epsilon for a delta, from bounds on delta."""
+
+import math
+from collections.abc import Callable
+
+from keras_dp.accountants.compose.curve import FIRST_WIDTH, LOWEST, NEAR, Side
+
+_MOST_PLACES = 12
+# A width this small can take a second; the largest number of such places.
+_LONG, _MOST_LONG = 1e-4, 2
+# Beyond, no float is finite.
+_LARGEST, _LEAST, _FACTOR = 1e300, 1e-300, 8.0
+# So near 0, in nats, bounds at 0 tell whether epsilon is 0.
+_NEXT_TO_NOTHING = 1e-6
+# Steps of the secant method.
+_MOST_STEPS = 60
+# Shares by which a lower bound may be below an upper one.
+_BELOW = tuple(10.0**-power for power in range(10, -1, -1))
+# The slope is that between epsilons that are this far apart, as a share.
+_SLOPE = 1e-3
+# Relative precision of a root. Each value is a sum of up to millions of points.
+_NEAREST = 1e-11
+
+
+def epsilon_bounds(
+    side: Side, log_delta: float, relative_width: float
+) -> tuple[float, float, str]:
+    """Returns bounds on the least epsilon, and the method of the upper one.
+
+    Args:
+        side: Bounds on delta.
+        log_delta: The log of the delta that is allowed, < 0.
+        relative_width: How far apart they may be, as a share of the upper one.
+    """
+
+    def above(epsilon: float) -> float:
+        found = side.log_delta(epsilon, log_delta - LOWEST)
+        return max(found.upper - log_delta, -LOWEST)
+
+    def below(epsilon: float) -> float:
+        found = side.log_delta(epsilon, log_delta - LOWEST)
+        return max(found.lower - log_delta, -LOWEST)
+
+    at, slope = _first(above)
+    if not 0 < at < math.inf:
+        return 0.0, at, side.log_delta(min(at, _LARGEST)).method
+    share, longest = max(FIRST_WIDTH, relative_width), 0
+    for places in range(2 * _MOST_PLACES):
+        found = side.log_delta(at)
+        if found.width <= relative_width * slope * at:
+            break
+        longest += share <= _LONG
+        if longest > _MOST_LONG:
+            break
+        side.prepare(at, share, log_delta)
+        before, at = at, _root(above, at, slope)
+        if not at:
+            break
+        slope = _slope(above, at) or slope
+        is_near = slope * abs(at - before) < NEAR
+        if longest and is_near:
+            break  # Rounding, or points, are what is left.
+        is_known = side.log_delta(at).width < NEAR
+        if is_near or is_known or places >= _MOST_PLACES:
+            share = relative_width
+    if slope * at < _NEXT_TO_NOTHING:
+        side.prepare(0.0, relative_width, log_delta)
+    if slope * at < NEAR and above(0.0) <= 0:
+        return 0.0, 0.0, side.log_delta(0.0).method
+    upper, step = at, max(at * _NEAREST, _LEAST)
+    while above(upper) > 0:
+        upper, step = upper + step, 4 * step
+        if upper > _LARGEST:
+            return 0.0, math.inf, found.method
+    lower = _last(below, upper, slope)
+    step = lower * _NEAREST
+    while lower > 0 and below(lower) < 0:
+        lower, step = max(0.0, lower - step), 4 * step
+    return min(lower, upper), upper, side.log_delta(upper).method
+
+
+def _last(
+    excess: Callable[[float], float], upper: float, slope: float
+) -> float:
+    """Returns about the last root up to an epsilon; 0 if there is none.
+
+    Far from where bounds are good, a lower bound may be less than it was.
+    """
+    before = upper
+    for share in _BELOW:
+        at = upper * (1 - share)
+        if excess(at) >= 0:
+            return _root(excess, at or before / 2, slope, before)
+        before = at
+    return 0.0
+
+
+def _first(excess: Callable[[float], float]) -> tuple[float, float]:
+    """Returns about the first root; `inf` if there is none; and the slope."""
+    if excess(1.0) <= 0 and excess(0.0) <= 0:
+        return 0.0, 1.0
+    high, factor = 1.0, _FACTOR
+    while excess(high) > 0:
+        if high == _LARGEST:
+            return math.inf, 1.0
+        high, factor = min(high * factor, _LARGEST), factor * factor
+    while excess(high / _FACTOR) <= 0 and high > _LEAST:
+        high /= _FACTOR
+    low = high / _FACTOR
+    slope = max(excess(low) - excess(high), 0.0) / (high - low) or 1 / high
+    at = _root(excess, low, slope, high)
+    return at, _slope(excess, at) or slope
+
+
+def _slope(excess: Callable[[float], float], at: float) -> float:
+    """Returns about how fast a function falls."""
+    step = _SLOPE * at
+    here = excess(at)
+    falls = excess(at - step) - here, here - excess(at + step)
+    # Where other bounds take over, the smaller one tells.
+    some = [fall / step for fall in falls if 0 < fall < math.inf]
+    return min(some, default=0.0)
+
+
+def _root(
+    excess: Callable[[float], float],
+    at: float,
+    slope: float,
+    high: float = math.inf,
+) -> float:
+    """Returns about a root.
+
+    Args:
+        excess: Falls.
+        at: Where to begin, > 0.
+        slope: About how fast it falls.
+        high: It is negative here.
+    """
+    low, value = 0.0, excess(at)
+    for _ in range(_MOST_STEPS):
+        low, high = (max(low, at), high) if value > 0 else (low, min(high, at))
+        if not value or high <= low * (1 + _NEAREST):
+            break
+        after = min(max(at + value / slope, at / 2), 2 * at + 1 / slope)
+        if abs(after - at) <= _NEAREST * at:
+            break
+        if after == at / 2 and not low and excess(0.0) <= 0:
+            return 0.0
+        if not low < after < high:
+            after = (low + high) / 2 if high < math.inf else 2 * at
+        more = excess(after)
+        if (more - value) * (after - at) < 0:
+            slope = (value - more) / (after - at)
+        else:  # It tells nothing of how far the root is.
+            slope /= 2
+        at, value = after, more
+    return at
