@@ -130,7 +130,7 @@ class Joined:
 
         Args:
             leaves: Tensors of any shapes.
-            kinds: What leaves must share to be joined, one a leaf.
+            kinds: The kind of each leaf.
         """
         self._shapes = [leaf.shape for leaf in leaves]
         groups: dict[Any, list[int]] = {}

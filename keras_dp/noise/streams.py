@@ -345,7 +345,7 @@ def _finished(
     """Returns the parts of rows of rounded normal variables.
 
     Args:
-        rows: Those of `_rounded_of`, with the lanes of the key.
+        rows: The rows of `_rounded_of`, with the lanes of the key.
         lanes: The number of lanes of a piece, without these.
         pieces: The number of pieces.
 
