@@ -135,16 +135,11 @@ def advice_on_layers(layers: list[LayerSignal]) -> str:
     more = len(lost) - _MOST_NAMES
     if more > 0:
         names += f" and {more} more layers"
-    remedy = "Freeze these layers, or give them fewer weights."
-    if len(lost) == len(layers):
-        remedy = (
-            "This model is too large for these records at this epsilon: freeze "
-            "layers, or train fewer weights on features that nobody learned "
-            "(docs/choosing.md)."
-        )
     return (
         f"Noise moved the weights of {names} further than the signal of all "
-        f"rounds could. {remedy}"
+        "rounds could. They may have learned all the same. Fewer weights, "
+        "frozen layers or features that nobody learned may do better "
+        "(docs/choosing.md)."
     )
 
 
