@@ -11,7 +11,7 @@ from keras_dp.accountants import Fourier
 from keras_dp.accountants.compose import root, saddle
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.curve import LINE, Curve
-from keras_dp.accountants.compose.line import integral, smoothing
+from keras_dp.accountants.compose.line import integral
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.gaussian_profile import least_epsilon
@@ -367,7 +367,7 @@ def test_smoothing_keeps_the_truth_between(monkeypatch, width, count) -> None:
 def test_control_smoothing_alone_is_no_lower_bound(monkeypatch) -> None:
     """What it adds has to be taken off."""
     always_smoothed(monkeypatch, 0.1)
-    smoothed = smoothing.smoothed
+    smoothed = integral.smoothed
     monkeypatch.setattr(
         integral, "smoothed", lambda *both: (*smoothed(*both)[:2], 1e-9)
     )
