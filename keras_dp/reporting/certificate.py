@@ -79,6 +79,8 @@ class Certificate:
             empty if there are none. That they did what the ledger says was not
             checked.
         proven_rounds: The number of rounds whose bounds hold in floating point.
+        names: The names of the runs, each once.
+        note: The text that was written with the seal.
     """
 
     header: str
@@ -96,6 +98,8 @@ class Certificate:
     signature: str = ""
     libraries: str = ""
     proven_rounds: int = 0
+    names: str = ""
+    note: str = ""
 
     def as_json(self) -> str:
         """Returns a JSON object; an infinite epsilon is the text `inf`."""
@@ -228,6 +232,10 @@ class Certificate:
                 f"the precision of {again.proven_rounds} rounds is proven, not "
                 f"of {self.proven_rounds}"
             )
+        for name in ("names", "note"):
+            own, other = getattr(self, name), getattr(again, name)
+            if own != other:
+                raise _differs(f"its {name} was {other!r}, not {own!r}")
         if self.neighbours != again.neighbours:
             raise _differs(
                 f"its adjacency relation was {again.neighbours!r}, not "
@@ -271,6 +279,8 @@ class Certificate:
     def document(self) -> Document:
         """Returns the certificate as a document to print and to sign."""
         facts = (
+            ("Runs", self.names or "none"),
+            ("Note", self.note or "none"),
             ("Row of the seal", f"{self.seal_row:,}"),
             ("Hash of the seal", self.seal_hash),
             ("Signed by the Ed25519 key", self.public_key or "none"),
@@ -387,6 +397,8 @@ def _certificate(
         issued=seal.time,
         libraries=libraries_of(sealed.runs),
         proven_rounds=proven_rounds(sealed.rounds),
+        names=", ".join(dict.fromkeys(x.name for x in sealed.runs if x.number)),
+        note=seal.statement.note,
     )
 
 

@@ -24,6 +24,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.reporting.certificate import Certificate, certify
 from keras_dp.reporting.explanation import explain
+from keras_dp.reporting.renderers import render
 from keras_dp.reporting.report import make_report
 
 DELTA = 1e-5
@@ -77,6 +78,9 @@ class TestCertificates:
             Fourier().epsilon([(STEP, 505)], delta=DELTA), abs=1e-6
         )
         assert ledger.seals[0].statement.note == "first audit"
+        printed = render(certificate.document(), "text")
+        for words in ("first audit", *(run.name for run in ledger.runs)):
+            assert words in printed
         certificate.check(ledger)
 
     def test_holds_for_a_copy_and_a_ledger_that_has_grown(self, ledger) -> None:
@@ -112,6 +116,8 @@ class TestCertificates:
             ("epsilon", math.nan, "epsilon was"),
             ("rounds", 0, "rounds in"),
             ("seal_row", 1, "no seal"),
+            ("names", "another model", "names was"),
+            ("note", "approved", "note was"),
             # An account promises under its own relation, whatever is asked.
             ("neighbours", "replace_one", "relation was"),
         ],
