@@ -4,13 +4,18 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from keras_dp._counted import rest_of
-from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.replay import Replay
 from keras_dp.errors import BudgetExceededError
-from keras_dp.ledger import PrivacyLedger, Round, UnverifiedSampling
+from keras_dp.ledger import (
+    CountedRound,
+    PrivacyLedger,
+    Round,
+    UnverifiedSampling,
+)
 from keras_dp.planning.calibration import check_target
 from keras_dp.planning.rounds_left import rounds_left, rounds_left_of
 
@@ -34,6 +39,20 @@ class PrivacyTarget:
         check_target(self.epsilon, self.delta)
 
 
+class _Held(NamedTuple):
+    """The rounds that count before a round more.
+
+    Attributes:
+        own: The rounds of the own run that the ledger holds.
+        others: What counts of other runs.
+        together: Both.
+    """
+
+    own: tuple[CountedRound, ...]
+    others: tuple[CountedRound, ...]
+    together: Replay
+
+
 class EpsilonLimit:
     """Says how many rounds a ledger may still hold under a target.
 
@@ -43,8 +62,8 @@ class EpsilonLimit:
     `RunWriter` reserves the rounds only if nobody wrote to the ledger since.
 
     It searches for the number of rounds at the first question. It searches
-    again if the mechanism of the rounds changes, or if the ledger gets rounds
-    that are not of this training.
+    again if the mechanism of the rounds changes, or what else counts: rounds of
+    other runs, their plans, or other rounds of the training.
     """
 
     def __init__(
@@ -62,9 +81,8 @@ class EpsilonLimit:
         """
         self.target, self._ledger = target, ledger
         self._rounds_per_pass = rounds_per_pass
-        self._mechanism: tuple[CountedMechanism, ...] | None = None
-        self._others = self._most = 0
-        self._coming: Sequence[tuple[Round, int]] | None = None
+        self._question: tuple[object, ...] = ()
+        self._most = 0
         self._is_unverified = False
         self._planned_by_others = 0
 
@@ -72,7 +90,6 @@ class EpsilonLimit:
         self,
         planned: Round,
         count: int,
-        own: int,
         promised: int = 0,
         row: int | None = None,
     ) -> int:
@@ -81,7 +98,6 @@ class EpsilonLimit:
         Args:
             planned: One of the rounds.
             count: The number of rounds, >= 1.
-            own: The number of rounds in the ledger that are of this training.
             promised: How many more rounds the training is planned for. If the
                 target has room for them together, none of them is refused: the
                 bounds for fewer rounds may be less precise.
@@ -90,14 +106,20 @@ class EpsilonLimit:
         Raises:
             UnsupportedEventError: The accountant has no bound for such rounds.
         """
-        held = len(self._ledger)
         self._is_unverified = isinstance(planned.sampling, UnverifiedSampling)
         mechanism = normalize([(planned, 1)])
-        if mechanism != self._mechanism or held - own != self._others:
-            self._mechanism, self._others = mechanism, held - own
+        held = self._held(row)
+        alike = {
+            each: each == planned or normalize([(each, 1)]) == mechanism
+            for each in {each for each, _ in held.own}
+        }
+        own = sum(n for each, n in held.own if alike[each])
+        unlike = tuple(each for each in held.own if not alike[each.round])
+        question = (mechanism, held.others, unlike)
+        if question != self._question:
             left = functools.partial(
                 rounds_left,
-                self._held(row),
+                held.together,
                 planned,
                 target_epsilon=self.target.epsilon,
                 delta=self.target.delta,
@@ -106,8 +128,8 @@ class EpsilonLimit:
             most = left()
             if most < promised:
                 most = max(most, left(most=promised))
-            self._most = held + most
-        return max(0, min(count, self._most - held))
+            self._question, self._most = question, own + most
+        return max(0, min(count, self._most - own))
 
     def allowed_of(
         self,
@@ -122,36 +144,48 @@ class EpsilonLimit:
             coming: All rounds of the training in order, with their counts.
             count: How many of the rounds after the first `own` are asked for,
                 >= 1.
-            own: As in `allowed`.
+            own: The number of rounds in the ledger that are of this training.
             row: As in `allowed`.
 
         Raises:
             UnsupportedEventError: The accountant has no bound for such rounds.
         """
-        held = len(self._ledger)
-        if self._coming is None or held - own != self._others:
-            self._coming, self._others = coming, held - own
-            self._most = held + rounds_left_of(
-                self._held(row),
+        held = self._held(row)
+        known = {each for each, _ in coming}
+        unlike = tuple(each for each in held.own if each.round not in known)
+        question = (tuple(coming), held.others, unlike)
+        if question != self._question:
+            most = rounds_left_of(
+                held.together,
                 rest_of(coming, own),
                 target_epsilon=self.target.epsilon,
                 delta=self.target.delta,
             )
-        return max(0, min(count, self._most - held))
+            self._question, self._most = question, own + most
+        return max(0, min(count, self._most - own))
 
-    def _held(self, row: int | None) -> Replay:
-        """Returns what counts of other runs, and the rounds of the own run."""
+    def _held(self, row: int | None) -> "_Held":
         replay = Replay(self._ledger)
-        counted = zip(replay.runs, replay.that_count().of_runs, strict=True)
-        held = replay.of(
-            each
-            for run, rounds in counted
-            for each in (run.rounds if run.row == row else rounds)
-        )
-        self._planned_by_others = sum(n for _, n in held.rounds) - sum(
+        counted = [
+            (run.rounds if run.row == row else rounds, run.row == row)
+            for run, rounds in zip(
+                replay.runs, replay.that_count().of_runs, strict=True
+            )
+        ]
+        together = replay.of(each for rounds, _ in counted for each in rounds)
+        self._planned_by_others = sum(n for _, n in together.rounds) - sum(
             n for _, n in replay.rounds
         )
-        return held
+        own, others = (
+            tuple(
+                each
+                for rounds, is_own in counted
+                if is_own == kind
+                for each in rounds
+            )
+            for kind in (True, False)
+        )
+        return _Held(own, others, together)
 
     def exceeded(self, rounds: str = "one more round") -> BudgetExceededError:
         """Returns the error for rounds after the last question.

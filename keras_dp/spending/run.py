@@ -149,9 +149,7 @@ class RunLimits(Limits):
             count = self._correlated_room(self._correlated, count, own)
         elif self._target is not None:
             promised = (self.most or 0) - own
-            count = self._target.allowed(
-                planned, count, own, promised, self.row
-            )
+            count = self._target.allowed(planned, count, promised, self.row)
         if self._rest is not None:
             count = min(count, self._rest.count - own)
         account, charge = self._account_now(), self.charge(planned)
@@ -230,7 +228,7 @@ class RunLimits(Limits):
             )
         if self._target is not None and (
             self._account is None
-            or self._target.allowed(planned, count, own, 0, self.row) < count
+            or self._target.allowed(planned, count, 0, self.row) < count
         ):
             return self._target.exceeded(rounds)
         return BudgetExceededError(

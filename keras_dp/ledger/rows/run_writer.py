@@ -531,12 +531,8 @@ class RunWriter:
                 if room < count:
                     raise self.limits.exceeded(planned, count, self._own)
                 price = self._price(planned, charge)
-                try:
-                    if self._append(planned, room, price, seen):
-                        break
-                except BudgetExceededError:
-                    if not self.limits.is_limited:
-                        raise
+                if self._append(planned, room, price, seen):
+                    break
                 # Another process was faster: there may be less room.
         except BudgetExceededError:
             self.ran_out = True

@@ -24,5 +24,5 @@ def test_rounds_that_were_promised_together_are_allowed(
     ledger = PrivacyLedger.in_memory(dataset="test")
     limit = EpsilonLimit(PrivacyTarget(1.0, 1e-5), ledger)
 
-    assert limit.allowed(STEP, 1, 0, promised) == 1
-    assert limit.allowed(STEP, 100, 0, promised) == allowed
+    assert limit.allowed(STEP, 1, promised) == 1
+    assert limit.allowed(STEP, 100, promised) == allowed

@@ -133,6 +133,20 @@ class TestARace:
         assert not run.ran_out
 
 
+def test_a_price_of_the_callers_that_no_account_can_pay_ends_it(
+    ledger,
+) -> None:
+    budgets.open_account(ledger, "all", budgets.RenyiFilter(1.0, DELTA))
+    less_noise = Round(FullDataset(), (GaussianSum("sum", 1.0, 1.0),))
+    charge = budgets.charge_of(ledger.accounts[0], less_noise)
+    run = new_run(ledger)
+
+    with pytest.raises(BudgetExceededError, match="account"):
+        run.cover(STEP, charge=charge)
+    assert run.ran_out
+    assert len(ledger) == 0
+
+
 class TestALedgerThatIsClosed:
     def test_stops_before_the_next_round(self, tmp_path) -> None:
         ledger = PrivacyLedger.open(tmp_path / "l.db", dataset="d")
@@ -257,6 +271,26 @@ class TestTwoTrainingsWithOneTarget:
         assert second.row is None
         assert train(first, 10**6) == fits - 1
         assert self.epsilon(ledger) <= 1.0
+
+    @pytest.mark.parametrize("what", ["rounds", "plan", "own"])
+    def test_see_what_leaves_the_number_of_rounds_as_it_is(
+        self, ledger, what
+    ) -> None:
+        cheap = Round(PoissonSampling(1e-6), STEP.queries)
+        before = ledger.start_run("before")
+        before.cover(cheap, 30, most=30)
+        run = self.run(ledger)
+        run.cover(STEP)
+        if what == "rounds":
+            before.settle(0)
+            ledger.start_run("other").cover(OTHER, 30, most=30)
+        elif what == "plan":
+            ledger.start_run("other", plan=[(OTHER, 30)])
+        else:
+            run.record(OTHER.sampling, OTHER.queries, 30)
+
+        with pytest.raises(BudgetExceededError, match="`target_epsilon`"):
+            run.cover(STEP)
 
 
 class TestAnUnknownNumberOfRounds:
