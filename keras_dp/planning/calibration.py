@@ -392,6 +392,26 @@ def check_target_delta(delta: float) -> None:
     _check.share("(0, 1)", CHOOSE_DELTA, delta=delta)
 
 
+def default_delta(population_size: int | None) -> float:
+    """Returns `N^-1.1`, rounded down to two digits.
+
+    A mechanism that publishes a record chosen at random is `(0, 1/N)`-private:
+    delta must be well below that.
+
+    Args:
+        population_size: The number of records, N >= 1. If it is `None`, the
+            result is 1e-5. If it is at most 8, the result is 0.1.
+
+    >>> default_delta(48_842)
+    6.9e-06
+    """
+    if population_size is None:
+        return 1e-5
+    delta = min(0.1, population_size**-1.1)
+    unit = 10.0 ** (math.floor(math.log10(delta)) - 1)
+    return float(f"{math.floor(delta / unit) * unit:.1e}")
+
+
 def check_below_share_of(units: int, delta: float) -> None:
     """Raises unless delta is less than 1 over the number of units."""
     if delta * units >= 1:

@@ -20,7 +20,11 @@ from keras_dp.keras_internals import print_line
 from keras_dp.ledger import PrivacyLedger, RunRecord
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
-from keras_dp.planning.calibration import check_below_share_of, check_target
+from keras_dp.planning.calibration import (
+    check_below_share_of,
+    check_target,
+    default_delta,
+)
 from keras_dp.recipes.assembly import assemble, compile_options
 from keras_dp.recipes.clip import clip_of
 from keras_dp.recipes.correlation import Noise, check_noise
@@ -32,7 +36,6 @@ from keras_dp.recipes.held_rounds import (
 from keras_dp.recipes.settings import Asked, Choice, Settings, resolved
 from keras_dp.recipes.training_data import Records, TrainingData
 from keras_dp.spending import PrivacyTarget, RunDetails
-from keras_dp.spending.epsilon_limit import default_delta
 from keras_dp.training import PrivateModel
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import TARGETS

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -44,7 +43,7 @@ class _Held(NamedTuple):
 
     Attributes:
         own: The rounds of the own run that the ledger holds.
-        others: What counts of other runs.
+        others: The rounds of other runs that count.
         together: Both.
     """
 
@@ -215,23 +214,3 @@ class EpsilonLimit:
             f"delta={self.target.delta!r}, for a ledger of "
             f"{len(self._ledger):,} rounds{others}. No round ran. {remedy}"
         )
-
-
-def default_delta(population_size: int | None) -> float:
-    """Returns `N^-1.1`, rounded down to two digits.
-
-    A mechanism that publishes a record chosen at random is `(0, 1/N)`-private:
-    delta must be well below that.
-
-    Args:
-        population_size: The number of records, N >= 1. If it is `None`, the
-            result is 1e-5. If it is at most 8, the result is 0.1.
-
-    >>> default_delta(48_842)
-    6.9e-06
-    """
-    if population_size is None:
-        return 1e-5
-    delta = min(0.1, population_size**-1.1)
-    unit = 10.0 ** (math.floor(math.log10(delta)) - 1)
-    return float(f"{math.floor(delta / unit) * unit:.1e}")

@@ -10,12 +10,11 @@ from keras_dp._counted import in_step
 from keras_dp.keras_internals import untuned_arrays
 from keras_dp.ledger import PrivacyLedger, Round, RunWriter
 from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
-from keras_dp.planning.calibration import check_target_delta
+from keras_dp.planning.calibration import check_target_delta, default_delta
 from keras_dp.sampling import Sampler
 from keras_dp.spending.epsilon_limit import (
     EpsilonLimit,
     PrivacyTarget,
-    default_delta,
 )
 from keras_dp.spending.run import RunDetails, new_run
 from keras_dp.training.advice.condition import Said, judge

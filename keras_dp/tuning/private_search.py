@@ -28,12 +28,11 @@ from keras_dp.ledger import (
     TrialLaw,
 )
 from keras_dp.planning import calibrate_scale
-from keras_dp.planning.calibration import check_target
+from keras_dp.planning.calibration import check_target, default_delta
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.recipes.training_data import Records
 from keras_dp.sampling import Sampler
 from keras_dp.spending import PrivacyTarget, RunDetails
-from keras_dp.spending.epsilon_limit import default_delta
 from keras_dp.spending.run import new_run
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import TARGETS

@@ -9,12 +9,12 @@ import pytest
 import keras_dp
 from keras_dp.dp_queries import NestedQuery
 from keras_dp.ledger import FullDataset, GaussianSum, Round
+from keras_dp.planning.calibration import default_delta
 from keras_dp.sampling import (
     FixedMicrobatches,
     PoissonBatches,
     RandomMicrobatches,
 )
-from keras_dp.spending.epsilon_limit import default_delta
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import (
     FIRST_BATCH,

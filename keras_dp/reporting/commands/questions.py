@@ -9,7 +9,7 @@ from keras_dp.budgets.ledger_guarantee import AS_IF_FIXED
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.planning import plan
-from keras_dp.planning.calibration import MOST_ROUNDS
+from keras_dp.planning.calibration import MOST_ROUNDS, default_delta
 from keras_dp.planning.plan import sizes_of
 from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.reporting.commands import arguments
@@ -19,7 +19,6 @@ from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.report import json_claim, make_report
 from keras_dp.reporting.run_costs import runs_document
 from keras_dp.reporting.wording import counted, sampled
-from keras_dp.spending.epsilon_limit import default_delta
 
 # A plan has so many epochs by default.
 _EPOCHS = 40

@@ -8,7 +8,7 @@ import pytest
 
 import keras_dp
 from keras_dp import planning
-from keras_dp.spending.epsilon_limit import default_delta
+from keras_dp.planning.calibration import default_delta
 
 
 def said(*, records=10_000, width=2, **options):
