@@ -1,5 +1,6 @@
 """Where monotone functions cross a target, rounded to the safe side."""
 
+import functools
 from collections.abc import Callable
 
 import scipy
@@ -22,7 +23,7 @@ def least_safe(
     """Returns an argument just above the root of a nonincreasing function.
 
     At the result, `excess` was computed and is at most 0, even if the function
-    is neither smooth nor monotone.
+    is neither smooth nor monotone, or returns something else each time.
 
     Args:
         excess: Maps an argument to the amount by which a bound exceeds its
@@ -39,6 +40,7 @@ def least_safe(
     """
     least = safe
 
+    @functools.cache
     def above_the_aim(argument: float) -> float:
         nonlocal least
         value = excess(argument)
@@ -48,6 +50,9 @@ def least_safe(
                 return 0.0
         return value + precision / 2  # The sign stays.
 
+    # A bound may be nearer when it is asked for again.
+    if above_the_aim(unsafe) <= 0 or above_the_aim(safe) > 0:
+        return least
     scipy.optimize.toms748(
         above_the_aim,
         unsafe,

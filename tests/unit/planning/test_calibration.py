@@ -217,6 +217,18 @@ def test_a_search_ends_where_epsilon_jumps() -> None:
     assert len(asked) <= 100
 
 
+@pytest.mark.parametrize(("at_unsafe", "found"), [(-1.0, 1.0), (1.0, 2.0)])
+def test_a_search_takes_bounds_that_are_others_than_before(
+    at_unsafe, found
+) -> None:
+    """They may be nearer where they were too far off, or the reverse."""
+
+    def excess(at):
+        return at_unsafe
+
+    assert least_safe(excess, 1.0, 2.0, nearest=1e-9) == found
+
+
 def test_a_cost_that_noise_does_not_touch_is_named() -> None:
     """The nearest possible target is in the message."""
     fixed = Round(FullDataset(), (GaussianSum("fixed", 1.0, 1.0),))
