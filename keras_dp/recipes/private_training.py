@@ -234,8 +234,6 @@ def make_private(
         options.get("private_metrics"),
     )
     settings, continued = _beside_held(asked, own, details)
-    if is_new:
-        own = records.opened(ledger, given.drawn_unit)
     private, choices = assemble(
         model,
         settings.drawn,
@@ -247,6 +245,9 @@ def make_private(
         learning_rate=learning_rate,
         average=average,
     )
+    if is_new:
+        own = records.opened(ledger, given.drawn_unit)
+        private.optimizer.ledger = own
     private.target, private.run = target, details
     private.last_run = None if continued is None else continued.row
     if continued is None:

@@ -593,6 +593,23 @@ class TestMicrobatches:
         private.optimizer.ledger.close()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"optimizer": "other"},
+        {"loss": "other"},
+        {"steps_per_execution": -1},
+    ],
+)
+def test_a_new_ledger_is_not_created_where_compiling_fails(
+    tmp_path, wrong
+) -> None:
+    with pytest.raises(ValueError, match="|".join(wrong)):
+        made(ledger=tmp_path / "a.ledger", **wrong)
+
+    assert not (tmp_path / "a.ledger").exists()
+
+
 class TestUnitsOfSeveralRows:
     def test_meet_the_target_together(self) -> None:
         own = PrivacyLedger.in_memory(
