@@ -1,5 +1,6 @@
 """Ends a training before its ledger exceeds an epsilon."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -7,8 +8,12 @@ from typing import NamedTuple
 
 from keras_dp._counted import rest_of
 from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.samplings import (
+    RELATIONS,
+    supported_neighbours,
+)
 from keras_dp.accountants.replay import Replay
-from keras_dp.errors import BudgetExceededError
+from keras_dp.errors import BudgetExceededError, UnsupportedEventError
 from keras_dp.ledger import (
     CountedRound,
     PrivacyLedger,
@@ -107,7 +112,7 @@ class EpsilonLimit:
         """
         self._is_unverified = isinstance(planned.sampling, UnverifiedSampling)
         mechanism = normalize([(planned, 1)])
-        held = self._held(row)
+        held = self._held(row, [(planned, 1)])
         alike = {
             each: each == planned or normalize([(each, 1)]) == mechanism
             for each in {each for each, _ in held.own}
@@ -149,7 +154,7 @@ class EpsilonLimit:
         Raises:
             UnsupportedEventError: The accountant has no bound for such rounds.
         """
-        held = self._held(row)
+        held = self._held(row, coming)
         known = {each for each, _ in coming}
         unlike = tuple(each for each in held.own if each.round not in known)
         question = (tuple(coming), held.others, unlike)
@@ -163,28 +168,31 @@ class EpsilonLimit:
             self._question, self._most = question, own + most
         return max(0, min(count, self._most - own))
 
-    def _held(self, row: int | None) -> "_Held":
+    def _held(
+        self, row: int | None, coming: Sequence[tuple[Round, int]]
+    ) -> _Held:
+        """Returns what counts beside rounds to come.
+
+        These decide, too, under which adjacency relation plans are kept.
+        """
         replay = Replay(self._ledger)
-        counted = [
-            (run.rounds if run.row == row else rounds, run.row == row)
+        for relation in RELATIONS:
+            own: list[CountedRound] = []
+            others: list[CountedRound] = []
             for run, rounds in zip(
-                replay.runs, replay.that_count().of_runs, strict=True
-            )
-        ]
-        together = replay.of(each for rounds, _ in counted for each in rounds)
-        self._planned_by_others = sum(n for _, n in together.rounds) - sum(
-            n for _, n in replay.rounds
-        )
-        own, others = (
-            tuple(
-                each
-                for rounds, is_own in counted
-                if is_own == kind
-                for each in rounds
-            )
-            for kind in (True, False)
-        )
-        return _Held(own, others, together)
+                replay.runs, replay.that_count(relation).of_runs, strict=True
+            ):
+                is_own = run.row == row
+                (own if is_own else others).extend(
+                    run.rounds if is_own else rounds
+                )
+            together = replay.of([*others, *own])
+            with contextlib.suppress(UnsupportedEventError):
+                if relation in supported_neighbours(together.plus(coming)):
+                    break
+        counts = [sum(n for _, n in each.rounds) for each in (together, replay)]
+        self._planned_by_others = counts[0] - counts[1]
+        return _Held(tuple(own), tuple(others), together)
 
     def exceeded(self, rounds: str = "one more round") -> BudgetExceededError:
         """Returns the error for rounds after the last question.

@@ -18,6 +18,7 @@ from keras_dp.errors import (
 from keras_dp.ledger import (
     Charge,
     CountedRound,
+    FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
@@ -271,6 +272,21 @@ class TestTwoTrainingsWithOneTarget:
         assert second.row is None
         assert train(first, 10**6) == fits - 1
         assert self.epsilon(ledger) <= 1.0
+
+    def test_know_plans_that_are_kept_under_a_weaker_relation(
+        self, ledger
+    ) -> None:
+        """The first round of the training makes that one count."""
+
+        def full(noise: float) -> Round:
+            return Round(FullDataset(), (GaussianSum("mean", 1.0, noise),))
+
+        fixed = Round(FixedSizeWithoutReplacement(10, 1000), STEP.queries)
+        other = ledger.start_run("other", plan=[(fixed, 1), (full(40.0), 50)])
+        other.cover(full(80.0), 10, most=10)
+
+        with pytest.raises(BudgetExceededError, match="`target_epsilon`"):
+            self.run(ledger).cover(fixed)
 
     @pytest.mark.parametrize("what", ["rounds", "plan", "own"])
     def test_see_what_leaves_the_number_of_rounds_as_it_is(
