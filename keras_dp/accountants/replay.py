@@ -73,6 +73,7 @@ class Replay:
         runs: The runs of the ledger; empty for rounds without a ledger.
         accounts: The accounts of the ledger; empty for rounds without a ledger.
         unpaid: The rounds for which no account paid, if there are accounts.
+        head: The head of the ledger; empty for rounds without a ledger.
         header: The header of the ledger; for rounds without a ledger one that
             says that the unit is a record. All answers are for one unit, with
             all of its records.
@@ -105,10 +106,11 @@ class Replay:
         self.runs: tuple[RunRecord, ...] = ()
         self.accounts: tuple[AccountRecord, ...] = ()
         self.unpaid: tuple[CountedRound, ...] = ()
+        self.head = ""
         if isinstance(ledger, PrivacyLedger):
             held = ledger.contents()
             self.rounds, self.runs = held.rounds, held.runs
-            self.accounts = held.accounts
+            self.accounts, self.head = held.accounts, held.meta["head"]
             self.unpaid = held.unpaid if held.accounts else ()
         else:
             self.rounds = tuple(

@@ -68,6 +68,10 @@ class EpsilonLimit:
     It searches for the number of rounds at the first question. It searches
     again if the mechanism of the rounds changes, or what else counts: rounds of
     other runs, their plans, or other rounds of the training.
+
+    Attributes:
+        target: The target that the ledger as a whole must meet.
+        seen: The head of the ledger as the last answer is about it.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class EpsilonLimit:
         self._rounds_per_pass = rounds_per_pass
         self._question: tuple[object, ...] = ()
         self._most = 0
+        self.seen = ""
         self._is_unverified = False
         self._planned_by_others = 0
 
@@ -176,6 +181,7 @@ class EpsilonLimit:
         These decide, too, under which adjacency relation plans are kept.
         """
         replay = Replay(self._ledger)
+        self.seen = replay.head
         for relation in RELATIONS:
             own: list[CountedRound] = []
             others: list[CountedRound] = []

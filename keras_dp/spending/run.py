@@ -129,12 +129,13 @@ class RunLimits(Limits):
         self._coming, self._delta = coming, delta
         self._rounds_of_noise = correlated
         self._correlated: list[tuple[Round, int]] | None = None
+        self._seen = ""
         limits = target, self._account, rest
         self.is_limited = any(limit is not None for limit in limits)
 
     @override
     def seen(self) -> str:
-        return self._ledger.head if self.is_limited else ""
+        return self._seen
 
     @override
     def expect(self, most: int | None) -> None:
@@ -143,6 +144,8 @@ class RunLimits(Limits):
 
     @override
     def room(self, planned: Round, count: int, own: int) -> int:
+        # The account itself refuses what it cannot pay when rounds are covered.
+        self._seen = self._ledger.head if self.is_limited else ""
         if not own:
             self._correlated = self._rounds_of_noise(planned)
         if self._correlated is not None:
@@ -150,6 +153,7 @@ class RunLimits(Limits):
         elif self._target is not None:
             promised = (self.most or 0) - own
             count = self._target.allowed(planned, count, promised, self.row)
+            self._seen = self._target.seen
         if self._rest is not None:
             count = min(count, self._rest.count - own)
         account, charge = self._account_now(), self.charge(planned)
@@ -177,7 +181,9 @@ class RunLimits(Limits):
         count = min(count, rounds - own)
         if self._target is None or not count:
             return count
-        return self._target.allowed_of(coming, count, own, self.row)
+        count = self._target.allowed_of(coming, count, own, self.row)
+        self._seen = self._target.seen
+        return count
 
     @override
     def plan(self, planned: Round) -> RunPlan | None:

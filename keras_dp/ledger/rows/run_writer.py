@@ -65,10 +65,12 @@ class Limits:
         self.most = most
 
     def seen(self) -> str:
-        """Returns the head of the ledger, as answers are about it.
+        """Returns the head of the ledger, as the last answer is about it.
 
-        Rounds are covered only if the ledger still has this head; empty where
-        the answers do not depend on the ledger.
+        It was read with what the answer needed: the ledger may have had another
+        head meanwhile, and have this one again. Rounds are covered only if the
+        ledger still has this head; empty where the answers do not depend on the
+        ledger.
         """
         return ""
 
@@ -526,12 +528,15 @@ class RunWriter:
             size = max(count, min(size, self._most - self._own))
         try:
             while True:
-                seen = self.limits.seen()
                 room = int(self.limits.room(planned, size, self._own))
+                seen = self.limits.seen()
                 if room < count:
                     raise self.limits.exceeded(planned, count, self._own)
                 price = self._price(planned, charge)
-                if self._append(planned, room, price, seen):
+                plan = self.limits.plan(planned) if self.row is None else None
+                if self.limits.seen() == seen and self._append(
+                    planned, room, price, plan, seen
+                ):
                     break
                 # Another process was faster: there may be less room.
         except BudgetExceededError:
@@ -563,14 +568,18 @@ class RunWriter:
         return charge
 
     def _append(
-        self, planned: Round, size: int, charge: Charge | None, seen: str
+        self,
+        planned: Round,
+        size: int,
+        charge: Charge | None,
+        plan: RunPlan | None,
+        seen: str,
     ) -> bool:
         """Ends one block and begins the next, in one transaction.
 
         The first block also begins the run, and writes its plan. Returns
         False, and changes nothing, if the ledger has another head than `seen`.
         """
-        plan = self.limits.plan(planned) if self.row is None else None
         text = text_from_round(planned)
         # After an interrupt nobody knows whether the block before is settled.
         # It or the next one counts in full, and nothing is left to settle.

@@ -273,6 +273,29 @@ class TestTwoTrainingsWithOneTarget:
         assert train(first, 10**6) == fits - 1
         assert self.epsilon(ledger) <= 1.0
 
+    def test_know_that_rounds_were_away_when_they_asked(
+        self, ledger, monkeypatch
+    ) -> None:
+        """A block that is taken back, and reserved again, has equal rows."""
+        monkeypatch.setattr("time.time", lambda: 1e9)
+        room = RunLimits.room
+        other = ledger.start_run("other")
+        other.cover(OTHER, 15, most=15)
+        before, run = ledger.head, self.run(ledger)
+        fits = run.rounds_left(lambda: STEP)
+
+        def late(self, planned, count, own):
+            other.settle(0)
+            found = room(self, planned, count, own)
+            monkeypatch.setattr(RunLimits, "room", room)
+            other.cover(OTHER, 15, most=15)
+            assert ledger.head == before
+            return found
+
+        monkeypatch.setattr(RunLimits, "room", late)
+        with pytest.raises(BudgetExceededError, match="`target_epsilon`"):
+            run.cover(STEP, fits + 1)
+
     def test_know_plans_that_are_kept_under_a_weaker_relation(
         self, ledger
     ) -> None:
