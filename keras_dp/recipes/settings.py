@@ -216,7 +216,7 @@ def choose_samples(asked: Asked, settings: Settings) -> Settings:
     value = f"{expected:,.6g} records expected"
     if samples.unit == "user":
         value = f"{expected:,.6g} users expected"
-    if samples.microbatches is not None:
+    elif samples.microbatches is not None:
         count = expected / samples.microbatches.size
         value += f", in {count:,.6g} microbatches"
     if samples.views > 1:

@@ -79,8 +79,9 @@ class Certificate:
             empty if there are none. That they did what the ledger says was not
             checked.
         proven_rounds: The number of rounds whose bounds hold in floating point.
-        names: The names of the runs, each once.
-        note: The text that was written with the seal.
+        names: The names of the runs, each once; empty in the first
+            certificates.
+        note: The text that was written with the seal; may be empty.
     """
 
     header: str
@@ -234,7 +235,7 @@ class Certificate:
             )
         for name in ("names", "note"):
             own, other = getattr(self, name), getattr(again, name)
-            if own != other:
+            if own not in ("", other):
                 raise _differs(f"its {name} was {other!r}, not {own!r}")
         if self.neighbours != again.neighbours:
             raise _differs(
@@ -301,6 +302,9 @@ class Certificate:
 
     def _content(self) -> dict[str, Any]:
         content = dataclasses.asdict(self)
+        for name in ("names", "note"):  # The first certificates have neither.
+            if not content[name]:
+                del content[name]
         if not math.isfinite(self.epsilon):
             content["epsilon"] = "inf"
         return content

@@ -27,6 +27,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.places.place import FileHandle
 from keras_dp.ledger.rows import run_writer
+from keras_dp.ledger.rows.author import Author
 from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
 from keras_dp.spending.run import RunDetails, RunLimits, new_run
@@ -260,6 +261,12 @@ class TestTwoTrainingsWithOneTarget:
         assert second.ran_out == is_seen
         assert (self.epsilon(ledger) <= 1.0) == is_seen
 
+    @pytest.fixture
+    def of_processes(self, monkeypatch) -> None:
+        """Makes every run that of another process."""
+        monkeypatch.setattr(Author, "is_this_process", lambda self: False)
+
+    @pytest.mark.usefixtures("of_processes")
     def test_know_of_each_others_plans(self, ledger) -> None:
         with self.run(PrivacyLedger.in_memory(dataset="alone")) as alone:
             fits = train(alone, 10**6)
@@ -296,6 +303,18 @@ class TestTwoTrainingsWithOneTarget:
         with pytest.raises(BudgetExceededError, match="`target_epsilon`"):
             run.cover(STEP, fits + 1)
 
+    def test_take_turns_in_one_process(self, ledger) -> None:
+        """Neither takes the rounds of the other, whatever its plan was."""
+        runs = [self.run(ledger, 1000) for _ in range(2)]
+        with contextlib.suppress(BudgetExceededError):
+            for ran in range(1000):
+                for run in runs:
+                    run.cover(STEP, most=1)
+
+        assert 10 < ran < 999
+        assert 0.99 < self.epsilon(ledger) <= 1.0
+
+    @pytest.mark.usefixtures("of_processes")
     def test_know_plans_that_are_kept_under_a_weaker_relation(
         self, ledger
     ) -> None:
@@ -311,6 +330,7 @@ class TestTwoTrainingsWithOneTarget:
         with pytest.raises(BudgetExceededError, match="`target_epsilon`"):
             self.run(ledger).cover(fixed)
 
+    @pytest.mark.usefixtures("of_processes")
     @pytest.mark.parametrize("what", ["rounds", "plan", "own"])
     def test_see_what_leaves_the_number_of_rounds_as_it_is(
         self, ledger, what
