@@ -235,13 +235,12 @@ def test_a_map_that_holds_all_records_is_refused(argument) -> None:
     with pytest.raises(PrivateTrainingError, match=f"`{argument}`.*of 48 rows"):
         keras_dp.make_private(
             private(ledger).model,
-            (X, Y),
+            keras_dp.Records((X, Y), **{argument: mixed}),
             ledger=ledger,
             target_epsilon=3.0,
             epochs=1,
             loss="sparse_categorical_crossentropy",
             verbose=False,
-            **{argument: mixed},
         ).fit(verbose=0)
 
     assert ledger.runs == ()
