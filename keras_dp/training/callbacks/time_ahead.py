@@ -47,7 +47,7 @@ class TimeAhead(keras.callbacks.Callback):
         if rounds is None:
             return
         each = (now - started) / (self._rounds - first)
-        seconds = each * (epochs * rounds - self._rounds)
+        seconds = each * epochs * rounds
         if seconds >= _SHORT_SECONDS:
             print_line(
                 f"\nThe {epochs:,} epochs take about {_shown(seconds)}, "
