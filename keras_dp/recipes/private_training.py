@@ -45,7 +45,7 @@ from keras_dp.training.private_model import check_kind
 _WORTH = 1.1
 # Below such a signal nothing was learned (docs/choosing.md).
 _LEAST_SIGNAL = 100.0
-# A training that is shorter has so many parts of the epochs.
+# The table says what so many times fewer epochs would keep.
 _SHORTER = 4
 
 
@@ -345,7 +345,7 @@ def _about_units(given: TrainingData, held: HeldRounds) -> str:
 
 
 def _about_signal(asked: Asked, settings: Settings) -> Iterator[Choice]:
-    """Yields a line on the signal, and on what other epochs would give.
+    """Yields a line on the signal, where noise is that of gradients alone.
 
     At one epsilon, the signal grows in proportion to the number of records.
     """
@@ -353,17 +353,7 @@ def _about_signal(asked: Asked, settings: Settings) -> Iterator[Choice]:
         settings.found.batch_statistics is not None
     ):
         return
-
-    given = asked.given
-    if given.records is not settings.drawn:
-        given = given.of_size(round(settings.drawn.expected_sample_size))
-
-    def signal_of(epochs: int) -> float:
-        other = dataclasses.replace(asked, given=given, epochs=epochs)
-        return resolved(other, settings.held, settings.account).signal
-
-    signal, epochs = settings.signal, settings.epochs
-    reason = ""
+    signal = settings.signal
     if signal < _LEAST_SIGNAL:
         needed = float(f"{asked.given.population * _LEAST_SIGNAL / signal:.1e}")
         reason = (
@@ -371,25 +361,37 @@ def _about_signal(asked: Asked, settings: Settings) -> Iterator[Choice]:
             f"{needed:,.0f} records are needed"
         )
     else:
-        with contextlib.suppress(
-            BudgetExceededError, CalibrationError, UnsupportedEventError
-        ):
-            enough = asked.given.enough_epochs(asked.target, settings.held)
-            if asked.epochs is None and epochs >= _SHORTER:
-                shorter = epochs // _SHORTER
-                reason = (
-                    f"{shorter:,} epochs would have "
-                    f"{signal_of(shorter) / signal:.0%} of it in a quarter of "
-                    "the time"
-                )
-            elif enough > epochs and (
-                (more := signal_of(enough) / signal) >= _WORTH
-            ):
-                reason = (
-                    f"{enough:,} epochs, which it takes without epochs=, would "
-                    f"have {more:.3g} times as much for the same epsilon"
-                )
+        reason = _about_other_epochs(asked, settings)
     yield Choice("signal", f"{signal:,.0f} times the noise", reason)
+
+
+def _about_other_epochs(asked: Asked, settings: Settings) -> str:
+    """Returns what fewer epochs would keep, or what more would add."""
+    given = asked.given
+    if given.records is not settings.drawn:
+        given = given.of_size(round(settings.drawn.expected_sample_size))
+
+    def share(epochs: int) -> float:
+        other = dataclasses.replace(asked, given=given, epochs=epochs)
+        found = resolved(other, settings.held, settings.account)
+        return found.signal / settings.signal
+
+    with contextlib.suppress(
+        BudgetExceededError, CalibrationError, UnsupportedEventError
+    ):
+        if asked.epochs is None:
+            shorter = settings.epochs // _SHORTER
+            return (
+                f"{shorter:,} epochs would have {share(shorter):.0%} of it in "
+                "a quarter of the time"
+            )
+        enough = asked.given.enough_epochs(asked.target, settings.held)
+        if enough > asked.epochs and (more := share(enough)) >= _WORTH:
+            return (
+                f"{enough:,} epochs, which it takes without epochs=, would "
+                f"have {more:.3g} times as much for the same epsilon"
+            )
+    return ""
 
 
 def _check_numbers(
