@@ -100,8 +100,8 @@ def make_private(
         target_epsilon: The most epsilon that all rounds of the ledger may
             spend together, > 0.
         epochs: Number of epochs that `fit()` will run, >= 1. By default the
-            fewer of 40 and 80 with 97 % of the signal of 80, and at least 100
-            rounds. Large data gets fewer epochs; see `docs/choosing.md`.
+            fewer of 40 and 80 with 97 % of the signal of 80, and at least
+            100 rounds; see `docs/choosing.md`.
         ledger: The ledger of the data set, or its path or URL as
             `PrivacyLedger.open` takes it; it is created if there is none. By
             default all trainings in one folder count together; name the file

@@ -30,9 +30,6 @@ from keras_dp.training.data.mixtures import check_keeps_rows_apart
 # Numbers of epochs that are chosen from, the share of the signal of the last
 # that is enough (docs/measurements.md), and the fewest rounds.
 _EPOCHS, _ENOUGH, _FEWEST_ROUNDS = (40, 80), 0.97, 100
-# If twice the epochs would draw more records than this, a smaller share is, and
-# fewer epochs may be.
-_MANY_RECORDS, _OF_MANY, _ENOUGH_OF_MANY = 1_000_000, 20, 0.94
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +250,6 @@ class TrainingData(NamedTuple):
     def enough_epochs(self, target: PrivacyTarget, held: HeldRounds) -> int:
         """Returns the fewest epochs with most of the signal that many give.
 
-        A share that is a little smaller is enough where a training is long.
         The samples are taken to be Poisson samples of the size that somebody
         chose, or else of the largest that leaves enough rounds.
         """
@@ -268,21 +264,11 @@ class TrainingData(NamedTuple):
             return found.rows[0].signal
 
         best = signal(_EPOCHS[-1])
-        enough = next(
-            epochs
-            for epochs in (_OF_MANY, *_EPOCHS)
-            if signal(epochs) >= best * self._enough(epochs)
-        )
+        enough = next(x for x in _EPOCHS if signal(x) >= _ENOUGH * best)
         if size is None:
             return enough
         each = max(1, round(self.population / size))
         return max(enough, math.ceil(_FEWEST_ROUNDS / each))
-
-    def _enough(self, epochs: int) -> float:
-        """Returns the share of the signal that is enough for so many epochs."""
-        if 2 * epochs * self.population > _MANY_RECORDS:
-            return _ENOUGH_OF_MANY
-        return math.inf if epochs == _OF_MANY else _ENOUGH
 
     def samples(
         self, target: PrivacyTarget, epochs: int, held: HeldRounds

@@ -129,22 +129,6 @@ class TestEpochs:
         assert lines["epochs"].startswith(f"{epochs}:")
         assert "times as much" not in lines["signal"]
 
-    @pytest.mark.parametrize(
-        ("records", "epsilon", "epochs"),
-        [(24_000, 3.0, 40), (26_000, 3.0, 20), (26_000, 8.0, 40)],
-    )
-    def test_are_fewer_where_they_are_long(
-        self, records, epsilon, epochs
-    ) -> None:
-        lines = said(
-            epochs=None,
-            batch_size=None,
-            records=records,
-            target_epsilon=epsilon,
-        )
-
-        assert lines["epochs"].startswith(f"{epochs}:")
-
 
 class TestRecords:
     def test_that_are_too_few_are_named_with_how_many_are_needed(
