@@ -22,7 +22,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Each process that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo quick test test-full nightly coverage docs proofs format lint \
+.PHONY: help env demo quick test test-full nightly coverage docs docs-check proofs format lint \
   types clean
 
 help:  ## List the targets.
@@ -70,6 +70,9 @@ coverage: env  ## Measure which lines of the package `make test` runs.
 docs: $(VENV)/.docs-installed  ## Build the site in out/site, offline.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open out/site/index.html"
+
+docs-check: docs  ## Look at the site in Chromium: its search, its width on a telephone.
+	$(BIN)/python docs/_site/browser.py
 
 $(VENV)/.docs-installed: $(VENV)/.installed $(DOCS)
 	$(PIP) -r $(DOCS)

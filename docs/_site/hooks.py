@@ -125,7 +125,13 @@ def _formula(match: re.Match[str]) -> str:
     text = re.sub(r"^\s*\\[(\[]|\\[)\]]\s*$", "", match[2])
     for entity, character in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
         text = text.replace(entity, character)
-    return latex2mathml.converter.convert(text, display=display)
+    formula = latex2mathml.converter.convert(text, display=display)
+    # A long one scrolls in a box of its own.
+    return (
+        f'<div class="formula">{formula}</div>'
+        if display == "block"
+        else formula
+    )
 
 
 def _guides() -> list[Path]:
