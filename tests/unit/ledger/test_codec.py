@@ -11,7 +11,6 @@ from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import rounds
 from keras_dp.ledger.events.noise_families import GaussianNoise
 from keras_dp.ledger.rows.codec import round_from_text, text_from_round
-from keras_dp.ledger.rows.header import Header
 
 SAMPLINGS = [
     rounds.PoissonSampling(0.1, drawn_by_library=True),
@@ -42,25 +41,6 @@ def test_rounds_round_trip(
 
     assert round_from_text(text) == stored
     assert text_from_round(round_from_text(text)) == text
-
-
-def test_numpy_integers_become_python_ones() -> None:
-    event = rounds.FixedSizeWithoutReplacement(np.int64(3), np.uint8(7))
-
-    assert type(event.sample_size) is int
-    assert type(event.population_size) is int
-    assert '"population_size":7' in text_from_round(
-        rounds.Round(event, (QUERIES[2],))
-    )
-
-
-def test_numpy_floats_become_python_ones() -> None:
-    poisson = rounds.PoissonSampling(np.float64(0.5))
-    gaussian = rounds.GaussianSum("g", np.float32(1.5), np.int32(2))
-
-    assert repr(poisson.probability) == "0.5"
-    assert repr(gaussian.l2_norm_bound) == "1.5"
-    assert repr(gaussian.noise_stddev) == "2.0"
 
 
 def test_minus_zero_is_stored_as_zero() -> None:
@@ -154,15 +134,3 @@ def test_events_of_an_unknown_class_are_not_stored() -> None:
 
     with pytest.raises(TypeError, match="of a class"):
         text_from_round(rounds.Round(Mine(), (QUERIES[0],)))
-
-
-def test_headers_round_trip() -> None:
-    header = Header("d", "user", (("z", "é"), ("a", "")))
-
-    assert Header.from_text(header.as_text()) == header
-    assert dict(header.metadata) == {"a": "", "z": "é"}
-
-
-def test_metadata_must_be_text() -> None:
-    with pytest.raises(TypeError, match="`metadata` must"):
-        Header("d", metadata=(("a", 1),))

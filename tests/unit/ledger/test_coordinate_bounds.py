@@ -14,19 +14,6 @@ def text(array, level=9):
     return base64.b64encode(zlib.compress(array.tobytes(), level)).decode()
 
 
-def test_arrays_come_back_as_they_were():
-    levels = np.array([[4.0, 1.5, 0.0], [3.0, 3.0, 3.0]], np.float32)
-
-    bounds = CoordinateBounds.from_arrays(levels, [1, 2, 5])
-
-    np.testing.assert_array_equal(bounds.level_array(), levels)
-    assert bounds.level_array().dtype == np.float32
-    assert bounds.count_array().tolist() == [1, 2, 5]
-    assert bounds.count_array().dtype == np.int64
-    assert bounds.dimension == 8
-    assert bounds.largest_l2_norm == pytest.approx(np.sqrt(72), rel=1e-15)
-
-
 def test_levels_are_rounded_up_and_never_down():
     exact = np.random.default_rng(0).uniform(0, 3, [20, 50])
     exact[0, :4] = [1e-320, 1e-45, 1e-30, 0.1]
@@ -61,16 +48,6 @@ def test_sets_with_equal_arrays_are_equal_however_compressed():
     assert weak == strong == negative
     assert len({weak, strong, negative, copy.deepcopy(weak)}) == 1
     assert weak != CoordinateBounds.from_arrays(levels + 1, counts)
-
-
-def test_vectors_are_sorted_by_magnitude_and_joined():
-    vectors = np.array([[0.0, -5.0, 1.0, 0.0, 1.0], [2.0, 2.0, -2.0, 2.0, 0.0]])
-
-    bounds = CoordinateBounds.from_vectors(vectors)
-
-    assert bounds.level_array().tolist() == [[5, 1, 0, 0], [2, 2, 2, 0]]
-    assert bounds.count_array().tolist() == [1, 2, 1, 1]
-    assert bounds.dimension == 5
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -19,10 +19,6 @@ from keras_dp.errors import (
     LedgerWriteError,
 )
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
-from keras_dp.ledger.places import storage
-from keras_dp.ledger.places.place import FileHandle
-from keras_dp.ledger.rows import log
-from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.reporting.cli import main
 from tests.ledger_faults import die_in_commit, make
 
@@ -55,21 +51,6 @@ def test_truncated_files_are_refused(tmp_path, mode: str) -> None:
         path.write_bytes(content[:length])
         refuse(path, mode, LedgerFormatError)
         assert os.listdir(tmp_path) == ["l.db"], length
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"text", b"text" * 5000, bytes(8192), b"SQLite format 3\x00" * 99],
-    ids=["empty", "short", "text", "zeros", "magic"],
-)
-def test_foreign_files_are_refused(tmp_path, mode: str, content) -> None:
-    path = tmp_path / "l.db"
-    path.write_bytes(content)
-
-    refuse(path, mode, LedgerFormatError)
-
-    assert os.listdir(tmp_path) == ["l.db"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -190,13 +171,6 @@ def test_a_ledger_in_another_journal_mode_is_put_back(tmp_path) -> None:
         assert len(ledger) == 6
 
 
-def test_reading_needs_a_file(tmp_path) -> None:
-    with pytest.raises(FileNotFoundError, match="none"):
-        PrivacyLedger.open(tmp_path / "none", mode="r")
-
-    assert os.listdir(tmp_path) == []
-
-
 def test_creating_needs_a_data_set_and_a_folder(tmp_path) -> None:
     with pytest.raises(ValueError, match="`dataset` must"):
         PrivacyLedger.open(tmp_path / "l.db")
@@ -226,14 +200,6 @@ def test_paths_of_no_file_say_so(tmp_path, monkeypatch, path, mode) -> None:
         PrivacyLedger.open(path, dataset="d", mode=mode)
 
     assert os.listdir(tmp_path) == ["file"]
-
-
-def test_an_open_ledger_is_one_file(tmp_path) -> None:
-    with PrivacyLedger.open(tmp_path / "l.db", dataset="d") as ledger:
-        ledger.start_run("a").cover(Round(FullDataset(), QUERIES))
-        assert os.listdir(tmp_path) == ["l.db"]
-
-    assert os.listdir(tmp_path) == ["l.db"]
 
 
 def test_reading_changes_no_byte_of_the_file(tmp_path) -> None:
@@ -457,23 +423,3 @@ def as_nobody(script: str, *arguments: object) -> str:
         text=True,
         check=True,
     ).stdout.strip()
-
-
-@pytest.mark.standard
-def test_large_ledgers_verify(tmp_path) -> None:
-    """Ten thousand rows: a time that grew with their square would show."""
-    path = tmp_path / "l.db"
-    PrivacyLedger.open(path, dataset="d").close()
-    connection = storage.connect_writing(path)
-    bodies = [
-        text_from_round(Round(FullDataset(), (GaussianSum("g", 1.0, stddev),)))
-        for stddev in (0.0, 1.0)
-    ]
-    handle = FileHandle(connection, path, writable=True)
-    with handle.transaction() as connection:
-        for row in range(10_000):
-            log.append_record(connection, log.Rounds(bodies[row % 2]), 1)
-    handle.close()
-
-    with PrivacyLedger.open(path, mode="r") as ledger:
-        assert ledger.verify()[:2] == (10_000, 10_000)

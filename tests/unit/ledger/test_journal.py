@@ -75,12 +75,6 @@ class TestACommitThatWasCutShort:
         assert os.listdir(path.parent) == ["l.db"]
 
     @pytest.mark.parametrize("mode", MODES)
-    def test_may_have_written_nothing(self, path, mode) -> None:
-        path.write_bytes(die_in_commit(path))
-
-        assert rounds_of(path, mode) == ROUNDS
-
-    @pytest.mark.parametrize("mode", MODES)
     def test_may_have_written_everything(self, path, mode) -> None:
         """Before or after: the rounds were not released, as it did not end."""
         before = path.read_bytes()

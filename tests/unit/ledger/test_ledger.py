@@ -2,12 +2,10 @@
 
 import threading
 
-import numpy as np
 import pytest
 
 from keras_dp.errors import LedgerError, LedgerIntegrityError, LedgerWriteError
 from keras_dp.ledger import (
-    FullDataset,
     GaussianSum,
     Header,
     PoissonSampling,
@@ -61,18 +59,6 @@ def test_a_new_ledger_is_empty_and_true(ledger) -> None:
     assert ledger.verify().rows == 0
 
 
-def test_equal_neighbours_are_counted_together(ledger) -> None:
-    ledger.record(SAMPLING, QUERIES)
-    ledger.record(SAMPLING, QUERIES, count=4)
-    ledger.record(SAMPLING, OTHER)
-    ledger.record(SAMPLING, QUERIES, seeded=True)
-    ledger.record(SAMPLING, QUERIES)
-
-    assert counts(ledger) == [5, 1, 1, 1]
-    assert [part.round.seeded for part in ledger] == [False, False, True, False]
-    assert ledger.verify().rounds == len(ledger) == 8
-
-
 def test_a_million_equal_steps_of_one_writer_are_one_row(ledger) -> None:
     block = ledger.start_run("a")
     block.cover(Round(SAMPLING, QUERIES), 10_000)
@@ -83,43 +69,6 @@ def test_a_million_equal_steps_of_one_writer_are_one_row(ledger) -> None:
 
     assert ledger.verify()[:2] == (2, 1_000_000)
     assert counts(ledger) == [1_000_000]
-
-
-def test_a_reservation_counts_in_full_until_it_is_settled(ledger) -> None:
-    block = ledger.start_run("a")
-    block.cover(Round(SAMPLING, QUERIES), 10)
-    before = len(ledger), ledger.unsettled
-
-    block.settle(used=np.int64(3))
-
-    assert before == (10, 10)
-    assert (len(ledger), ledger.unsettled) == (3, 0)
-
-
-def test_a_block_of_which_none_was_used_leaves_no_row(ledger) -> None:
-    run = ledger.start_run("a")
-    run.cover(Round(SAMPLING, QUERIES), 10)
-    run.settle(used=0)
-
-    assert ledger.verify()[:2] == (1, 0)
-
-
-def test_others_may_append_before_a_block_is_settled(ledger) -> None:
-    first = ledger.start_run("a")
-    first.cover(Round(SAMPLING, QUERIES), 10)
-    second = ledger.start_run("a")
-    second.cover(Round(SAMPLING, QUERIES), 20)
-    ledger.record(SAMPLING, OTHER)
-
-    first.settle(used=4)
-    first.cover(Round(SAMPLING, QUERIES), 7)
-    second.settle(used=0)
-
-    assert counts(ledger) == [4, 1, 7]
-    assert ledger.unsettled == 7
-    first.settle()
-    assert ledger.unsettled == 0
-    assert ledger.verify().rounds == 12
 
 
 def test_a_block_is_settled_once(ledger) -> None:
@@ -156,12 +105,6 @@ def test_counts_must_be_positive_and_fit_64_bits(ledger, count: int) -> None:
         with pytest.raises(ValueError, match=r"`count` must .*Received"):
             act()
     assert ledger.unsettled == len(ledger) == 1
-
-
-@pytest.mark.parametrize("count", [1.0, True, "1", None])
-def test_counts_must_be_integers(ledger, count) -> None:
-    with pytest.raises(TypeError, match=r"`count` must .*Received"):
-        ledger.record(SAMPLING, QUERIES, count=count)
 
 
 def test_the_total_fits_64_bits_or_nothing_is_written(ledger) -> None:
@@ -315,19 +258,3 @@ def test_a_nested_transaction_fails_and_spares_the_outer_one(
             ledger.record(SAMPLING, QUERIES)
 
     assert ledger.verify().rounds == 1
-
-
-def test_what_did_not_change_is_read_once(ledger) -> None:
-    ledger.record(SAMPLING, QUERIES)
-    before = ledger.rounds
-
-    assert ledger.rounds is before
-    ledger.record(SAMPLING, QUERIES)
-    assert ledger.rounds is not before
-    assert counts(ledger) == [2]
-
-
-def test_full_dataset_rounds_are_counted(ledger) -> None:
-    ledger.record(FullDataset(), iter(QUERIES))
-
-    assert ledger.rounds[0].round.queries == tuple(QUERIES)

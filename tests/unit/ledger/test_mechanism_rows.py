@@ -12,11 +12,9 @@ from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
     FullDataset,
-    GaussianSum,
     PoissonSampling,
     PrivacyLedger,
     Round,
-    UnverifiedSampling,
 )
 from keras_dp.ledger.rows import codec
 from tests.ledger_faults import in_a_fork
@@ -42,14 +40,6 @@ def refuses(ledger, match, sampling, event=EVENT, count=1, recorder=None):
 
 
 class TestCycles:
-    def test_follow_one_another(self, ledger) -> None:
-        block = ledger.start_run("a")
-        for number, count in enumerate((4, 4, 2)):
-            block.cover(Round(cycle(number), [EVENT]), count, most=count)
-            block.settle(count)
-
-        assert len(ledger) == 10
-
     def test_are_filled_block_by_block(self, ledger) -> None:
         block = ledger.start_run("a")
         block.cover(Round(cycle(0), [EVENT]), 1)
@@ -120,12 +110,6 @@ class TestRows:
         other = dataclasses.replace(EVENT, **change)
         refuses(ledger, "one bound, noise", FullDataset(), other)
 
-    def test_of_epochs_have_ids_of_their_own(self, ledger) -> None:
-        for name in ("a", "b"):
-            ledger.record(DisjointBatches(name), [EVENT], 3)
-
-        assert len(ledger) == 6
-
     def test_are_of_one_run(self, ledger) -> None:
         first = ledger.start_run("first")
         first.record(FullDataset(), [EVENT])
@@ -164,22 +148,6 @@ class TestRows:
             run.record(FullDataset(), [EVENT], 6)
 
         assert len(ledger) == 10
-
-    def test_of_another_mechanism_are_its_own(self, ledger) -> None:
-        other = dataclasses.replace(EVENT, mechanism_id="ones", name="other")
-        ledger.record(FullDataset(), [EVENT, other], 9)
-        ledger.record(UnverifiedSampling(), [GaussianSum("a", 1, 1)], 9)
-
-        refuses(ledger, "at most 10", FullDataset(), other, 2)
-        assert len(ledger) == 18
-
-    def test_are_kept_in_order_in_a_file(self, tmp_path) -> None:
-        path = tmp_path / "run.ledger"
-        with PrivacyLedger.open(path, dataset="test") as ledger:
-            ledger.record(FullDataset(), [EVENT], 10)
-
-        with PrivacyLedger.open(path) as ledger:
-            refuses(ledger, "at most 10", FullDataset())
 
 
 @pytest.mark.parametrize(
@@ -222,14 +190,3 @@ def test_a_strategy_is_stored(strategy) -> None:
 def test_an_argument_is_checked(make, match) -> None:
     with pytest.raises((TypeError, ValueError), match=match):
         make()
-
-
-@pytest.mark.parametrize("bands", [1, 2, 5])
-def test_the_square_root_is_one(bands) -> None:
-    """Its first coefficients are those of the root of the prefix sums."""
-    found = BandedToeplitz.square_root(bands).coefficients
-
-    square = [
-        sum(found[i] * found[k - i] for i in range(k + 1)) for k in range(bands)
-    ]
-    assert square == pytest.approx([1.0] * bands, abs=1e-15)

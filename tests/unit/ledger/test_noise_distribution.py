@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.events.noise_families import (
     ALL,
-    GaussianNoise,
     LaplaceNoise,
     StudentTNoise,
 )
@@ -40,37 +38,10 @@ class TestParameters:
         with pytest.raises(ValueError, match="`scale` must be finite and > 0"):
             dataclasses.replace(noise, scale=scale)
 
-    @each_noise
-    @pytest.mark.parametrize("scale", ["1", None, True, 1j])
-    def test_a_scale_is_a_number(self, noise, scale):
-        with pytest.raises(TypeError, match="`scale` must be a number"):
-            dataclasses.replace(noise, scale=scale)
-
     @pytest.mark.parametrize("df", [0.5, 0.0, -3.0, math.inf, math.nan])
     def test_degrees_of_freedom_are_at_least_one(self, df):
         with pytest.raises(ValueError, match=r"`df` must be"):
             StudentTNoise(1.0, df)
-
-    @pytest.mark.parametrize("df", ["3", None, True])
-    def test_degrees_of_freedom_are_a_number(self, df):
-        with pytest.raises(TypeError, match=r"`df` must be a number"):
-            StudentTNoise(1.0, df)
-
-    def test_numbers_of_numpy_become_those_of_python(self):
-        noise = StudentTNoise(np.float32(2), np.int64(9))
-
-        assert noise == StudentTNoise(2.0, 9.0)
-        assert [type(noise.scale), type(noise.df)] == [float, float]
-
-    @each_noise
-    def test_scaled_multiplies_the_scale_and_keeps_the_rest(self, noise):
-        assert noise.scaled(2.5).scaled(2) == dataclasses.replace(
-            noise, scale=5.0
-        )
-        assert hash(noise.scaled(1)) == hash(noise)
-        for factor in (0, -1, math.nan):
-            with pytest.raises(ValueError, match="`factor` must be"):
-                noise.scaled(factor)
 
     @each_noise
     @pytest.mark.parametrize("probability", [-1e-9, 1 + 1e-9, math.nan])
@@ -111,16 +82,6 @@ class TestRefusals:
         assert f"Received: {law.__name__}(scale={scale!r})" in text
         assert ("at z=" in text) == (rule != "integrates to 1")
 
-    def test_the_first_violation_is_named(self):
-        """The rippled Laplace law falls up to 0.314, and then rises."""
-        (law,) = (law for law, _ in REFUSED if law.__name__ == "RippledLaplace")
-
-        with pytest.raises(ValueError, match="unimodal") as error:
-            law(1.0)
-
-        z = float(re.search(r"at z=([\w.+-]+)\. ", str(error.value))[1])
-        assert 0.314 < z < 0.314 * 1.05
-
     @pytest.mark.parametrize(
         "values", [0.0, [0.0], None, "x"], ids=lambda value: repr(value)
     )
@@ -152,14 +113,6 @@ class TestRefusals:
             class Gumbel(LaplaceNoise):
                 def log_density(self, x):
                     return -x - np.exp(-x)
-
-    def test_a_law_without_a_method_is_no_law(self):
-        class Half(LaplaceNoise.__base__):
-            def standard_log_density(self, z):
-                return z
-
-        with pytest.raises(TypeError, match="abstract"):
-            Half(1.0)
 
 
 class TestInALedger:
@@ -195,16 +148,6 @@ class TestInALedger:
 
         with pytest.raises(LedgerFormatError):
             round_from_text(text.replace(one, other))
-
-    def test_names_of_families_do_not_change(self):
-        """They are in ledgers."""
-        assert {name: law.__name__ for name, law in ALL.items()} == {
-            "gaussian_noise": "GaussianNoise",
-            "student_t_noise": "StudentTNoise",
-            "laplace_noise": "LaplaceNoise",
-            "tensorflow_probability_noise": "TFPNoise",
-        }
-        assert isinstance(GaussianNoise(1), ALL["gaussian_noise"])
 
 
 class TestHiddenParameters:

@@ -51,17 +51,6 @@ def account(name="all", *capacities: int, **more) -> Account:
 
 
 class TestRuns:
-    def test_equal_rounds_of_two_runs_stay_apart(self, ledger) -> None:
-        for name in ("first", "second"):
-            with ledger.start_run(name) as run:
-                run.record(SAMPLING, QUERIES, 5)
-
-        first, second = ledger.runs
-        assert (first.name, len(first)) == ("first", 5)
-        assert (second.name, len(second)) == ("second", 5)
-        # Together they are one kind of round for accountants.
-        assert [count for _, count in ledger.rounds] == [10]
-
     def test_have_the_delta_of_their_plan(self, ledger) -> None:
         ledger.start_run("a").plan([(Round(SAMPLING, QUERIES), 2)])
         with ledger.start_run("b") as run:
@@ -73,15 +62,6 @@ class TestRuns:
         again = ledger.until(ledger.verify().rows)
         assert [run.delta for run in again.runs] == [None, 1e-6]
 
-    def test_are_numbered_from_one(self, ledger) -> None:
-        for name in "abc":
-            with ledger.start_run(name) as run:
-                run.record(SAMPLING, QUERIES, 2)
-                number = run.number
-
-        assert number == 3
-        assert [run.number for run in ledger.runs] == [1, 2, 3]
-
     def test_rounds_without_a_run_are_run_0(self, ledger) -> None:
         ledger.record(SAMPLING, QUERIES, 3)
         ledger.start_run("later")
@@ -92,37 +72,6 @@ class TestRuns:
         ]
         assert ledger.runs[0].start is None
         assert ledger.runs[0].state == "finished"
-
-    def test_rounds_interleaved_by_two_runs_belong_to_each(
-        self, ledger
-    ) -> None:
-        runs = [ledger.start_run(name) for name in "ab"]
-        for run in runs:
-            run.cover(Round(SAMPLING, QUERIES), 10)
-        for step in range(5):
-            for run in runs:
-                run.settle(step)
-                run.cover(Round(SAMPLING, OTHERS), 10, most=10)
-        for run in runs:
-            run.settle(7)
-
-        for run in ledger.runs:
-            assert len(run) == 0 + 1 + 2 + 3 + 4 + 7
-            assert run.unsettled == 0
-        ledger.verify()
-
-    def test_who_and_when_is_written(self, ledger) -> None:
-        ledger.start_run(
-            "final", purpose="trial", description="the third", model="abc"
-        )
-
-        run = ledger.runs[0]
-        assert run.start.purpose == "trial"
-        assert run.start.description == "the third"
-        assert run.start.model == "abc"
-        assert run.start.author.process == os.getpid()
-        assert dict(run.start.author.versions)["python"]
-        assert run.started <= run.updated
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -447,12 +396,6 @@ class TestAccounts:
             ledger.open_account(account("more", 7, parent="all"), charge)
         assert [each.balance.spent for each in ledger.accounts] == [(60,), (0,)]
         ledger.verify()
-
-    def test_names_are_given_once(self, ledger) -> None:
-        ledger.open_account(account("a"))
-
-        with pytest.raises(ValueError, match="a name that no account"):
-            ledger.open_account(account("a"))
 
     @pytest.mark.parametrize("capacity", [-1, 2**63, 1.0, True])
     def test_capacities_are_whole_numbers(self, capacity) -> None:

@@ -74,13 +74,6 @@ class TestLaws:
         assert law.trials(math.nextafter(1.0, 0.0)) > law.largest_mean
 
 
-def test_shape_one_is_the_geometric_law() -> None:
-    masses = itertools.islice(TruncatedNegativeBinomial(1, 4).masses(), 1, 50)
-
-    for k, mass in enumerate(masses):
-        assert mass == pytest.approx(0.25 * 0.75**k, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("make", "arguments", "error"),
     [

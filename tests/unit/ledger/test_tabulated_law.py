@@ -37,16 +37,6 @@ def test_draws_have_the_tails_of_the_law(noise) -> None:
 
 
 @each_noise
-def test_tails_and_quantiles_are_those_of_the_family(noise) -> None:
-    law = tabulated(noise.standard_log_density)
-    sizes = law.size(TAILS)
-    assert np.abs(noise.standard_tail(sizes) / TAILS - 1).max() < PRECISION
-    assert np.abs(law.tail(sizes) / TAILS - 1).max() < PRECISION
-    assert law.size(np.array([0.5, 0.0])).tolist() == [0.0, np.inf]
-    assert law.tail(np.array([0.0, np.inf])).tolist() == [0.5, 0.0]
-
-
-@each_noise
 def test_moments_are_those_of_the_family(noise) -> None:
     law = tabulated(noise.standard_log_density)
     assert law.fisher_information == pytest.approx(

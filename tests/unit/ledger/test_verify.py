@@ -1,7 +1,6 @@
 """Rows that were edited with other tools are found."""
 
 import contextlib
-import re
 import signal
 import sqlite3
 from pathlib import Path
@@ -113,13 +112,6 @@ def test_an_untouched_ledger_passes(path) -> None:
         assert ledger.unsettled == 3
 
 
-def test_an_edit_that_changes_nothing_passes(path) -> None:
-    edit(path, "UPDATE log SET count = count", "UPDATE bodies SET body = body")
-
-    with PrivacyLedger.open(path) as ledger:
-        assert ledger.verify()[:2] == (5, 9)
-
-
 @pytest.mark.parametrize("statement", EDITS)
 def test_an_edited_ledger_is_found(path, statement: str) -> None:
     with PrivacyLedger.open(path, mode="r") as ledger:
@@ -134,13 +126,6 @@ def test_an_edited_ledger_is_found(path, statement: str) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_removed_row_is_named(path) -> None:
-    edit(path, "DELETE FROM log WHERE seq = 3")
-
-    with pytest.raises(LedgerIntegrityError, match=r"Row 3 .* is missing"):
-        PrivacyLedger.open(path, mode="r")
-
-
 @pytest.mark.parametrize(("first", "second"), EXCHANGES)
 def test_exchanged_rows_are_found(path, first: int, second: int) -> None:
     edit(
@@ -152,27 +137,6 @@ def test_exchanged_rows_are_found(path, first: int, second: int) -> None:
 
     with pytest.raises(LedgerIntegrityError, match=rf"Row {first} "):
         PrivacyLedger.open(path, mode="r")
-
-
-def test_exchanged_bodies_are_found(path) -> None:
-    edit(
-        path,
-        "UPDATE log SET body = -1 WHERE body = 1",
-        "UPDATE log SET body = 1 WHERE body = 2",
-        "UPDATE log SET body = 2 WHERE body = -1",
-    )
-
-    with pytest.raises(LedgerIntegrityError, match=re.escape("Row 1 ")):
-        PrivacyLedger.open(path, mode="r")
-
-
-def test_a_writer_stops_at_a_ledger_without_its_marks(path) -> None:
-    with PrivacyLedger.open(path) as ledger:
-        edit(path, "DELETE FROM meta WHERE key = 'total'")
-        with pytest.raises(LedgerIntegrityError):
-            ledger.record(FullDataset(), [GaussianSum("g", 1.0, 4.0)])
-        with pytest.raises(LedgerIntegrityError):
-            len(ledger)
 
 
 def test_the_last_rows_cannot_be_removed_by_copying(path) -> None:
@@ -263,15 +227,6 @@ def test_other_tables_are_refused_before_one_is_read(path, script) -> None:
         return True
 
     assert in_a_fork(is_refused) == 0
-
-
-def test_tables_that_changed_later_are_found(path) -> None:
-    with PrivacyLedger.open(path, mode="r") as ledger:
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.execute(OTHER_TABLES["trigger"])
-
-        with pytest.raises(LedgerFormatError, match="forget"):
-            ledger.verify()
 
 
 def forge(path: Path, header: str, *bodies: str) -> None:

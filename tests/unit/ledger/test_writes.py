@@ -217,18 +217,6 @@ def test_a_locked_ledger_reserves_nothing(path, monkeypatch) -> None:
     assert len(ledger) == 5
 
 
-def test_a_locked_ledger_is_not_opened_for_writing(ledger, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.0)
-    other = sqlite3.connect(ledger.path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-
-    with pytest.raises(LedgerWriteError, match="opened for writing"):
-        PrivacyLedger.open(ledger.path)
-    with PrivacyLedger.open(ledger.path, mode="r") as reader:
-        assert len(reader) == 5
-    other.close()
-
-
 def test_commits_are_flushed_to_the_disk(path) -> None:
     with contextlib.closing(storage.connect_writing(path)) as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
@@ -242,16 +230,6 @@ def test_a_forked_process_does_not_write_to_the_handle(ledger) -> None:
 
     assert in_a_fork(lambda: refuses(ledger, block)) == 0
     assert ledger.verify().rounds == 8
-
-
-def test_a_forked_process_does_not_read_from_the_handle(ledger) -> None:
-    def reads() -> bool:
-        try:
-            return len(ledger) < 0
-        except LedgerError:
-            return True
-
-    assert in_a_fork(reads) == 0
 
 
 def test_a_handle_in_memory_is_not_inherited() -> None:
@@ -301,17 +279,6 @@ def test_a_file_open_in_the_parent_is_not_opened_in_a_fork(ledger) -> None:
     assert in_a_fork(is_refused) == 0
 
 
-def test_a_file_closed_before_the_fork_is_opened_in_it(ledger) -> None:
-    ledger.close()
-
-    def appends() -> bool:
-        with PrivacyLedger.open(ledger.path) as own:
-            own.record(FullDataset(), QUERIES)
-            return len(own) == 6
-
-    assert in_a_fork(appends) == 0
-
-
 def test_dropping_a_handle_in_a_fork_does_not_close_it(path) -> None:
     connection = storage.connect_writing(path)
 
@@ -354,20 +321,6 @@ def test_a_file_that_went_away_stops_the_writer(ledger, act) -> None:
     assert refuses(ledger)
 
 
-def test_a_folder_that_became_a_file_stops_the_writer(tmp_path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    ledger = PrivacyLedger.open(folder / "l.db", dataset="d")
-    reader = PrivacyLedger.open(folder / "l.db", mode="r")
-    folder.rename(tmp_path / "elsewhere")
-    folder.write_text("text")
-
-    assert refuses(ledger)
-    assert len(reader) == 0
-    with pytest.raises(LedgerError, match=r"`path` must .*Received"):
-        PrivacyLedger.open(folder / "l.db", mode="r")
-
-
 def test_reserved_rounds_are_not_run_in_a_fork(ledger) -> None:
     """It would release what its parent releases under the same block."""
     block, step = ledger.start_run("a"), Round(FullDataset(), QUERIES)
@@ -395,13 +348,6 @@ def test_a_reader_in_another_process_sees_what_is_committed(ledger) -> None:
 
     assert reserved == "15"
     assert in_another_process(_COUNT, ledger.path) == "6"
-
-
-def test_an_open_reader_sees_later_rows(ledger) -> None:
-    with PrivacyLedger.open(ledger.path, mode="r") as reader:
-        ledger.record(FullDataset(), QUERIES)
-
-        assert len(reader) == 6
 
 
 @pytest.mark.full
