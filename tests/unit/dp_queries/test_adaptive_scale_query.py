@@ -2,23 +2,17 @@
 
 import itertools
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from keras import layers
-from scipy import stats
 
-import keras_dp
 from keras_dp.auditing import sensitivity
 from keras_dp.dp_queries import (
-    AdaptiveClipSumQuery,
     AdaptiveScaleQuery,
     CorrelatedSumQuery,
-    GaussianAverageQuery,
     GaussianSumQuery,
     KSDenoisedQuery,
     NestedQuery,
@@ -26,7 +20,6 @@ from keras_dp.dp_queries import (
 from keras_dp.ledger import BinaryTree
 from keras_dp.noise import reproducible
 from tests.query_table import ULP, accumulated
-from tests.slow_loop import loop
 
 SHAPES = [(4, 3), (3,), (2, 2, 3, 1), ()]
 
@@ -214,63 +207,6 @@ class TestTheDefinition:
                 ]
                 assert same == [number < 2] * 3 + [same[3]]
 
-    def test_noise_alone_leaves_scales_near_one(self) -> None:
-        """The mean of the squares is that of the noise, which is subtracted."""
-        shapes = [(300, 40), (40,)]
-        asked = query(
-            GaussianAverageQuery(1.0, 5.0, 10.0),
-            shapes,
-            first_rounds=1,
-            floor=1.0,
-        )
-        state = asked.initial_global_state(0)
-        for _ in range(40):
-            sample = asked.initial_sample_state(zeros(shapes))
-            state = asked.get_noised_result(sample, state).global_state
-
-        kernel, bias = scales_of(asked, state)
-        assert np.abs(np.log(kernel)).max() < 0.2
-        assert np.abs(np.log(bias)).max() < 0.7  # One coordinate an entry.
-
-    def test_the_noise_is_in_proportion_to_the_scales(self) -> None:
-        shapes = [(30, 40)]
-        asked = query(
-            GaussianAverageQuery(1.0, 3.0, 6.0), shapes, first_rounds=1
-        )
-        state = asked.initial_global_state(0)
-        draws = np.random.default_rng(0)
-        state = state._replace(
-            scales=(
-                tuple(
-                    tf.constant(np.exp(draws.normal(size=n))) for n in (30, 40)
-                ),
-            ),
-        )
-        (scale,) = scales_of(asked, state)
-        assert scale.max() > 3 * scale.min()
-        sample = asked.initial_sample_state(zeros(shapes))
-
-        (value,) = asked.get_noised_result(sample, state).value
-
-        units = (np.asarray(value) / (0.5 * scale)).ravel()
-        assert stats.kstest(units, "norm").pvalue > 1e-6
-        control = (np.asarray(value) / 0.5).ravel()
-        assert stats.kstest(control, "norm").pvalue < 1e-6
-
-    def test_a_record_of_few_large_coordinates_is_clipped_less(self) -> None:
-        asked = query(GaussianSumQuery(1.0, 0.0), [(100,)], first_rounds=1)
-        record = np.full(100, 0.01, "float32")
-        record[:2] = 1.0
-        norms, state = [], asked.initial_global_state()
-        for _ in range(2):
-            sample = accumulated(
-                asked, state, zeros([(100,)]), [tf.constant(record[None])]
-            )
-            value, state, _ = asked.get_noised_result(sample, state)
-            norms.append(np.linalg.norm(value[0]))
-
-        assert norms == pytest.approx([1.0, 1.414], rel=0.01)
-
 
 class TestTheBound:
     """The sum inside moves by at most the clip, whatever the state says."""
@@ -315,22 +251,6 @@ class TestTheBound:
 
         assert self.norm_of(asked, sample, state) <= 5 * (1 + 8 * ULP)
 
-    def test_is_that_of_the_mechanism_inside(self) -> None:
-        asked = query(GaussianAverageQuery(2.0, 0.5, 4.0))
-        state = asked.initial_global_state()
-        sample = asked.initial_sample_state(zeros(SHAPES))
-
-        (mechanism,) = asked.mechanisms(sample, state)
-
-        assert isinstance(mechanism.query, GaussianAverageQuery)
-        assert asked.ledger_events(asked.planned_event(state)) == (
-            mechanism.query.ledger_events(
-                mechanism.query.planned_event(mechanism.global_state)
-            )
-        )
-        assert not asked.adapts  # Rounds can be reserved ahead.
-        assert query(AdaptiveClipSumQuery(1.0, 1.0, 1.0, 5)).adapts
-
 
 class TestRefusals:
     @pytest.mark.parametrize(
@@ -357,70 +277,3 @@ class TestRefusals:
             accumulated(asked, state, zeros([(3, 2)]), [tf.ones([5, 3, 1])])
         with pytest.raises(ValueError, match="`records` must"):
             accumulated(asked, state, zeros([(3, 2)]), [tf.ones([5, 3, 2])] * 2)
-
-
-class TestTraining:
-    """Lazy records of layers, clipped after they were scaled."""
-
-    def model(self):
-        keras.utils.set_random_seed(3)
-        return keras.Sequential(
-            [
-                keras.Input((6,), dtype="int32"),
-                layers.Embedding(9, 4),
-                layers.Conv1D(5, 3, activation="tanh"),
-                layers.Flatten(),
-                layers.Dense(2),
-            ]
-        )
-
-    @pytest.mark.full
-    def test_is_that_of_a_loop_over_examples(self) -> None:
-        model = self.model()
-        shapes = [tuple(v.shape) for v in model.trainable_variables]
-        asked = AdaptiveScaleQuery(
-            GaussianSumQuery(0.5, 0.0),
-            model.trainable_variables,
-            first_rounds=1,
-        )
-        private = keras_dp.PrivateModel(model, self_check_examples=0)
-        private.compile(
-            keras_dp.DPSGD(
-                0.5,
-                query=asked,
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-            ),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-        draws = np.random.default_rng(0)
-        x, y = draws.integers(0, 9, [8, 6]), draws.integers(0, 2, 8)
-
-        for number in range(3):
-            state = None if not number else private.optimizer.read_state()
-            scales = (
-                scales_of(asked, state["gradients"])
-                if state
-                else [np.ones(shape) for shape in shapes]
-            )
-            gradients = loop(
-                lambda row: private.loss(row[1], model(row[0])),
-                model.trainable_variables,
-                (x, y),
-            )
-            scaled = [g / s for g, s in zip(gradients, scales, strict=True)]
-            norms = np.sqrt(
-                sum(np.square(s).reshape(8, -1).sum(1) for s in scaled)
-            )
-            factors = np.minimum(1, 0.5 / norms)
-            expected = [
-                np.array(v) - 0.5 * s * np.tensordot(factors, each, 1)
-                for v, s, each in zip(
-                    model.trainable_variables, scales, scaled, strict=True
-                )
-            ]
-            private.train_on_batch(x, y)
-            for got, want in zip(
-                model.trainable_variables, expected, strict=True
-            ):
-                np.testing.assert_allclose(got, want, atol=2e-5)
-            assert (number == 0) == all(np.all(s == 1) for s in scales)

@@ -7,14 +7,10 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries import (
-    ErrorCorrectedQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
     JointClipQuery,
-    NestedQuery,
-    NormalizedQuery,
 )
-from keras_dp.ledger import GaussianSum
 from keras_dp.noise import reproducible
 from tests.query_table import ULP, accumulated, answer, total
 
@@ -51,14 +47,6 @@ def compiled(query, sample):
 
 
 class TestTheFactor:
-    def test_can_be_checked_by_hand(self) -> None:
-        """Norm 5 and gamma 5: half of the clip, in the same direction."""
-        query = GaussianSumQuery(2.0, 0.0, gamma=5.0)
-
-        got = total(query, tf.constant([[3.0, 4.0]]))
-
-        np.testing.assert_allclose(got, [0.6, 0.8], rtol=4 * ULP)
-
     def test_is_that_of_the_definition_for_each_record(self) -> None:
         records = np.random.default_rng(0).standard_normal([20, 6])
         records *= 10 ** np.random.default_rng(1).uniform(-3, 3, [20, 1])
@@ -82,20 +70,6 @@ class TestTheFactor:
 
         assert float(got["a"][0]) == pytest.approx(6.0 * 3 / 5.5, rel=1e-6)
         assert float(got["b"][0]) == pytest.approx(400.0 * 3 / 5.5, rel=1e-6)
-
-    def test_is_that_of_each_part_in_a_nest(self) -> None:
-        query = NestedQuery(
-            [GaussianSumQuery(1.0, 0.0, gamma=1.0), GaussianSumQuery(9.0, 0.0)]
-        )
-
-        one, two = total(query, [tf.constant([[1.0]]), tf.constant([[4.0]])])
-
-        assert (float(one[0]), float(two[0])) == (0.5, 4.0)
-
-    def test_costs_what_the_clip_costs(self) -> None:
-        query = GaussianSumQuery(2.0, 3.0, gamma=0.1, rescale=True)
-        event = query.planned_event(query.initial_global_state())
-        assert query.ledger_events(event, "g") == (GaussianSum("g", 2.0, 3.0),)
 
 
 class TestTheBound:
@@ -181,32 +155,3 @@ class TestUnitsOfTheClip:
             strict=True,
         ):
             assert float(noise.scale) == pytest.approx(float(whole.scale) / 4)
-
-    def test_do_not_depend_on_the_clip_where_records_are_long(self) -> None:
-        records = tf.constant([[300.0, 400.0], [0.0, -50.0]])
-        with reproducible():
-            one, two = (
-                answer(
-                    GaussianAverageQuery(
-                        clip, noise_multiplier=1.5, denominator=2, rescale=True
-                    ),
-                    records[0],
-                    records,
-                )
-                for clip in (0.01, 20.0)
-            )
-
-        np.testing.assert_allclose(one, two, rtol=16 * ULP)
-
-    def test_reach_queries_that_correct_answers(self) -> None:
-        """Errors are of the size of the noise in units of the clip."""
-        inner = NormalizedQuery(
-            GaussianSumQuery(4.0, 6.0, rescale=True, gamma=0.1), 3.0
-        )
-        query = ErrorCorrectedQuery(inner, 0.1)
-
-        _, (noise,) = query.released(
-            tf.zeros([4]), query.initial_global_state()
-        )
-
-        assert float(noise.scale) == pytest.approx(6 / 4 / 3)

@@ -407,17 +407,6 @@ class TestContract:
             assert leaf.sums_asked == (not case.materializes)
             assert leaf.norms_asked <= 1
 
-    def test_lazy_records_under_a_mask(self, case):
-        mask = tf.constant([True] * 6 + [False] * (BATCH - 6))
-        records = case.records(BATCH)
-        lazy = self.lazy(case, records)
-
-        assert_close(
-            answer(case.noiseless, case.template, lazy, mask),
-            answer(case.noiseless, case.template, records, mask),
-            answer_sizes(case, BATCH),
-        )
-
     # Ways to run it.
 
     def test_graphs_give_the_same_numbers_and_do_not_retrace(self, case):
@@ -437,11 +426,6 @@ class TestContract:
         assert loaded.ledger_events(
             loaded.planned_event(loaded.initial_global_state()), "r"
         ) == (case.events)
-
-    def test_get_config_is_what_from_config_takes(self, case):
-        query = case.query
-
-        assert type(query).from_config(query.get_config()) == query
 
     def test_equal_queries_are_interchangeable(self, case):
         for other in (

@@ -91,19 +91,6 @@ class TestRestarts:
             assert len({*ids}) == 3
         assert query.adapts
 
-    def test_of_as_many_rounds_as_there_are_change_nothing(self) -> None:
-        query = self.query(restart_after=8)
-
-        assert len({*self.events(query)}) == 1
-        assert not query.adapts
-
-    @pytest.mark.parametrize(
-        ("number", "error"), [(0, ValueError), (1.5, TypeError)]
-    )
-    def test_come_after_some_rounds(self, number, error) -> None:
-        with pytest.raises(error, match="`restart_after` must be"):
-            self.query(number)
-
 
 def test_groups_are_clipped_together_in_units_of_their_scales() -> None:
     """As one query over scaled records, whose answers are scaled back."""

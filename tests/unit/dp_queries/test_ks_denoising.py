@@ -5,9 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from keras_dp import _nests
 from keras_dp.dp_queries import (
-    GaussianAverageQuery,
     GaussianSumQuery,
     NestedQuery,
     NoPrivacySumQuery,
@@ -86,39 +84,6 @@ class TestDistance:
 
         assert float(got) == pytest.approx(float(brute), abs=1e-15)
 
-    @each_way
-    @pytest.mark.parametrize(
-        "values", [[3.0] * 9, [0.0] * 9, [1.0, 1.0, 2.0, 2.0, 2.0]]
-    )
-    def test_counts_equal_values(self, values, way):
-        got = way(lambda x: ks_distance(x, GaussianNoise(1.0)))(
-            tf.constant(values, tf.float64)
-        )
-
-        assert float(got) == pytest.approx(statistic(values), abs=1e-15)
-
-    def test_has_two_sides(self):
-        """Control: each of the one-sided statistics alone would be wrong."""
-        for values in ([3.0, 4.0], [-3.0, -4.0]):
-            sides = [
-                stats.kstest(values, "norm", alternative=side).statistic
-                for side in ("greater", "less")
-            ]
-            got = ks_distance(tf.constant(values, tf.float64), GaussianNoise(1))
-            assert float(got) == pytest.approx(max(sides))
-            assert min(sides) < 0.1
-
-    def test_of_another_law_is_another(self):
-        """Control."""
-        values = tf.constant(np.linspace(-3, 3, SIZE))
-
-        one, two = (
-            float(ks_distance(values, noise))
-            for noise in (GaussianNoise(1.0), LaplaceNoise(1.0))
-        )
-
-        assert abs(one - two) > 0.01
-
 
 class TestValue:
     @pytest.mark.full
@@ -141,31 +106,6 @@ class TestValue:
                 got, expected, rtol=4 * np.finfo(dtype).eps, atol=1e-9
             )
             assert got.dtype == dtype
-
-    def test_of_noise_alone_is_small_and_of_a_signal_is_not(self):
-        query = KSDenoisedQuery(GaussianSumQuery(1.0, 1.0))
-        zeros, signal = tf.zeros([10_000]), tf.fill([10_000], 50.0)
-
-        noise = released(query, zeros).value
-        large = released(query, zeros, total=signal).value
-
-        assert np.std(noise) < 0.03
-        np.testing.assert_allclose(np.mean(large), 50, rtol=1e-3)
-
-    def test_a_vector_has_one_factor_over_all_its_leaves(self):
-        inner = GaussianAverageQuery(1.0, 3.0, denominator=4.0)
-        template = {"a": tf.zeros([300]), "b": (tf.zeros([20, 9]),)}
-
-        got = released(KSDenoisedQuery(inner), template).value
-
-        plain = released(inner, template).value
-        factor = statistic(vector(plain["a"], plain["b"][0]) / (3 / 4))
-        np.testing.assert_allclose(got["a"], factor * plain["a"], rtol=1e-5)
-        np.testing.assert_allclose(
-            got["b"][0], factor * plain["b"][0], rtol=1e-5
-        )
-        alone = statistic(vector(plain["a"]) / (3 / 4))
-        assert abs(alone / factor - 1) > 1e-3  # Control.
 
     def test_groups_have_factors_of_their_own(self):
         inner = NestedQuery(
@@ -236,35 +176,6 @@ class TestValue:
         np.testing.assert_array_equal(got[0], plain[0])
         assert not np.allclose(got[1], plain[1])
 
-    @pytest.mark.full
-    @each_way
-    def test_leaves_may_be_empty(self, way):
-        query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
-
-        empty = released(query, [tf.zeros([0, 3])], way=way).value
-        both = released(query, [tf.zeros([0]), tf.zeros([9])], way=way).value
-
-        assert empty[0].shape == (0, 3)
-        assert np.isfinite(both[1]).all()
-        assert np.any(both[1])
-
-    @pytest.mark.full
-    def test_an_answer_of_an_unknown_shape_is_denoised(self):
-        query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
-        state = query.initial_global_state(1)
-
-        @tf.function(input_signature=[tf.TensorSpec([None])])
-        def release(total):
-            plain = query.query.get_noised_result(total, state).value
-            return query.get_noised_result(total, state).value, plain
-
-        denoised, plain = release(tf.zeros([40]))
-
-        factors = denoised.numpy() / plain.numpy()
-        assert 0 <= factors[0] < 1
-        np.testing.assert_allclose(factors, factors[0], rtol=1e-5)
-        assert release(tf.zeros([0]))[0].shape == (0,)
-
     def test_an_overflow_is_not_hidden(self):
         query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
         total = tf.constant([np.inf, 1.0, -1.0])
@@ -273,47 +184,6 @@ class TestValue:
 
         assert np.isinf(value[0])
         assert np.isfinite(value[1:]).all()
-
-
-class TestCost:
-    NESTS = (
-        GaussianSumQuery(1.0, 2.0),
-        NestedQuery(
-            {"a": GaussianSumQuery(1.0, 2.0), "b": [GaussianSumQuery(3, 4.0)]}
-        ),
-    )
-
-    def test_events_do_not_know_the_order_of_nesting(self):
-        """A nest of denoised queries costs what a denoised nest does."""
-        _, inner = self.NESTS
-        inside = NestedQuery(
-            tf.nest.map_structure(KSDenoisedQuery, _nests.thawed(inner.queries))
-        )
-        outside = KSDenoisedQuery(inner)
-        template = {"a": tf.zeros([3]), "b": [tf.zeros([2])]}
-
-        one, two = (released(q, template) for q in (inside, outside))
-
-        assert inside.ledger_events(one.event) == (
-            outside.ledger_events(two.event)
-        )
-        tf.nest.map_structure(
-            np.testing.assert_array_equal, one.value, two.value
-        )
-
-    def test_says_whether_its_query_adapts(self):
-        class Adapting(GaussianSumQuery):
-            adapts = True
-
-            def derive_metrics(self, global_state):
-                return {"clip": global_state.l2_norm_clip}
-
-        query = KSDenoisedQuery(Adapting(1.0, 2.0))
-
-        assert query.adapts
-        assert not KSDenoisedQuery(self.NESTS[0]).adapts
-        metrics = query.derive_metrics(query.initial_global_state())
-        assert float(metrics["clip"]) == 1
 
 
 class TestRefusals:

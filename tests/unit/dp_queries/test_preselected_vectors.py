@@ -1,6 +1,5 @@
 """Preselected vectors against draws that are sorted, one by one."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -11,7 +10,6 @@ from keras_dp.dp_queries.discrete.preselected_vectors import (
     PreselectedVectors,
     block_sizes,
 )
-from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events.noise_families import (
     GaussianNoise,
     LaplaceNoise,
@@ -140,53 +138,6 @@ class TestVectors:
             rtol=1e-6,
         )
 
-    def test_are_made_once(self):
-        one, two = (
-            PreselectedVectors(GaussianNoise(1.0), 3, 50, 1.0) for _ in range(2)
-        )
-
-        assert one is not two
-        assert one.bounds() is two.bounds()
-
-    def test_change_with_the_seed_the_vector_and_the_law(self):
-        laws = (GaussianNoise(1.0), GaussianNoise(2.0))
-        vectors = [
-            *expanded(PreselectedVectors(laws, 2, 50, 1.0)),
-            *expanded(PreselectedVectors(laws[0], 2, 50, 1.0, seed=1)),
-        ]
-
-        assert len({tuple(vector) for vector in vectors}) == 6
-
-    def test_do_not_depend_on_how_many_there_are(self):
-        few, many = (
-            PreselectedVectors(GaussianNoise(1.0), count, 50, 1.0)
-            for count in (2, 5)
-        )
-
-        np.testing.assert_array_equal(expanded(few), expanded(many)[:2])
-
-    def test_of_several_laws_follow_one_another(self):
-        laws = (GaussianNoise(1.0), StudentTNoise(1.0, 3.0))
-        both = PreselectedVectors(laws, 3, 1000, 1.0)
-        first = PreselectedVectors(laws[0], 3, 1000, 1.0)
-
-        assert expanded(both).shape == (6, 1000)
-        np.testing.assert_array_equal(expanded(both)[:3], expanded(first))
-        # Heavier tails have a larger largest.
-        assert expanded(both)[3:, 0].min() > expanded(both)[:3, 0].max()
-
-    @pytest.mark.parametrize("size", [10**2, 10**4, 10**6])
-    def test_grow_alike_as_there_are_more_coordinates(self, size):
-        """As the docstring says of draws of high dimension."""
-        recipe = PreselectedVectors(GaussianNoise(1.0), 30, size, 1.0)
-        counts = recipe.bounds().count_array()
-        scaled = recipe.bounds().level_array() * np.sqrt(counts)
-        similarities = scaled @ scaled.T
-
-        # About 1 - 1 / size, with room for a few times that.
-        assert similarities.min() > 1 - 20 / size - 1e-5
-        assert size == 10**6 or similarities.min() < 1 - 0.5 / size
-
 
 class TestBlocks:
     @pytest.mark.parametrize("size", [1, 2, 3, 10, 257, 10**6, 10**9])
@@ -200,28 +151,8 @@ class TestBlocks:
         if levels >= size:
             assert counts.size == size
 
-    def test_are_short_where_magnitudes_are_large(self):
-        counts = block_sizes(10**6, 256)
-
-        assert (counts[:10] == 1).all()
-        assert counts.max() < 10**6 / 100
-        assert counts.size > 200
-
 
 class TestConfiguration:
-    def test_of_unknown_noise_is_refused(self):
-        class Own(GaussianNoise):
-            pass
-
-        recipe = PreselectedVectors(GaussianNoise(1.0), 3, 50, 1.0)
-        config = recipe.get_config()
-        config["distribution"] = {"kind": "own_noise", "scale": 1.0}
-
-        with pytest.raises(TypeError, match="Events must be of a class"):
-            dataclasses.replace(recipe, distribution=Own(1.0)).get_config()
-        with pytest.raises(LedgerFormatError, match="kind of an event must"):
-            PreselectedVectors.from_config(config)
-
     def test_with_a_floor_above_all_draws_is_refused(self):
         recipe = PreselectedVectors(GaussianNoise(1.0), 1, 10, 1.0, floor=99.0)
 

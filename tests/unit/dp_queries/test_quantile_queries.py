@@ -15,7 +15,6 @@ from keras_dp.dp_queries import (
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
 )
-from keras_dp.ledger import GaussianSum
 from tests.query_table import accumulated
 
 # For each: first estimate, target, rate, geometric, records, estimates.
@@ -80,40 +79,6 @@ def test_clips_move_as_by_hand(vector):
     np.testing.assert_allclose(
         np.ravel([value for value, _ in got]), sums, atol=1e-6
     )
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("geometric", [False, True])
-@pytest.mark.parametrize("initial", [1.0, 10.0])
-@pytest.mark.parametrize("kind", ["fixed", "clip"])
-def test_estimates_find_the_median(kind, initial, geometric):
-    records = tf.constant(np.linspace(0, 10, 21), tf.float32)
-    if kind == "clip":
-        query = adaptive(
-            initial, 0.5, 1.0, geometric, expected_num_records=21.0
-        )
-    else:
-        query = QuantileEstimatorQuery(initial, 0.5, 1.0, 0.01, 21, geometric)
-
-    *_, last = rounds(query, records, 50)
-
-    estimator_state = getattr(last[1], "side_state", last[1])
-    assert abs(estimator_state.current_estimate - 5.0) <= 0.25
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("geometric", [False, True])
-def test_the_rate_may_decay_in_the_state(geometric):
-    query = adaptive(1.0, 0.5, 1.0, geometric, expected_num_records=20)
-    state = query.initial_global_state()
-    for step in range(1, 50):
-        own = state.side_state._replace(
-            learning_rate=tf.constant(1 / math.sqrt(step), tf.float64)
-        )
-        state = state._replace(side_state=own)
-        ((_, state),) = rounds(query, tf.fill([20], 5.0), 1, state)
-
-    assert abs(state.sum_state.l2_norm_clip - 5.0) <= 0.5
 
 
 class TestTheBit:
@@ -181,17 +146,6 @@ def test_the_two_events_are_worth_the_noise_multiplier_of_the_paper():
     assert query.adapts
 
 
-def test_events_follow_the_clip():
-    query = adaptive(10.0, 0.0, 1.0, False, noise_multiplier=1.0)
-    records = tf.constant([[8.5], [-7.25]])
-
-    (_, state), *_ = rounds(query, records, 1)
-
-    first, second = query.ledger_events(query.planned_event(state), "g")
-    assert first == GaussianSum("g", 9.0, 9.0)
-    assert second == GaussianSum("g/clipped_count", 0.5, 0.0)
-
-
 @pytest.mark.parametrize("stddev", [0.0, 1e30])
 @pytest.mark.parametrize("geometric", [False, True])
 @pytest.mark.parametrize("target", [0.0, 0.5, 1.0])
@@ -215,30 +169,3 @@ def test_estimates_recover_from_a_limit():
 
     assert low.sum_state.l2_norm_clip == 1e-20
     assert low.side_state.current_estimate == 1e-20
-
-
-def test_noise_on_the_sum_is_a_multiple_of_the_clip():
-    """2000 draws: the tolerance is 6 standard errors of a stddev."""
-    query = adaptive(5.0, 0.5, 0.0, True, noise_multiplier=0.2)
-    records = tf.zeros([2, 2000])
-
-    ((value, _),) = rounds(query, records, 1)
-
-    assert abs(np.std(value) - 1.0) < 6 / math.sqrt(2 * 2000)
-
-
-def test_estimates_may_be_negative():
-    query = estimator(-3.0, 0.5, 1.0, False)
-
-    ((value, _),) = rounds(query, tf.constant([-9.0, -8.0]), 1)
-
-    assert value == -3.5
-
-
-def test_metrics_are_the_estimate_and_the_clip():
-    one, two = estimator(3.0, 0.5, 1, True), adaptive(3.0, 0.5, 1, True)
-
-    metrics = one.derive_metrics(one.initial_global_state())
-    assert {k: float(v) for k, v in metrics.items()} == {"estimate": 3.0}
-    metrics = two.derive_metrics(two.initial_global_state())
-    assert {k: float(v) for k, v in metrics.items()} == {"clip": 3.0}
