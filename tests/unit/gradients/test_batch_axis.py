@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-import keras_dp
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import self_check
 from keras_dp.gradients.capture.row_lengths import RowLengths
@@ -154,25 +153,6 @@ class TestSelectedRows:
 
         with pytest.raises(UnsupportedLayerError, match=r"model.*outputs"):
             engine.gradients([steps_of(), ids_of()], losses_of, BATCH)
-
-    def test_are_refused_before_a_round_is_recorded(self) -> None:
-        private = keras_dp.PrivateModel(selecting("boolean_mask"))
-        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-        query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=BATCH)
-        private.compile(
-            keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger),
-            loss="mse",
-        )
-
-        with pytest.raises(UnsupportedLayerError, match="on_selected"):
-            private.fit(
-                [steps_of(), ids_of()],
-                np.zeros((BATCH, 3)),
-                batch_size=BATCH,
-                verbose=0,
-            )
-
-        assert len(ledger) == 0
 
     def test_may_be_texts_only_if_all_texts_are_there(self) -> None:
         def model(keep):

@@ -53,16 +53,6 @@ class Subclassed(keras.Model):
         return self.dense(tf.matmul(GRAPH, x))
 
 
-class Wrong(layers.Layer):
-    """It has a mistake that no other number of rows mends."""
-
-    def call(self, x):
-        return ops.matmul(x, ops.ones((9, 2))) * self.count
-
-    def build(self, shape):
-        self.count = self.add_weight(shape=())
-
-
 def stacked(*stack):
     return lambda: keras.Sequential([keras.Input((6,)), *(f() for f in stack)])
 
@@ -144,30 +134,3 @@ def test_the_layer_is_named(name, train) -> None:
         train(model)
 
     assert model.optimizer.ledger.runs == ()
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        (stacked(Wrong), "Dimensions must be equal, but are 6 and 9"),
-        (
-            lambda: keras.Sequential([keras.Input((5,)), dense()]),
-            "expected axis",
-        ),
-    ],
-)
-def test_other_mistakes_keep_their_error(model, words) -> None:
-    with pytest.raises(ValueError, match=words):
-        drawn(private(model()))
-
-
-def test_a_stateful_layer_keeps_its_error() -> None:
-    model = keras.Sequential(
-        [
-            keras.Input(batch_shape=(ROWS, 3, 2)),
-            layers.GRU(2, stateful=True),
-        ]
-    )
-
-    with pytest.raises(UnsupportedLayerError, match="stateful=True"):
-        private(model).fit(X.reshape(-1, 3, 2), Y, batch_size=8, verbose=0)

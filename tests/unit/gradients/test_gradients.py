@@ -11,12 +11,10 @@ from keras import layers
 from keras_dp.errors import GradientCheckError, UnsupportedLayerError
 from keras_dp.gradients import (
     GradientEngine,
-    TracedMaps,
     check_loss_splits,
     example_losses,
     self_check,
 )
-from keras_dp.gradients import engine as engine_lib
 from keras_dp.gradients.records import (
     cost_model,
     outer_product_records,
@@ -58,16 +56,6 @@ def _data(*shape):
 class TestRefusals:
     """The message names the layer, the reason and the remedy."""
 
-    def test_frozen_batch_normalization_is_fine(self) -> None:
-        frozen = layers.BatchNormalization()
-        model = _model(layers.Dense(3), frozen)
-        frozen.trainable = False
-        x = _data(4, 4)
-
-        engine = GradientEngine(model)
-
-        assert self_check(engine, x, _squares, 4)
-
     def test_batch_normalization_called_without_training_is_fine(self) -> None:
         model = Transferring()
         x = 3 * _data(4, 4) + 1
@@ -99,31 +87,6 @@ class TestRefusals:
 
         for old, new in zip(before, model.non_trainable_variables, strict=True):
             np.testing.assert_array_equal(old, new)
-
-    def test_a_functional_model_trains_what_was_called_without(self) -> None:
-        """As Keras does: the argument of its own call comes first."""
-        norm = layers.BatchNormalization(name="bn", momentum=0.0)
-        base = _model(layers.Dense(3), norm)
-        inputs = keras.Input((4,))
-        model = keras.Model(
-            inputs, layers.Dense(2)(base(inputs, training=False))
-        )
-        model(_data(4, 4), training=True)
-
-        assert np.abs(norm.moving_mean).max() > 0
-        with pytest.raises(UnsupportedLayerError, match=r"bn.*functional"):
-            GradientEngine(model)
-        base.trainable = False
-        assert GradientEngine(model).trained_normalizations == []
-
-    def test_scales_that_are_overwritten(self) -> None:
-        model = _model(layers.Dense(3), layers.Dense(2, name="scaled"))
-        model.layers[1].quantize("float8")
-
-        with pytest.raises(UnsupportedLayerError, match=r"scaled.*int8"):
-            GradientEngine(model)
-        model.layers[1].trainable = False
-        assert len(GradientEngine(model).hooks) == 1
 
     def test_all_layers_at_once(self) -> None:
         model = _model(
@@ -202,12 +165,6 @@ class TestRefusals:
                 _data(4, 4)
             )
 
-    def test_a_model_that_is_not_built(self) -> None:
-        model = keras.Sequential([layers.Dense(3)])
-
-        with pytest.raises(UnsupportedLayerError, match="built"):
-            GradientEngine(model).gradients(_data(4, 4), _squares, 4)
-
 
 def _raw_normal(shape):
     return tf.raw_ops.RandomStandardNormal(shape=shape, dtype=tf.float32)
@@ -218,43 +175,6 @@ def _first_models():
     for number, case in enumerate(MODELS):
         marks = [[], pytest.mark.nightly, pytest.mark.full, pytest.mark.nightly]
         yield pytest.param(case, id=case.name, marks=marks[number % 4])
-
-
-class TestTracedMaps:
-    def test_share_a_trace_between_functions(self) -> None:
-        model = _model(layers.Dense(1))
-        traced = []
-
-        def loss(y_true, y_pred):
-            traced.append(1)
-            return keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1)
-
-        model.compile(loss=loss)
-        x, y, weight = _data(4, 4), _data(4, 1), tf.constant([1.0, 2.0, 3.0, 4])
-        model._compile_loss(y, model(x))
-        maps = TracedMaps()
-
-        def gradient(weight, maps):
-            outputs = model(x)
-            with tf.GradientTape() as tape:
-                tape.watch(outputs)
-                total = example_losses(
-                    model._compile_loss, y, outputs, weight, 4, maps=maps
-                ).total
-            return total, tape.gradient(total, outputs)
-
-        before = len(traced)
-        first = tf.function(gradient)(None, maps)
-        once = len(traced)
-        second = tf.function(gradient)(None, maps)
-        eager = gradient(None, maps)
-
-        assert before < once == len(traced)
-        for each in (second, eager, gradient(None, None)):
-            for one, other in zip(first, each, strict=True):
-                np.testing.assert_allclose(one, other, rtol=1e-6)
-        weighted, _ = gradient(weight, maps)
-        np.testing.assert_allclose(weighted, first[0] * weight, rtol=1e-6)
 
 
 class TestSelfCheck:
@@ -274,43 +194,6 @@ class TestSelfCheck:
             ).total
 
         assert self_check(GradientEngine(model), x, losses_of, 3)
-
-    def test_calls_a_model_twice_that_draws_nothing(self) -> None:
-        calls = []
-
-        class Counted(keras.Model):
-            def __init__(self):
-                super().__init__()
-                self.dense = layers.Dense(3)
-
-            def call(self, x):
-                calls.append(1)
-                return self.dense(x)
-
-        model = Counted()
-        model(_data(4, 4))
-        calls.clear()
-
-        # With the hooks, and as Keras does: traced, and run more often.
-        assert self_check(GradientEngine(model), _data(4, 4), _squares, 4)
-        assert len(calls) == 2
-
-    def test_passes_a_loss_that_gathers_rows(self) -> None:
-        class Shifted(layers.Layer):
-            """It has no rule."""
-
-            def build(self, shape):
-                self.shift = self.add_weight(shape=shape[1:])
-
-            def call(self, x):
-                return x + self.shift
-
-        def losses_of(outputs):
-            return tf.reduce_sum(tf.square(tf.gather(outputs, range(4))), 1)
-
-        engine = GradientEngine(_model(layers.Dense(3), Shifted()))
-
-        assert self_check(engine, _data(4, 4), losses_of, 4)
 
     def test_leaves_the_state_of_the_model_alone(self) -> None:
         model = _model(layers.Dense(8), layers.Dropout(0.5, seed=3))
@@ -364,23 +247,6 @@ class TestSelfCheck:
 
         assert not model.table.embeddings.value.trainable
         assert self_check(GradientEngine(model), ids, _squares, 3)
-
-    def test_passes_half_precision_inside_of_a_layer(self) -> None:
-        class Halves(layers.Layer):
-            def build(self, shape):
-                self.kernel = self.add_weight(shape=(shape[-1], 3))
-
-            def call(self, x):
-                both = (
-                    keras.ops.cast(each, "bfloat16")
-                    for each in (x, self.kernel)
-                )
-                return keras.ops.cast(keras.ops.matmul(*both), x.dtype)
-
-        model = _model(layers.Dense(4), Halves(), layers.Dense(2))
-        x = _data(64, 4)
-
-        assert self_check(GradientEngine(model), x, _squares, 64)
 
     def test_names_a_layer_beside_one_in_a_loop(self) -> None:
         """What is called while a loop is traced has no values to compare."""
@@ -449,21 +315,6 @@ class TestSelfCheck:
 
         with pytest.raises(error, match="SeedGenerator"):
             self_check(GradientEngine(model), _data(4, 4), _squares, 4)
-
-    def test_accepts_constants_that_are_not_numbers(self) -> None:
-        class Missing(layers.Layer):
-            def build(self, shape):
-                self.marker = self.add_weight(
-                    shape=(), trainable=False, name="marker"
-                )
-                self.marker.assign(float("nan"))
-
-            def call(self, x):
-                return keras.ops.where(x == self.marker, 0.0, x)
-
-        model = _model(layers.Dense(3), Missing())
-
-        assert self_check(GradientEngine(model), _data(4, 4), _squares, 4)
 
     def test_finds_a_wrong_rule(self) -> None:
         engine = GradientEngine(_model(layers.Dense(3), layers.Dense(2)))
@@ -538,32 +389,6 @@ class TestProductsOutsideXla:
         names = [operation.name for operation in graph.get_operations()]
         assert not any("loop_body" in name for name in names)
 
-    @pytest.mark.parametrize("eagerly", [False, True])
-    def test_pass_the_check_of_a_compiled_engine(self, eagerly) -> None:
-        """No check is compiled."""
-        model = _model(Multiplies(), shape=(6, 3))
-        engine = GradientEngine(model, jit_compile=True)
-
-        assert self_check(engine, _data(8, 6, 3), _squares, 8, eagerly=eagerly)
-
-    @pytest.mark.parametrize(
-        ("layer", "traces"), [(layers.Dense(3), 1), (layers.LSTM(3), 2)]
-    )
-    def test_trace_the_reference_only_if_the_model_has_loops(
-        self, layer, traces, monkeypatch
-    ) -> None:
-        traced = []
-
-        def trace_of(function, *arguments):
-            traced.append(function)
-            return function.get_concrete_function(*arguments)
-
-        monkeypatch.setattr(engine_lib, "trace_of", trace_of)
-        engine = GradientEngine(_model(layer, shape=(6, 3)))
-
-        assert self_check(engine, _data(8, 6, 3), _squares, 8)
-        assert len(traced) == traces
-
 
 class TestRecords:
     """The three questions, where a batch is special."""
@@ -613,27 +438,6 @@ class TestRecords:
             np.testing.assert_allclose(one, other, rtol=1e-6)
         assert not all(np.isfinite(one).all() for one in careless)
 
-    def test_sums_together_need_one_condition(self) -> None:
-        engine = GradientEngine(_model(layers.Dense(5), layers.Dense(3)))
-
-        def conditions(sums):
-            def traced(x):
-                return sums(engine.gradients(x, _squares, 4).records)
-
-            graph = tf.function(traced, autograph=False)
-            operations = graph.get_concrete_function(_data(4, 4)).graph
-            kinds = [each.type for each in operations.get_operations()]
-            return kinds.count("If") + kinds.count("StatelessIf")
-
-        weights = tf.ones(4)
-
-        def together(records):
-            own = [record.weighted_sum for record in records]
-            return records[0].sums_together(own, weights)
-
-        assert conditions(together) == 1
-        assert conditions(lambda r: [x.weighted_sum(weights) for x in r]) == 4
-
     def test_an_unused_variable_has_zero_gradients(self) -> None:
         unused = layers.Dense(2)
         inputs = keras.Input((4,))
@@ -646,30 +450,6 @@ class TestRecords:
         for record in result.records[2:]:
             assert not record.squared_norms().numpy().any()
             assert not record.weighted_sum(tf.ones(4)).numpy().any()
-
-    def test_a_layer_that_is_never_called_has_zero_gradients(self) -> None:
-        class Skips(keras.Model):
-            def __init__(self):
-                super().__init__()
-                self.used, self.unused = layers.Dense(2), layers.Dense(2)
-
-            def build(self, shape):
-                self.used.build(shape)
-                self.unused.build(shape)
-
-            def call(self, x):
-                return self.used(x)
-
-        model = Skips()
-        model.build((None, 4))
-
-        records = (
-            GradientEngine(model).gradients(_data(4, 4), _squares, 4).records
-        )
-
-        assert records[2].materialize().shape == (4, 4, 2)
-        assert not records[2].weighted_sum(tf.ones(4)).numpy().any()
-        assert not records[3].squared_norms().numpy().any()
 
 
 class TestRoundingCannotHideANorm:
@@ -831,16 +611,6 @@ class TestRoundingCannotHideANorm:
             # One rounding of a partial sum is at most a 64th of the clip.
             assert batch * 2.0**-24 / least**0.5 <= 1 / 64
             assert least <= 1 / terms
-
-    @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
-    def test_of_sums(self, scale) -> None:
-        half, tiny = self._cancelling(scale, 16, 64)
-        rows = table_records.RowRecords(
-            tf.zeros([16, 1], tf.int32), tf.constant(half[:, None]), rows=1
-        )
-        dense = records_lib.MaterializedRecords((tiny - half)[:, None])
-
-        self._assert_bounded(records_lib.summed([rows, dense]))
 
     def test_the_check_above_can_fail(self) -> None:
         """Control: the plain ghost norm lets such records through."""

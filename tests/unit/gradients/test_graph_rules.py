@@ -12,9 +12,6 @@ from keras import ops
 
 from keras_dp.gradients.capture.graph_rules import gradients_from_graph
 from keras_dp.gradients.capture.repeated_calls import called_again
-from keras_dp.gradients.records.outer_product_records import (
-    OuterProductRecords,
-)
 from keras_dp.gradients.records.records import summed
 from keras_dp.gradients.registry import LayerCall
 
@@ -430,18 +427,6 @@ def test_the_first_axis_of_steps_mixes_examples() -> None:
     assert len(mixing) >= 11
 
 
-def test_products_are_not_built() -> None:
-    call = call_of(*SHOWN["product"])
-
-    def kinds(call):
-        seen.extend((v.path, type(records)) for v, records in found(call))
-
-    seen = []
-    traced(call, kinds)
-
-    assert dict(seen)[call.layer.w.path] is OuterProductRecords
-
-
 def test_other_arguments_are_the_same_for_all_examples() -> None:
     layer = Own(lambda x, w, b: x["rows"] * w + x["all"] * b, (WIDTH,))
     rows, cotangent = tf.constant(
@@ -467,21 +452,6 @@ def test_other_arguments_are_the_same_for_all_examples() -> None:
     both = sorted(expected, key=lambda g: float(abs(g[0, 0])))
     np.testing.assert_allclose(b, both[0], 1e-5)
     np.testing.assert_allclose(w, both[1], 1e-5)
-
-
-def test_a_tensor_from_elsewhere_is_not_trusted() -> None:
-    """It may come from the examples."""
-    call = call_of(lambda x, w, b: x * w + b, (WIDTH,))
-
-    def shown(call):
-        kept = tf.reduce_mean(call.args[0], axis=0)
-        call.layer.function = lambda x, w, b: x * w + b * kept
-        results.append(found(call))
-
-    results = []
-    traced(call, shown)
-
-    assert results == [None]
 
 
 def test_a_tensor_from_an_outer_graph_is_not_trusted() -> None:
@@ -526,12 +496,6 @@ def test_names_of_an_outer_graph_are_not_trusted() -> None:
 
     assert names[0][0] == names[0][1]
     assert results == [None]
-
-
-def test_a_layer_that_runs_eagerly_is_left_to_the_loop() -> None:
-    call = call_of(*SHOWN["a scalar"])
-
-    assert found(call) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import example_losses
 from keras_dp.gradients.capture.mapped_examples import map_examples
 
@@ -55,17 +54,6 @@ def test_only_such_products_take_a_loop(function) -> None:
     )
 
 
-def test_results_may_be_nested() -> None:
-    found = map_examples(
-        lambda rows: {"a": (rows[0] @ KERNEL, rows[1][tf.newaxis] @ KERNEL)},
-        (X, X),
-    )
-
-    for each, want in zip(found["a"], (X @ KERNEL, X[:, None]), strict=True):
-        want = want if want.ndim == 3 else want @ KERNEL
-        np.testing.assert_allclose(each, want, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("eagerly", [True, False])
 def test_a_loss_may_multiply_steps_by_a_matrix(eagerly) -> None:
     """It ended the process, or returned other numbers."""
@@ -89,14 +77,3 @@ def test_a_loss_may_multiply_steps_by_a_matrix(eagerly) -> None:
 
     want = np.square(X @ KERNEL).mean((1, 2))
     np.testing.assert_allclose(found, want, rtol=1e-5)
-
-
-def test_functions_that_run_eagerly_are_refused() -> None:
-    """It ended in a RecursionError."""
-    tf.config.run_functions_eagerly(True)
-    try:
-        with pytest.raises(PrivateTrainingError, match="run_eagerly=True"):
-            map_examples(tf.square, tf.constant(X))
-    finally:
-        tf.config.run_functions_eagerly(False)
-    np.testing.assert_allclose(map_examples(tf.square, X), X**2, rtol=1e-6)

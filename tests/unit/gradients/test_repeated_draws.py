@@ -272,43 +272,6 @@ def test_numbers_that_cannot_be_repeated_are_refused(name) -> None:
         tf.function(lambda: engine.gradients(X, _losses, BATCH).losses)()
 
 
-def test_dropped_entries_may_be_infinite() -> None:
-    """As in Keras, whose dropout does not multiply them."""
-    x = tf.where(tf.range(100) % 2 == 0, np.inf, 1.0)
-    draws, layer = RepeatedDraws(), layers.Dropout(0.5, seed=1)
-
-    with draws.noting():
-        noted = layer(x, training=True)
-    with draws.repeating(layer):
-        again = layer(x, training=True)
-
-    assert not np.isnan(noted).any()
-    assert not np.isfinite(noted).all()
-    np.testing.assert_array_equal(noted, again)
-
-
-def test_the_number_of_positions_may_be_unknown() -> None:
-    model = keras.Sequential(
-        [
-            keras.Input((None, WIDTH)),
-            Own(_inside, layers.Dropout(0.4)),
-            layers.GlobalAveragePooling1D(),
-        ]
-    )
-    engine, state = GradientEngine(model), state_of(model)
-
-    @tf.function(
-        input_signature=[tf.TensorSpec([BATCH, None, WIDTH])], autograph=False
-    )
-    def gradients(x):
-        records = engine.gradients(x, _losses, BATCH).records
-        return [answers(each, "float32") for each in records]
-
-    found = keras.tree.map_structure(np.asarray, gradients(X))
-
-    assert_answers(found, _reference(model, state, "graph"))
-
-
 def test_an_omitted_draw_is_refused() -> None:
     draws, layer = RepeatedDraws(), layers.Dropout(0.5)
     with draws.noting():

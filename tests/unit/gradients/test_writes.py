@@ -195,20 +195,6 @@ class TestIsRefused:
                 _run(engine, mode)
 
     @pytest.mark.parametrize("mode", ["graph", "eager"])
-    @pytest.mark.parametrize("guilty", ["left", "right"])
-    def test_by_its_path_where_names_are_equal(self, guilty, mode) -> None:
-        blocks = []
-        for name in ("left", "right"):
-            act = _whole() if name == guilty else lambda layer, x: x
-            layer = Does(act)
-            layer.name = "keeper"
-            stack = [keras.Input((4,)), layers.Dense(4), layer]
-            blocks.append(keras.Sequential(stack, name=name))
-
-        with pytest.raises(UnsupportedLayerError, match=f"'{guilty}/keeper'"):
-            _run(GradientEngine(_model(*blocks)), mode)
-
-    @pytest.mark.parametrize("mode", ["graph", "eager"])
     def test_without_one_where_the_loss_keeps_data(self, mode) -> None:
         seen = _variable()
 
