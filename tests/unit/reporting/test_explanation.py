@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_dp import accountants, budgets
+from keras_dp import accountants
 from keras_dp.accountants.attacks.trade_off import precision_at_recall
 from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
@@ -14,7 +14,6 @@ from keras_dp.ledger import (
     NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
-    UnverifiedSampling,
 )
 from keras_dp.reporting import explain, make_report
 
@@ -102,41 +101,6 @@ class TestTheAttack:
         more = float(re.search(r"add at most ([\d.]+) perc", attribute)[1])
         assert curve.advantage <= more / 100 < curve.advantage + 0.002
 
-    def test_knows_nothing_of_an_empty_ledger(self) -> None:
-        found = explain(in_memory(), delta=DELTA).paragraphs[ATTACK]
-
-        assert [chances(each) for each in found.sentences] == [
-            [0.5, 0.5],
-            [0.5, 0.5, 0.01, 0.01],
-            [0.001, 0.001],
-        ]
-
-    def test_reconstructs_nothing_from_an_empty_ledger(self) -> None:
-        found = explain(in_memory(), delta=DELTA).paragraphs[RECONSTRUCTION]
-
-        whole, attribute = map(chances, found.sentences)
-        assert whole == [1e-6, 1e-3]
-        assert attribute == [0.5, 0.5, 0.9, 0.9]
-        assert "at most 0 percentage points" in found.sentences[1]
-
-    @pytest.mark.parametrize(
-        ("neighbours", "words"),
-        [
-            ("add_or_remove_one", "in the data set at all"),
-            ("replace_one", "in their place"),
-            ("zero_out", "counted as zero"),
-        ],
-    )
-    def test_asks_what_the_relation_says(self, neighbours, words) -> None:
-        found = explain(
-            in_memory((FullDataset(), STEP, 3)),
-            delta=DELTA,
-            neighbours=neighbours,
-        )
-
-        assert found.claim.neighbours == neighbours
-        assert words in found.paragraphs[ATTACKER].sentences[1]
-
     @pytest.mark.parametrize(
         ("sampling", "queries", "neighbours", "reason"),
         [
@@ -164,16 +128,6 @@ class TestTheAttack:
         assert reason in sentence
         assert "%" not in str(found)
 
-    def test_finds_everything_if_accounts_promise_nothing(self) -> None:
-        ledger = in_memory()
-        for number, relation in enumerate(("add_or_remove_one", "replace_one")):
-            budget = budgets.RenyiFilter(3.0, DELTA, neighbours=relation)
-            budgets.open_account(ledger, str(number), budget)
-
-        text = " ".join(str(explain(ledger, delta=DELTA)).split())
-
-        assert "the accounts promise no finite epsilon" in text
-
 
 class TestGroups:
     def test_have_their_epsilons(self) -> None:
@@ -187,31 +141,6 @@ class TestGroups:
             shown = float(re.search(r"epsilon <= ([\d.]+)", sentence)[1])
             assert sentence.startswith(f"{size} units together")
             assert exact <= shown < exact + 1.1e-4
-
-
-class TestTheLimits:
-    def limits(self, ledger):
-        return " ".join(explain(ledger, delta=DELTA).paragraphs[-1].sentences)
-
-    def test_name_what_is_taken_on_trust(self) -> None:
-        ledger = in_memory(
-            (PoissonSampling(0.01), STEP, 5),
-            (PoissonSampling(0.01, True), STEP, 7, "seeded"),
-            (UnverifiedSampling(), STEP, 2),
-        )
-
-        text = self.limits(ledger)
-
-        assert "The sampling of 5 rounds is as somebody declared it" in text
-        assert "7 rounds had a seed that the caller chose" in text
-        assert "That one patient has at most 1 row of the data" in text
-
-    def test_and_nothing_else(self) -> None:
-        text = self.limits(some(unit="example"))
-
-        assert "trust" not in text
-        assert "seed" not in text
-        assert "declared" not in text
 
 
 class TestThePlainWords:
@@ -228,14 +157,3 @@ class TestThePlainWords:
         # Rounded up to a tenth of a percent.
         assert 0 <= wins - (1 - risk) <= 0.001
         assert "whether the data of one patient are in the data set" in words
-
-    def test_of_accounts_follow_from_their_promise(self) -> None:
-        ledger = in_memory()
-        budgets.open_account(ledger, "all", budgets.RenyiFilter(1.0, DELTA))
-
-        words = make_report(ledger, delta=DELTA).plain_words
-
-        said = explain(ledger, delta=DELTA).paragraphs[1].sentences[0]
-        assert chances(words) == [*reversed(chances(said))]
-        # From the promise at one delta alone, e / (1 + e).
-        assert 0.5 < chances(words)[0] < 0.7311

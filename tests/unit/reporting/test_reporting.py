@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 
 from keras_dp import accountants
@@ -58,15 +57,6 @@ def costing(*costs):
     """Returns a report whose rounds cost so much."""
     report = make_report(in_memory(), delta=DELTA, neighbours="zero_out")
     return dataclasses.replace(report, costs=costs)
-
-
-def heterogeneous():
-    return in_memory(
-        (PoissonSampling(0.01, drawn_by_library=True), STEP, 1000),
-        (PoissonSampling(0.02), GROUPS, 30),
-        (UnverifiedSampling(), STEP, 2, "seeded"),
-        (FullDataset(), GROUPS, 1),
-    )
 
 
 BOUNDS = CoordinateBounds.from_arrays([[0.6, 0.1], [0.4, 0.4]], [1, 3])
@@ -137,54 +127,8 @@ class TestEveryKindOfSum:
         assert text.count("gradients: Gaussian sum") == 2
         assert len(facts(report)["rounds"]) == 31
 
-    def test_rounds_that_come_again_are_no_other_pass(self) -> None:
-        """Kinds stay in order, and one pass counts once."""
-        other = [GaussianSum("gradients", 1.0, 5.0)]
-        ledger = in_memory(
-            (PoissonSampling(0.1), STEP, 3),
-            (PoissonSampling(0.2), STEP, 1),
-            (PoissonSampling(0.1), STEP, 3),
-            (DisjointBatches("a"), STEP, 2),
-            (DisjointBatches("a"), other, 1),
-            (DisjointBatches("a"), STEP, 2),
-        )
-
-        text = str(make_report(ledger, delta=DELTA))
-
-        assert "passes]" not in text
-        assert text.count("3 x Poisson sample, probability 0.1") == 2
-        assert text.count("2 x disjoint batch") == 2
-
 
 class TestTheText:
-    def test_of_the_ledger_of_a_paper(self) -> None:
-        ledger = in_memory((PoissonSampling(0.01), STEP, 10_000))
-
-        lines = str(make_report(ledger, delta=DELTA)).split("\n")
-
-        assert lines[3:10] == [
-            "epsilon <= 0.9469 at delta = 1e-05, add or remove one patient, "
-            "certified by",
-            "    Fourier",
-            "Theorem: composed as if fixed in advance: it takes for granted "
-            "that no answer",
-            "    decided which other rounds ran, how many, or with how much "
-            "noise",
-            "",
-            "Data set clinic, privacy unit: patient (one row each, as "
-            "declared)",
-            "10,000 rounds",
-        ]
-        rounds = lines.index("Rounds:")
-        assert lines[rounds + 1 : rounds + 6] == [
-            "  10,000 x Poisson sample, probability 0.01, as declared",
-            "      gradients: Gaussian sum, bound 1, noise stddev 4 "
-            "(multiplier 4)",
-            "",
-            "Epsilon of these rounds at delta = 1e-05, add or remove one:",
-            "  accountant  epsilon",
-        ]
-
     def test_protects_all_rows_of_a_unit(self) -> None:
         ledger = PrivacyLedger.in_memory(
             dataset="d", unit="patient", rows_per_unit=4
@@ -199,23 +143,6 @@ class TestTheText:
         assert "add or remove one patient of at most 4 records" in text
         assert "patient (at most 4 rows each, as declared)" in text
         assert facts(report)["rows_per_unit"] == 4
-
-    def test_a_group_of_units_has_all_their_rows(self) -> None:
-        ledger = PrivacyLedger.in_memory(
-            dataset="d", unit="patient", rows_per_unit=2
-        )
-        ledger.record(FullDataset(), STEP)
-
-        report = make_report(ledger, delta=DELTA, units=2)
-
-        together = Replay(ledger.rounds).claim(units=4, delta=DELTA)
-        assert report.claim.epsilon == pytest.approx(together.epsilon)
-        assert "one group of 2, each one patient, of at most 4 records" in flat(
-            report
-        )
-        assert facts(report)["units"] == 2
-        with pytest.raises(ValueError, match="`units` must"):
-            make_report(ledger, delta=DELTA, units=0)
 
     def test_mentions_unsettled_rounds_and_counts_them(self) -> None:
         ledger = in_memory((PoissonSampling(0.01), STEP, 5))
@@ -239,16 +166,6 @@ class TestTheText:
         assert (report.neighbours, report.costs) == (None, ())
         assert "no adjacency relation is supported" in str(report)
         assert "epsilon" not in str(report)
-
-    def test_says_so_if_there_is_no_bound_under_a_relation(self) -> None:
-        ledger = in_memory((UnverifiedSampling(), STEP, 3))
-
-        text = str(
-            make_report(ledger, delta=DELTA, neighbours="add_or_remove_one")
-        )
-
-        assert "no accountant has a sound bound" in text
-        assert "epsilon" not in text
 
     def test_names_the_strongest_relation_of_all_rounds(self) -> None:
         """Batches that were cut from a list are not for adding a record."""
@@ -284,67 +201,8 @@ class TestTheText:
     def test_rounds_epsilon_up(self, epsilon, shown) -> None:
         assert str(costing(Cost("it", epsilon))).endswith(f"  <= {shown}")
 
-    def test_says_at_which_delta_exactly(self) -> None:
-        delta = np.float64(1.2345678e-6)
-        text = str(make_report(in_memory(), delta=delta))
-
-        assert (
-            "Epsilon of these rounds at delta = 1.2345678e-06, add or " in text
-        )
-
 
 class TestTheJson:
-    def test_holds_what_the_report_holds(self) -> None:
-        report = make_report(heterogeneous(), delta=DELTA)
-
-        content = facts(report)
-
-        assert content["epsilon"] == {
-            cost.accountant: cost.epsilon for cost in report.costs
-        }
-        assert content["epsilon"]
-        expected = {
-            "dataset": "clinic",
-            "unit": "patient",
-            "rows_per_unit": 1,
-            "units": 1,
-            "ledger": None,
-            "total_rounds": 1033,
-            "unsettled_rounds": 0,
-            "seeded_rounds": 2,
-            "delta": 1e-5,
-            "neighbours": "replace_one",
-            "accounts": [],
-            "seals": [],
-            "versions": {},
-        }
-        assert {key: content[key] for key in expected} == expected
-        assert content["cautions"] == list(report.cautions)
-        found = content["guarantee"]
-        assert found["epsilon"] == report.claim.epsilon
-        assert found["basis"] == "as if fixed"
-        assert found["theorem"] == report.guarantee.theorem
-
-    def test_holds_every_field_of_the_rounds(self) -> None:
-        rounds = facts(make_report(heterogeneous(), delta=DELTA))["rounds"]
-
-        assert [each["count"] for each in rounds] == [1000, 30, 2, 1]
-        assert [each["seeded"] for each in rounds] == [0, 0, 1, 0]
-        assert rounds[0]["sampling"] == {
-            "kind": "poisson",
-            "probability": 0.01,
-            "drawn_by_library": True,
-        }
-        assert rounds[1]["queries"] == [
-            {
-                "kind": "gaussian_sum",
-                "name": query.name,
-                "l2_norm_bound": query.l2_norm_bound,
-                "noise_stddev": query.noise_stddev,
-            }
-            for query in GROUPS
-        ]
-
     def test_says_inf_as_text(self) -> None:
         ledger = in_memory((FullDataset(), [NonPrivateSum("loss")], 1))
 
@@ -381,14 +239,3 @@ class TestTheValues:
         )
         assert (report.delta, report.neighbours) == (delta, neighbours)
         assert report.rounds == ledger.rounds
-
-    def test_are_those_of_the_accountants_that_are_given(self) -> None:
-        ledger = heterogeneous()
-
-        report = make_report(
-            ledger, delta=DELTA, accountants=(accountants.RDP(),)
-        )
-
-        assert report.costs == (
-            Cost("RDP", accountants.RDP().epsilon(ledger, delta=DELTA)),
-        )

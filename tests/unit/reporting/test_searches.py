@@ -9,17 +9,13 @@ from keras_dp.interchange import to_dp_event
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
-    NonPrivateSum,
     PoissonTrials,
-    PoissonUserSampling,
     PrivacyLedger,
     Round,
     Selection,
     TruncatedNegativeBinomial,
-    UnverifiedSampling,
 )
 from keras_dp.reporting.report import make_report
-from keras_dp.reporting.wording import rounds_of_whole_units
 
 RELEASE = Round(FullDataset(True), (GaussianSum("all", 1.0, 9.0),))
 LAW = TruncatedNegativeBinomial(1, 5)
@@ -40,23 +36,6 @@ def test_a_report_says_what_was_searched_and_what_stays_secret() -> None:
     assert "Nobody may learn how many trials a search had" in text
     assert "certified by Fourier" in text
     assert "as declared" not in text
-
-
-def test_a_report_warns_of_what_trials_do() -> None:
-    cut = Round(UnverifiedSampling(), RELEASE.queries)
-    bare = Round(FullDataset(True), (NonPrivateSum("debug"),))
-
-    assert "was not verified" in report_of([(cut, 3)])
-    assert "released a sum without noise" in report_of(
-        [(RELEASE, 1), (bare, 1)]
-    )
-
-
-def test_trials_that_draw_whole_units_do() -> None:
-    drawn = Round(PoissonUserSampling(0.1, True), RELEASE.queries)
-    made = Selection([[(drawn, 3)]], LAW).round
-
-    assert rounds_of_whole_units([(made, 2), (RELEASE, 1)]) == 6
 
 
 class TestEvents:
