@@ -16,7 +16,7 @@ from keras_dp.preprocessing import (
     StringLookup,
     TextVectorization,
 )
-from keras_dp.preprocessing.columns import schema_of, with_capped_units
+from keras_dp.preprocessing.columns import with_capped_units
 
 SCALES = Normalization((0, 1), 1.0)
 TWO_SCALES = Normalization(((0, 0), (1, 1)), 1.0)
@@ -129,32 +129,6 @@ def test_what_follows_from_records_is_seen_in_the_round(
     assert rounds_spent(adapter, data, error, match) == 1
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (np.zeros([4, 3], np.int8), ("int8", (3,))),
-        (tf.zeros([4, 3]), ("float32", (3,))),
-        (tf.constant(["a"]), ("object", ())),
-        (tf.ragged.constant([["a"], []]), ("object", (None,))),
-        (dataset(np.zeros([4, 3], np.int8)), ("int8", (3,))),
-        (dataset(np.zeros([4, 3])).unbatch(), ("float64", (3,))),
-        (of_width(None), ("float32", (None,))),
-    ],
-)
-def test_the_schema_is_that_of_one_record(data, expected) -> None:
-    dtype, shape = schema_of(data)
-
-    assert (dtype.name, shape) == expected
-
-
-def test_records_of_unknown_width_are_adapted() -> None:
-    ledger = PrivacyLedger.in_memory(dataset="d")
-
-    layer = Normalization(((0, 0), (4, 4)), 0.01).adapt(of_width(None), ledger)
-
-    np.testing.assert_allclose(layer.input_mean, [2, 2], atol=0.2)
-
-
 IDS = ["ann"] * 50 + ["bob"] * 3 + ["cid"]
 
 
@@ -188,15 +162,6 @@ def test_rows_are_capped(make, rows_per_unit) -> None:
     }
 
 
-def test_columns_keep_their_rows_together() -> None:
-    places = np.arange(len(IDS))
-
-    kept = with_capped_units({"a": places, "b": (-places).tolist()}, IDS, 1)
-
-    assert len(kept["a"]) == 3
-    assert kept["b"] == (-kept["a"]).tolist()
-
-
 def test_a_user_with_many_rows_moves_the_mean_as_one(monkeypatch) -> None:
     ledger = PrivacyLedger.in_memory(dataset="d", unit="user")
     summed = []
@@ -220,12 +185,6 @@ def test_a_user_with_many_rows_moves_the_mean_as_one(monkeypatch) -> None:
 
 
 class TestRefuses:
-    def test_data_sets(self) -> None:
-        data = tf.data.Dataset.from_tensor_slices(np.ones(54)).batch(9)
-
-        with pytest.raises(TypeError, match="`unit_ids` must be None"):
-            with_capped_units(data, IDS, 1)
-
     @pytest.mark.parametrize("data", [np.ones(53), {"a": [1.0] * 55}])
     def test_ids_of_other_rows(self, data) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d")
@@ -236,37 +195,3 @@ class TestRefuses:
             Normalization((0, 1), 1.0).adapt(np.ones(53), ledger, unit_ids=IDS)
 
         assert len(ledger) == 0
-
-
-@pytest.mark.parametrize(
-    ("rows_per_unit", "ids", "words"), [(1, None, 0), (2, IDS, 0), (2, None, 1)]
-)
-def test_rows_that_nobody_caps_are_warned_of(
-    rows_per_unit, ids, words, caplog
-) -> None:
-    ledger = PrivacyLedger.in_memory(
-        dataset="d", unit="user", rows_per_unit=rows_per_unit
-    )
-
-    Normalization((0, 9), noise_multiplier=1.0).adapt(
-        np.zeros(len(IDS)), ledger, unit_ids=ids
-    )
-
-    assert caplog.text.count("one user has at most 2 rows") == words
-
-
-@pytest.mark.parametrize(
-    ("unit", "ids", "words"),
-    [("user", None, 1), ("user", IDS, 0), ("record", None, 0)],
-)
-def test_says_that_a_row_is_taken_to_be_a_unit(
-    unit, ids, words, capsys
-) -> None:
-    ledger = PrivacyLedger.in_memory(dataset="d", unit=unit)
-
-    Normalization((0, 9), noise_multiplier=1.0).adapt(
-        np.zeros(len(IDS)), ledger, unit_ids=ids
-    )
-
-    printed = capsys.readouterr().out
-    assert printed.count("each row is taken to be one user") == words

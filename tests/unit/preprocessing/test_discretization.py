@@ -41,21 +41,6 @@ class TestWithoutNoise:
             ours.bin_boundaries, theirs.bin_boundaries, atol=0.1
         )
 
-    @pytest.mark.parametrize("x", [np.zeros((0, 1)), [np.nan], [[np.nan] * 2]])
-    def test_no_values_make_equal_bins(self, x, monkeypatch) -> None:
-        without_noise(monkeypatch)
-
-        layer = adapted(Discretization((0, 8), 4, 1.0), np.array(x))
-
-        assert layer.bin_boundaries == [2.0, 4.0, 6.0]
-
-    def test_all_values_in_one_cell(self, monkeypatch) -> None:
-        without_noise(monkeypatch)
-
-        layer = adapted(Discretization((0, 8), 4, 1.0, cells=8), np.full(9, 8))
-
-        np.testing.assert_allclose(layer.bin_boundaries, [7.25, 7.5, 7.75])
-
 
 @given(data=records_of(3))
 def test_one_record_moves_the_release_by_at_most_the_bound(data) -> None:
@@ -97,16 +82,6 @@ class TestTheNoise:
         )
         plain = drawn.T @ drawn / 500  # Control: it is not white.
         assert not np.allclose(plain, 9 * np.eye(4), atol=allowed)
-
-    def test_leaves_quantiles_of_many_records(self) -> None:
-        x = np.random.default_rng(1).uniform(0, 1, 10_000)
-
-        layer = adapted(Discretization((0, 1), 10, 5.0), x)
-
-        # 5 |r|^2 is 19 records of 10,000 at most.
-        np.testing.assert_allclose(
-            layer.bin_boundaries, np.arange(1, 10) / 10, atol=0.02
-        )
 
     def test_never_makes_boundaries_that_decrease(self) -> None:
         layer = adapted(Discretization((0, 1), 50, 1e5), np.ones(10))

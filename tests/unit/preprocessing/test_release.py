@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import keras_dp
 from keras_dp import budgets
 from keras_dp.errors import (
     BudgetExceededError,
@@ -60,36 +59,7 @@ def test_a_ledger_that_cannot_be_settled_withholds_the_result() -> None:
         released(ledger, PLANNED, ledger.close)
 
 
-def test_the_run_is_named_as_in_fit() -> None:
-    ledger = PrivacyLedger.in_memory(dataset="d")
-
-    for run in (
-        None,
-        "scales",
-        keras_dp.RunDetails("quartiles", purpose="statistics"),
-        keras_dp.RunDetails(description="of ages"),
-    ):
-        released(ledger, PLANNED, lambda: 0, run)
-
-    starts = [each.start for each in ledger.runs]
-    assert [(each.name, each.purpose) for each in starts] == [
-        ("preprocessing", "preprocessing"),
-        ("scales", "preprocessing"),
-        ("quartiles", "statistics"),
-        ("preprocessing", "preprocessing"),
-    ]
-    assert all(each.outcome == "finished" for each in ledger.runs)
-    assert all(each.plan == ((PLANNED, 1),) for each in ledger.runs)
-
-
 class TestNothingIsComputed:
-    def test_with_a_closed_ledger(self) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="d")
-        ledger.close()
-
-        with pytest.raises(LedgerError):
-            released(ledger, PLANNED, not_called)
-
     def test_with_a_ledger_to_read(self, tmp_path) -> None:
         path = tmp_path / "a.ledger"
         PrivacyLedger.open(path, dataset="d").close()
@@ -126,10 +96,6 @@ class TestNothingIsComputed:
             assert "epsilon" in str(make_report(ledger, delta=1e-5))
             with pytest.raises(PrivateTrainingError, match="`ledger` must"):
                 released(ledger, PLANNED, not_called)
-
-    def test_without_a_ledger(self) -> None:
-        with pytest.raises(TypeError, match="`ledger`"):
-            released(None, PLANNED, not_called)
 
 
 def test_noise_is_new_each_time() -> None:
