@@ -11,7 +11,6 @@ import pytest
 from keras_dp.errors import (
     LedgerError,
     LedgerFormatError,
-    LedgerIntegrityError,
     LedgerVersionError,
     LedgerWriteError,
 )
@@ -66,13 +65,6 @@ def as_user(url: str, user: str) -> str:
 
 
 class TestAddresses:
-    def test_a_schema_is_a_ledger(self, server, url) -> None:
-        with PrivacyLedger.open(server.new_url(), dataset="other") as other:
-            other.record(FullDataset(), QUERIES)
-
-            assert len(other) == 1
-        assert rounds_of(url) == 5
-
     def test_without_a_schema_it_has_a_name(self, server, url) -> None:
         base = url.partition("?")[0]
         with PrivacyLedger.open(base, dataset="d") as ledger:
@@ -100,12 +92,6 @@ class TestAddresses:
         with pytest.raises(LedgerError, match=r"`path` must .*Received"):
             PrivacyLedger.open(server.url(schema), dataset="d")
 
-    def test_several_schemas_are_not_repeated(self) -> None:
-        with pytest.raises(LedgerError, match="2 parameters") as found:
-            place_of("postgresql://al@host/db?schema=a&schema=secret")
-
-        assert "secret" not in str(found.value)
-
     @pytest.mark.parametrize(
         "url",
         [
@@ -128,19 +114,6 @@ class TestAddresses:
         # Neither in the errors that a traceback shows.
         assert found.value.__suppress_context__
         assert found.value.__cause__ is None
-
-    def test_the_name_says_which_service_of_libpq(self) -> None:
-        url = "postgresql:///?service=clinic&schema=a"
-
-        assert place_of(url).name == url
-
-    def test_reading_needs_a_ledger(self, server) -> None:
-        with pytest.raises(FileNotFoundError, match="schema="):
-            PrivacyLedger.open(server.new_url(), mode="r")
-
-    def test_creating_needs_a_data_set(self, server) -> None:
-        with pytest.raises(ValueError, match="`dataset` must"):
-            PrivacyLedger.open(server.new_url())
 
     def test_a_server_that_is_not_there_is_named(self, tmp_path) -> None:
         host = urllib.parse.quote(str(tmp_path), safe="")
@@ -209,13 +182,6 @@ class TestPasswords:
         while error is not None:
             assert "s3cret" not in repr(error)
             error = error.__cause__
-
-    def test_they_may_come_from_elsewhere(self, guarded, monkeypatch) -> None:
-        monkeypatch.setenv("PGPASSWORD", PASSWORD)
-        url = guarded("x").replace(":x@", "@")
-
-        with PrivacyLedger.open(url, dataset="d") as ledger:
-            assert ledger.name == url
 
 
 class TestDurability:
@@ -443,15 +409,6 @@ class TestForm:
             PrivacyLedger.open(url, dataset="d", mode=mode)
         assert server.execute("SELECT * FROM meta", url=url) == []
 
-    def test_an_empty_schema_is_filled(self, server) -> None:
-        url = server.new_url()
-        server.execute(f"CREATE SCHEMA {schema_of(url)}")
-
-        with pytest.raises(FileNotFoundError):
-            PrivacyLedger.open(url, mode="r")
-        PrivacyLedger.open(url, dataset="d").close()
-        assert rounds_of(url) == 0
-
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.parametrize(
         ("mark", "error"),
@@ -469,33 +426,6 @@ class TestForm:
 
         with pytest.raises(error):
             PrivacyLedger.open(url, mode=mode)
-
-    @pytest.mark.parametrize(
-        "edit",
-        [
-            "UPDATE log SET count = count - 1",
-            "UPDATE log SET hash = upper(hash)",
-            "UPDATE log SET body = 9",
-            "DELETE FROM log",
-            "INSERT INTO log SELECT 2, kind, run, body, count, target, charge, "
-            "time, hash FROM log",
-            "UPDATE bodies SET body = replace(body, '4.0', '8.0')",
-            "UPDATE meta SET value = '4' WHERE key = 'total'",
-            "UPDATE meta SET value = 'other' WHERE key = 'writer'",
-            "DELETE FROM meta WHERE key = 'head'",
-        ],
-    )
-    def test_rows_that_were_edited_are_found(self, server, url, edit) -> None:
-        with PrivacyLedger.open(url) as ledger:
-            server.execute(edit, url=url)
-            with pytest.raises(LedgerIntegrityError):
-                ledger.verify()
-            if "bodies" not in edit:
-                with pytest.raises(LedgerIntegrityError):
-                    ledger.record(FullDataset(), QUERIES)
-        for mode in MODES:
-            with pytest.raises(LedgerIntegrityError):
-                PrivacyLedger.open(url, mode=mode)
 
     def test_long_texts_fit(self, url) -> None:
         """More than an entry of a B-tree holds, and hard to compress."""
@@ -524,28 +454,6 @@ class TestPermissions:
         assert rounds_of(reader) == 5
         with pytest.raises(LedgerWriteError, match="permission denied"):
             PrivacyLedger.open(reader)
-
-    def test_writers_need_no_more_than_is_said(self, server, reader) -> None:
-        schema = schema_of(reader)
-        server.execute(
-            f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} "
-            "TO reader"
-        )
-
-        with PrivacyLedger.open(reader) as ledger:
-            ledger.record(FullDataset(), QUERIES)
-        assert rounds_of(reader) == 6
-
-    def test_strangers_do_neither(self, server, url, reader) -> None:
-        server.execute(f"REVOKE ALL ON SCHEMA {schema_of(url)} FROM reader")
-
-        for mode in MODES:
-            with pytest.raises(LedgerError, match="permission"):
-                PrivacyLedger.open(reader, mode=mode)
-
-    def test_creating_needs_a_right(self, server, reader) -> None:
-        with pytest.raises(LedgerWriteError, match="cannot be created"):
-            PrivacyLedger.open(as_user(server.new_url(), "reader"), dataset="d")
 
     def test_a_right_that_is_taken_away_stops_the_writer(
         self, server, reader

@@ -203,14 +203,6 @@ def test_norms_without_the_gradients_are_upper_bounds(
     )
 
 
-@pytest.mark.parametrize("layer_class", RULES)
-def test_the_layers_have_these_rules(layer_class) -> None:
-    """A rule that silently stopped to apply would only be slow."""
-    for case in CASES:
-        if case[0] is layer_class:
-            assert rule_of(_made(case)[0]) is RULES[layer_class]
-
-
 def test_layers_with_weights_in_their_activation_have_no_rule() -> None:
     layer = keras.layers.DepthwiseConv2D(2, activation=keras.layers.PReLU())
     layer(np.zeros((1, 4, 4, 2), "float32"))  # Builds the activation.

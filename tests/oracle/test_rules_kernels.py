@@ -7,14 +7,11 @@ from keras import layers
 
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.rules import convolution_taps
-from keras_dp.gradients.rules.convolution import SplitKernelRecords
 from tests.pairwise import pairwise
 from tests.slow_loop import (
     BATCH,
     assert_rule_agrees,
-    call_of,
     loop_of_layer,
-    rule_of,
 )
 
 CONV2D = [
@@ -159,13 +156,3 @@ def test_a_row_of_taps_in_the_wrong_place_is_found(monkeypatch) -> None:
 
     with pytest.raises(AssertionError):
         assert_rule_agrees(layer, inputs, cotangent, "eager")
-
-
-def test_small_kernels_of_many_pixels_are_built_in_blocks() -> None:
-    layer, inputs, cotangent = _layer(
-        (layers.Conv2D, (16, 16), {"kernel_size": 3}), 12, "float32"
-    )
-
-    (_, kernel), _ = rule_of(layer)(call_of(layer, inputs, cotangent))
-
-    assert isinstance(kernel, SplitKernelRecords)

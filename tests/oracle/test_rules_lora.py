@@ -152,42 +152,6 @@ def test_quantized_layers_agree_with_the_loop(name, rank, mode) -> None:
     assert_model_agrees(model, [normal(*shape)], mode)
 
 
-@pytest.mark.full
-def test_the_frozen_kernel_costs_nothing() -> None:
-    """No operation of the step has a result of the size of the kernel."""
-    layer = layers.Dense(53, use_bias=False)
-    model = model_of(layer, (61,))
-    layer.enable_lora(2)
-
-    sizes = _sizes_of_results(model, (61,))
-
-    # The forward pass adds the product of the factors to the kernel.
-    assert sizes.count(61 * 53) <= _FORWARD_ONLY
-    assert BATCH * 61 * 53 not in sizes
-
-
-# Kernel read, cast or multiplied by the scale, and summed.
-_FORWARD_ONLY = 5
-
-
-def test_what_lies_below_the_lowest_trained_layer_is_not_differentiated() -> (
-    None
-):
-    inputs = keras.Input((6,))
-    frozen = [layers.Dense(6, activation="tanh") for _ in range(3)]
-    x = inputs
-    for layer in frozen:
-        x = layer(x)
-    model = keras.Model(inputs, layers.Dense(2)(x))
-    for layer in frozen:
-        layer.trainable = False
-
-    kinds = _kinds_of_operations(model, (6,))
-
-    assert len(GradientEngine(model).hooks) == 1
-    assert "TanhGrad" not in kinds
-
-
 def test_the_check_above_can_fail() -> None:
     """Control: with the lowest layer trained, two are differentiated."""
     inputs = keras.Input((6,))
@@ -217,11 +181,3 @@ def _step(model, shape):
 def _kinds_of_operations(model, shape):
     operations = _step(model, shape).graph.get_operations()
     return {operation.type for operation in operations}
-
-
-def _sizes_of_results(model, shape):
-    return [
-        output.shape.num_elements()
-        for operation in _step(model, shape).graph.get_operations()
-        for output in operation.outputs
-    ]

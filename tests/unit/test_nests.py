@@ -37,11 +37,6 @@ class TestEachNest:
         assert repr(frozen) == repr(nest)
         assert hash(frozen) == hash(_nests.frozen(copy.deepcopy(nest)))
 
-    def test_freezes_the_same_twice(self, nest) -> None:
-        frozen = _nests.frozen(nest)
-
-        assert _nests.frozen(frozen) == frozen
-
     def test_stays_frozen_in_copies(self, nest) -> None:
         frozen = _nests.frozen(nest)
 
@@ -60,33 +55,11 @@ class TestEachNest:
         assert repr(thawed) == repr(nest)
         assert type(thawed) is type(nest)
 
-    def test_is_the_join_of_its_leaves(self, nest) -> None:
-        assert _nests.join(nest, iter(_nests.leaves(nest))) == nest
-
-    def test_splits_itself_into_its_leaves(self, nest) -> None:
-        assert _nests.split(nest, nest, "") == _nests.leaves(nest)
-        assert _nests.split(0, nest, "") == [nest]
-
     def test_survives_json(self, nest) -> None:
         config = _nests.to_config(_nests.frozen(nest), str)
         loaded = _nests.from_config(json.loads(json.dumps(config)), int)
 
         assert loaded == nest
-
-
-def test_leaves_come_by_sorted_keys() -> None:
-    nest = {"b": [5, 6], "a": Pair(3, 4)}
-
-    assert _nests.leaves(nest) == [3, 4, 5, 6]
-    assert _nests.paths(nest) == ["a/0", "a/1", "b/0", "b/1"]
-
-
-def test_dicts_keep_the_order_of_their_keys() -> None:
-    nest = {"b": 1, "a": 2}
-
-    assert list(_nests.frozen(nest)) == ["b", "a"]
-    assert list(_nests.thawed(_nests.frozen(nest))) == ["b", "a"]
-    assert hash(_nests.frozen(nest)) == hash(_nests.frozen({"a": 2, "b": 1}))
 
 
 def test_what_was_frozen_does_not_change_with_what_it_was_made_of() -> None:
@@ -119,13 +92,6 @@ def test_what_is_frozen_cannot_be_changed(change) -> None:
         change(frozen)
 
     assert frozen == {"a": [1]}
-
-
-def test_a_list_is_no_tuple() -> None:
-    assert _nests.frozen([1]) != (1,)
-    plain = (1,)
-    assert plain != _nests.frozen([1])
-    assert _nests.frozen([1]) != _nests.frozen((1,))
 
 
 @pytest.mark.parametrize(

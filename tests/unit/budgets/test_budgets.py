@@ -102,12 +102,6 @@ class TestPrices:
         with pytest.raises(CalibrationError, match="`order`"):
             budgets.RenyiFilter(1.0, DELTA, order=order)
 
-    def test_filters_refuse_what_they_cannot_price(self) -> None:
-        with pytest.raises(UnsupportedEventError):
-            budgets.RenyiFilter(1.0, DELTA).prices(
-                Round(DisjointBatches("e"), (GaussianSum("s", 1.0, 1.0),))
-            )
-
     @pytest.mark.parametrize(
         "query",
         [
@@ -256,14 +250,6 @@ class TestPlansOfTruncatedSamples:
         with pytest.raises(BudgetExceededError, match="one of those in"):
             plan.prices(truncated(40))
 
-    def test_of_small_batches_cost_more(self) -> None:
-        small, large = (
-            budgets.FixedPlan([(truncated(size), 50)], 9.0, DELTA).cost
-            for size in (12, 40)
-        )
-
-        assert large < small < 9.0
-
 
 @pytest.fixture
 def ledger():
@@ -296,19 +282,6 @@ class TestAccounts:
         budgets.verify_prices(ledger)
         assert Fourier().epsilon(ledger, delta=DELTA) <= 1.0
 
-    def test_one_of_several_is_named(self, ledger) -> None:
-        half = budgets.RenyiFilter(0.5, DELTA / 2)
-        for name in "ab":
-            budgets.open_account(ledger, name, half)
-
-        with pytest.raises(ValueError, match=r"\['a', 'b'\]"):
-            budgets.chosen_account(ledger, None)
-        with pytest.raises(ValueError, match="'c'"):
-            budgets.chosen_account(ledger, "c")
-        with pytest.raises(ValueError, match="`parent`"):
-            budgets.open_account(ledger, "c", half, parent="a")
-        spend(ledger, gaussian(20.0), 1, account="b")
-
     def test_shares_of_a_plan_are_composed_exactly(self, ledger) -> None:
         step, mean = gaussian(1.0, 0.01), gaussian(20.0)
         whole = budgets.FixedPlan([(step, 1000), (mean, 10)], 3.0, DELTA)
@@ -340,10 +313,6 @@ class TestAccounts:
         assert found.basis == "account"
         assert found.claim.epsilon == whole.cost
         assert found.ex_post.epsilon < whole.cost
-
-    def test_a_plan_too_large_is_refused(self) -> None:
-        with pytest.raises(BudgetExceededError, match="cost at most"):
-            budgets.FixedPlan([(gaussian(1.0), 100)], 1.0, DELTA)
 
     def test_the_first_account_pays_for_what_is_held(self, ledger) -> None:
         step = gaussian(1.0, 0.01)
@@ -442,17 +411,6 @@ class TestAMechanism:
 
     ROW = Round(FullDataset(), (row_of("one"),))
 
-    def test_costs_a_plan_as_much_as_all_rows(self, ledger) -> None:
-        whole, part = (
-            budgets.FixedPlan([(self.ROW, count)], 20.0, DELTA)
-            for count in (10, 3)
-        )
-        budgets.open_account(ledger, "a", whole)
-        spend(ledger, self.ROW, 10, "a", account="a")
-
-        assert whole.cost == part.cost
-        assert Fourier().epsilon(ledger, delta=DELTA) <= whole.cost
-
     def test_leaves_nothing_for_another(self, ledger) -> None:
         """Three rows each of two mechanisms cost two of them."""
         plan = budgets.FixedPlan([(self.ROW, 10)], 20.0, DELTA)
@@ -543,18 +501,6 @@ class TestAShareOfAPlan:
         assert "other neighbours" in found.theorem
         with pytest.raises(LedgerIntegrityError, match="other neighbours"):
             budgets.verify_prices(ledger)
-
-    def test_of_the_same_relation_is_not(self, ledger) -> None:
-        budgets.open_account(ledger, "whole", self.ADDED)
-        budgets.open_account(ledger, "share", self.ADDED, parent="whole")
-
-        budgets.verify_prices(ledger)
-        assert budgets.guarantee(ledger, delta=DELTA).basis == "account"
-
-
-def test_a_filter_cannot_hold_less_than_nothing() -> None:
-    with pytest.raises(ValueError, match="`held` must"):
-        budgets.RenyiFilter(1.0, DELTA, held=-UNITS)
 
 
 class TestAnAccountThatWasOpenedLater:
@@ -703,44 +649,12 @@ class TestGuarantee:
         assert found.ex_post.epsilon == self.epsilon(400)
         assert "ex post" in found.sentences("patient")[-1]
 
-    @pytest.mark.parametrize(("planned", "ran"), [(0, 10), (9, 10)])
-    def test_rounds_beyond_a_plan_are_taken_for_granted(
-        self, ledger, planned, ran
-    ) -> None:
-        self.run(ledger, planned, ran)
-
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis == "as if fixed"
-        assert not found.is_unconditional
-        assert found.claim.epsilon == self.epsilon(10)
-
     def test_a_plan_after_the_first_round_is_none(self, ledger) -> None:
         run = ledger.start_run("a")
         run.record(self.STEP.sampling, self.STEP.queries)
         run.plan([(self.STEP, 10)])
 
         assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
-
-    def test_plans_before_every_round_hold_together(self, ledger) -> None:
-        runs = [ledger.start_run(name) for name in "ab"]
-        for run in runs:
-            run.plan([(self.STEP, 500)])
-        for run in runs:
-            run.record(self.STEP.sampling, self.STEP.queries, 300)
-
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis == "plans"
-        assert found.claim.epsilon == self.epsilon(1000)
-
-    def test_a_plan_after_anothers_answers_takes_it_for_granted(
-        self, ledger
-    ) -> None:
-        self.run(ledger, 500, 300)
-        self.run(ledger, 500, 300)
-
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis == "as if fixed"
-        assert found.claim.epsilon == self.epsilon(1000)
 
     def test_a_clip_that_adapts_keeps_to_its_plan(self, ledger) -> None:
         run = ledger.start_run("a")
@@ -752,13 +666,6 @@ class TestGuarantee:
         found = budgets.guarantee(ledger, delta=DELTA)
         assert found.basis == "plan"
         assert found.claim.epsilon == self.epsilon(20)
-
-    def test_less_noise_than_planned_does_not(self, ledger) -> None:
-        run = ledger.start_run("a")
-        run.plan([(self.STEP, 20)])
-        run.record(self.STEP.sampling, (GaussianSum("sum", 1.0, 3.9),))
-
-        assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
 
     @pytest.mark.parametrize(
         "part_of",
@@ -786,18 +693,6 @@ class TestGuarantee:
         relation = found.claim.neighbours
         ran = Fourier().epsilon(ledger, delta=DELTA, neighbours=relation)
         assert found.claim.epsilon >= ran
-
-    def test_two_runs_cannot_share_what_one_has_planned(self, ledger) -> None:
-        """Each run keeps to its plan, and together they do not."""
-        runs = [ledger.start_run(name) for name in "ab"]
-        for run in runs:
-            run.plan([(Round(DisjointBatches("both"), SUM), 5)])
-        for run in runs:
-            run.record(DisjointBatches(f"epoch {run.number}"), SUM, 5)
-
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis == "as if fixed"
-        assert found.claim.epsilon == Fourier().epsilon(ledger, delta=DELTA)
 
     @pytest.mark.parametrize("is_planned", [False, True])
     def test_a_plan_is_kept_under_the_relation_of_the_claim(
@@ -831,37 +726,12 @@ class TestGuarantee:
         again = budgets.guarantee(ledger, delta=DELTA, neighbours=relation)
         assert again.claim == found.claim
 
-    def test_an_empty_ledger_costs_nothing(self, ledger) -> None:
-        assert budgets.guarantee(ledger, delta=DELTA).claim.epsilon == 0
-
-
-def test_rounds_without_an_account_are_refused(ledger) -> None:
-    budgets.open_account(ledger, "all", budgets.RenyiFilter(1.0, DELTA))
-
-    with pytest.raises(LedgerWriteError, match="must pay"):
-        ledger.record(FullDataset(), [GaussianSum("s", 1.0, 9.0)])
-
 
 class TestASearch:
     """An account pays for a search as for one round."""
 
     RELEASE = Round(FullDataset(True), (GaussianSum("all", 1.0, 9.0),))
     SEARCH = Selection([[(RELEASE, 3)]], TruncatedNegativeBinomial(1, 5)).round
-
-    def test_is_planned_beside_other_rounds(self, ledger) -> None:
-        rounds = [(self.SEARCH, 1), (self.RELEASE, 4)]
-        plan = budgets.FixedPlan(rounds, 5.0, DELTA)
-        budgets.open_account(ledger, "all", plan)
-
-        spend(ledger, self.SEARCH, 1)
-        spend(ledger, self.RELEASE, 4)
-        # Another search was not planned.
-        with pytest.raises(BudgetExceededError):
-            spend(ledger, self.SEARCH, 1)
-
-        budgets.verify_prices(ledger)
-        assert [*ledger.rounds] == rounds
-        assert plan.cost == Fourier().epsilon(ledger, delta=DELTA)
 
     def test_is_paid_by_its_moments(self, ledger) -> None:
         budget = budgets.RenyiFilter(4.0, DELTA, order=6.0)

@@ -139,11 +139,6 @@ class TestToADpEvent:
 
         assert found == event
 
-    def test_rounds_towards_more_epsilon(self) -> None:
-        laplace = to_dp_event([(of(FullDataset(), LAPLACE), 1)])
-
-        assert laplace.noise_multiplier < 2.0
-
     def test_a_bare_sum_of_a_sample_costs_everything(self) -> None:
         event = to_dp_event(
             [(of(PoissonSampling(0.1), NonPrivateSum("loss")), 1)]
@@ -187,14 +182,6 @@ class TestToADpEvent:
         with pytest.raises(UnsupportedEventError):
             to_dp_event([(of(sampling), 1)], neighbours=neighbours)
 
-    def test_takes_a_ledger(self) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="d")
-        assert to_dp_event(ledger) == dp.NoOpDpEvent()
-
-        ledger.record(FullDataset(), [SUM])
-
-        assert to_dp_event(ledger) == dp.GaussianDpEvent(4.0)
-
     @pytest.mark.parametrize(
         ("sampling", "event"),
         [
@@ -226,9 +213,3 @@ class TestToADpEvent:
 
         with pytest.raises(UnsupportedEventError, match="2 records together"):
             to_dp_event(rounds, neighbours="replace_one", units=2)
-
-    def test_says_how_to_install_it(self, monkeypatch) -> None:
-        monkeypatch.setitem(__import__("sys").modules, "dp_accounting", None)
-
-        with pytest.raises(ImportError, match=r"keras_dp\[dp_accounting\]"):
-            to_dp_event([])

@@ -37,25 +37,6 @@ class TestShapes:
             layer(images), np.concatenate(alone, axis=-1), atol=1e-6
         )
 
-    def test_channels_first(self) -> None:
-        images = _images(2, 12, 9, 3)
-        layer = Scattering2D(2, 3, data_format="channels_first")
-
-        found = layer(np.transpose(images, [0, 3, 1, 2]))
-
-        expected = np.transpose(Scattering2D(2, 3)(images), [0, 3, 1, 2])
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-        assert layer.compute_output_shape((2, 3, 12, 9)) == found.shape
-
-    def test_whole_numbers_and_an_unknown_batch(self) -> None:
-        model = keras.Sequential([keras.Input((9, 8, 1)), Scattering2D(1, 2)])
-        images = (_images(5, 9, 8, 1) * 255).astype("uint8")
-
-        found = model.predict(images, batch_size=2, verbose=0)
-
-        expected = Scattering2D(1, 2)(images.astype("float32"))
-        np.testing.assert_allclose(found, expected, atol=1e-4)
-
 
 class TestRefusals:
     @pytest.mark.parametrize(
@@ -69,9 +50,6 @@ class TestRefusals:
     def test_scales_too_deep(self, shape, scales, advice) -> None:
         with pytest.raises(ValueError, match=f"`J` must be.*{advice}"):
             Scattering2D(scales)(np.zeros(shape))
-
-    def test_the_deepest_scale_that_is_advised(self) -> None:
-        assert Scattering2D(3, 2)(np.zeros((1, 9, 17, 1))).shape[1:3] == (1, 2)
 
     @pytest.mark.parametrize("shape", [(2, 28, 28), (2, None, 28, 1)])
     def test_axes_that_are_missing_or_unknown(self, shape) -> None:
@@ -93,21 +71,6 @@ class TestRefusals:
 
 
 class TestAsALayer:
-    def test_is_saved_and_loaded(self, tmp_path) -> None:
-        model = keras.Sequential(
-            [
-                keras.Input((9, 8, 1)),
-                Scattering2D(1, 3, data_format="channels_last"),
-            ]
-        )
-        images = _images(2, 9, 8, 1)
-
-        model.save(tmp_path / "model.keras")
-        loaded = keras.models.load_model(tmp_path / "model.keras")
-
-        np.testing.assert_array_equal(loaded(images), model(images))
-        assert model.weights == []
-
     @pytest.mark.standard
     @pytest.mark.parametrize("jit_compile", [False, True])
     def test_graphs_compute_the_same(self, jit_compile) -> None:

@@ -1,7 +1,6 @@
 """What a private optimizer holds, and what nobody can change in it."""
 
 import dataclasses
-import inspect
 
 import keras
 import numpy as np
@@ -120,14 +119,6 @@ class TestOptionsOfKeras:
         loaded = DPOptimizer.from_config(outer.get_config())
         assert getattr(loaded, name) == second
 
-    def test_are_not_forgotten(self) -> None:
-        """All that optimizers of Keras have in common, but for two."""
-        taken = inspect.signature(keras.optimizers.SGD).parameters
-        refused = {"loss_scale_factor", "gradient_accumulation_steps"}
-        others = {"momentum", "nesterov", "name", "kwargs"}
-
-        assert {*taken} - others == refused | {*OPTIONS} | {*AVERAGING}
-
     @pytest.mark.parametrize("name", AVERAGING)
     def test_of_averages_are_taken_from_the_inner_one(self, name) -> None:
         first, second = AVERAGING[name]
@@ -144,35 +135,6 @@ class TestOptionsOfKeras:
         loaded = DPOptimizer.from_config(outer.get_config())
         assert getattr(loaded, name) == second
 
-    def test_make_no_variables_of_their_own(self) -> None:
-        plain = keras.optimizers.SGD(use_ema=True)
-        outer = optimizer(use_ema=True)
-        variables = [keras.Variable([1.0, 2.0])]
-        for each in (plain, outer):
-            each.build(variables)
-
-        # One more for the iterations and one for the rate outside.
-        assert len(outer.variables) == len(plain.variables) + 2
-
-    def test_exclude_variables_from_weight_decay(self) -> None:
-        private = keras_dp.PrivateModel(model(), self_check_examples=0)
-        outer = DPSGD(
-            1.0,
-            weight_decay=0.5,
-            query=keras_dp.GaussianAverageQuery(0.0, 0.0, denominator=8),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        )
-        outer.exclude_from_weight_decay(var_names=["bias"])
-        private.compile(outer, loss="mse")
-        kernel, bias = private.model.trainable_variables
-        bias.assign([2.0])
-        before = kernel.numpy()
-
-        private.train_on_batch(*DATA)
-
-        np.testing.assert_allclose(kernel, before / 2, rtol=1e-6)
-        assert float(bias[0]) == 2.0
-
     def test_are_set_with_the_weights(self) -> None:
         trained, other = (private_model() for _ in range(2))
         trained.train_on_batch(*DATA)
@@ -186,46 +148,6 @@ class TestOptionsOfKeras:
             trained.optimizer.variables, other.optimizer.variables, strict=True
         ):
             np.testing.assert_array_equal(one, two)
-
-    @pytest.mark.parametrize("is_built", [False, True])
-    def test_are_not_set_with_others(self, is_built) -> None:
-        private = private_model()
-        if is_built:
-            private.train_on_batch(*DATA)
-
-        with pytest.raises(ValueError, match="`weights` must"):
-            private.optimizer.set_weights([np.ones([])])
-
-    @pytest.mark.full
-    def test_let_averages_be_swapped_in(self) -> None:
-        """`SwapEMAWeights` changes nothing."""
-        private = keras_dp.PrivateModel(model(), self_check_examples=0)
-        private.compile(optimizer(use_ema=True, ema_momentum=0.5), loss="mse")
-        seen = []
-
-        class Sees(keras.callbacks.Callback):
-            def on_test_begin(self, logs=None):
-                seen.append(private.model.get_weights())
-
-            def on_epoch_end(self, epoch, logs=None):
-                seen.append(private.model.get_weights())
-
-            def on_train_batch_end(self, batch, logs=None):
-                seen.append(private.model.get_weights())
-
-        callbacks = [keras.callbacks.SwapEMAWeights(), Sees()]
-        private.fit(
-            *DATA,
-            batch_size=2,
-            validation_data=DATA,
-            callbacks=callbacks,
-            verbose=0,
-        )
-
-        first, trained, tested, ended = (each[0] for each in seen)
-        np.testing.assert_allclose(tested, (first + trained) / 2, rtol=1e-5)
-        assert (tested != trained).all()
-        assert (ended == tested).all()
 
     def test_follow_a_schedule(self) -> None:
         """Also where the query has a state of its own that follows rates."""
@@ -354,22 +276,6 @@ class TestCompile:
     METRICS = {  # noqa: RUF012
         "loss": keras_dp.training.PrivateLoss(query(5.0))
     }
-
-    def test_leaves_the_optimizer_as_it_is(self) -> None:
-        """Two models may be compiled before the first of them is built."""
-        shared = optimizer()
-        with_metrics, without = (
-            keras_dp.PrivateModel(model(), self_check_examples=0)
-            for _ in range(2)
-        )
-
-        without.compile(shared, "mse")
-        with_metrics.compile(shared, "mse", private_metrics=self.METRICS)
-        without.train_on_batch(*DATA)
-
-        assert list(shared.round.queries) == ["gradients"]
-        with pytest.raises(PrivateTrainingError, match="asked for something"):
-            with_metrics.train_on_batch(*DATA)
 
     def test_refuses_side_queries_that_the_optimizer_has_no_state_for(
         self,

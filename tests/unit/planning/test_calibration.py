@@ -4,17 +4,15 @@ import math
 
 import pytest
 
-from keras_dp.accountants import RDP, Fourier, available_accountants
+from keras_dp.accountants import RDP, Fourier
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.roots import least_safe
-from keras_dp.errors import CalibrationError, UnsupportedEventError
+from keras_dp.errors import CalibrationError
 from keras_dp.ledger import (
-    FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
     Round,
-    ThresholdedSum,
 )
 from keras_dp.planning.calibration import (
     calibrate_noise,
@@ -88,29 +86,6 @@ def test_meets_the_target_and_wastes_nothing(
     epsilon = spent(accountant, noise, case, neighbours)
     assert epsilon <= case["target_epsilon"]
     assert epsilon >= case["target_epsilon"] * (1 - 1e-6)
-
-
-def test_uses_the_tightest_accountant_by_default() -> None:
-    query = GaussianSum("sum", 1.0, 1.0)
-    tightest, *_ = available_accountants(
-        [(Round(PoissonSampling(0.01), (query,)), 1000)]
-    )
-
-    found = calibrate_noise(**VALID)
-
-    assert found == pytest.approx(
-        calibrate_noise(accountant=tightest, **VALID), rel=1e-6
-    )
-    assert found < 0.99 * calibrate_noise(accountant=RDP(), **VALID)
-
-
-def test_nothing_to_replay_the_ledger_raises() -> None:
-    def unsupported(scale):
-        words = ThresholdedSum("a", 1.0, scale, max_keys=1, threshold=9.0)
-        return [(Round(FixedSizeWithoutReplacement(10, 100), (words,)), 1)]
-
-    with pytest.raises(UnsupportedEventError):
-        calibrate_scale(unsupported, target_epsilon=1.0, delta=1e-5)
 
 
 def test_scales_nested_queries() -> None:
@@ -262,42 +237,6 @@ def test_a_target_below_what_an_accountant_can_see_raises() -> None:
         )
 
 
-def test_a_target_that_is_met_anyway_takes_the_least_noise() -> None:
-    def free(scale):
-        return [(Round(FullDataset(), (GaussianSum("a", 0.0, scale),)), 1)]
-
-    assert calibrate_scale(
-        free, target_epsilon=1.0, delta=1e-5
-    ) == pytest.approx(1e-4)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("target_epsilon", "sampling_probability", "rounds", "delta"),
-    [
-        (1.0, 0.01, 1000, 1e-5),
-        (0.05, 0.3, 100_000, 1e-9),
-        (1000.0, 1.0, 1, 1e-5),
-        (8.0, 1e-5, 100_000, 1e-9),
-    ],
-)
-def test_asks_the_accountant_fewer_than_twenty_times(
-    target_epsilon, sampling_probability, rounds, delta
-) -> None:
-    common = {
-        "target_epsilon": target_epsilon,
-        "delta": delta,
-        "accountant": Counting(),
-    }
-    Counting.calls = 0
-
-    calibrate_noise(
-        sampling_probability=sampling_probability, rounds=rounds, **common
-    )
-
-    assert 0 < Counting.calls < 20
-
-
 class Jumping(RDP):
     """Falls from 3 to 0.1 at a noise of 5, and is constant elsewhere."""
 
@@ -311,11 +250,6 @@ def test_a_jump_of_epsilon_is_found() -> None:
     noise = calibrate_noise(accountant=Jumping(), **VALID)
 
     assert 5.0 <= noise <= 5.0 * (1 + 2e-11)
-
-
-def test_an_accountant_that_cannot_replay_raises() -> None:
-    with pytest.raises(UnsupportedEventError):
-        calibrate_noise(accountant=AnalyticGaussian(), **VALID)
 
 
 @pytest.mark.parametrize(

@@ -97,28 +97,6 @@ class TestAveraging:
         after = private.evaluate(*data(), verbose=0)
         assert history["val_loss"][-1] == pytest.approx(after, rel=1e-5)
 
-    def test_stands_in_the_place_of_the_callback_of_keras(self) -> None:
-        given = model()
-        private = private_of(given)
-        swap = keras.callbacks.SwapEMAWeights()
-
-        history = private.fit(
-            validation_data=data(), verbose=0, callbacks=[swap]
-        ).history
-
-        after = private.evaluate(*data(), verbose=0)
-        assert history["val_loss"][-1] == pytest.approx(after, rel=1e-5)
-
-    def test_can_be_left_out(self) -> None:
-        given = model()
-        seen = Weights(given)
-        private = private_of(given, average=None)
-
-        private.fit(verbose=0, callbacks=[seen])
-
-        assert not private.optimizer.use_ema
-        np.testing.assert_array_equal(seen.rounds[-1], given.get_weights()[0])
-
     def test_is_left_to_an_optimizer_that_averages(self) -> None:
         own = keras.optimizers.SGD(use_ema=True, ema_momentum=0.5)
 

@@ -67,27 +67,3 @@ class TestClip:
         assert clip_of(None, loss, model(*shape)) == (clip, None)
         # Control: other classes have a gradient of about 1, however many.
         assert clip_of(None, "categorical_crossentropy", model(*shape))[0] == 1
-
-    def test_is_that_of_the_loss_beside_a_penalty(self) -> None:
-        """The penalty says nothing of how long the gradients are."""
-        inputs = keras.Input((3,))
-        both = keras.Model(
-            inputs, [keras.layers.Dense(100)(inputs) for _ in range(2)]
-        )
-
-        def penalty(y, outputs):
-            return keras.ops.mean(keras.ops.abs(outputs), axis=-1)
-
-        def entropy(y, outputs):
-            return 2 * keras.losses.binary_crossentropy(y, outputs)
-
-        for loss in ("binary_crossentropy", entropy):
-            assert clip_of(None, [loss, penalty], both) == (1 / 8, None)
-
-    def test_of_unknown_outputs_is_that_of_one(self) -> None:
-        unbuilt = keras.Sequential([keras.layers.Dense(40)])
-
-        assert clip_of(None, "binary_crossentropy", unbuilt) == (1, None)
-
-    def test_that_is_given_stays(self) -> None:
-        assert clip_of(0.7, "binary_crossentropy", model(40)) == (0.7, None)

@@ -17,7 +17,6 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import (
     Charge,
-    CountedRound,
     FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
@@ -124,30 +123,6 @@ class TestARace:
         assert (own.outcome, len(own)) == ("budget", 5)
         assert sum(count for _, count in own.plan) == 10
 
-    def test_by_a_round_that_was_not_planned_is_no_end(self, ledger) -> None:
-        """It was released, and no account has room for it: an error."""
-        open_plan(ledger, count=2)
-        run = new_run(ledger)
-        run.cover(STEP)
-
-        with pytest.raises(BudgetExceededError, match="in the plan"):
-            run.released(lambda: OTHER.queries)
-        assert not run.ran_out
-
-
-def test_a_price_of_the_callers_that_no_account_can_pay_ends_it(
-    ledger,
-) -> None:
-    budgets.open_account(ledger, "all", budgets.RenyiFilter(1.0, DELTA))
-    less_noise = Round(FullDataset(), (GaussianSum("sum", 1.0, 1.0),))
-    charge = budgets.charge_of(ledger.accounts[0], less_noise)
-    run = new_run(ledger)
-
-    with pytest.raises(BudgetExceededError, match="account"):
-        run.cover(STEP, charge=charge)
-    assert run.ran_out
-    assert len(ledger) == 0
-
 
 class TestALedgerThatIsClosed:
     def test_stops_before_the_next_round(self, tmp_path) -> None:
@@ -164,17 +139,6 @@ class TestALedgerThatIsClosed:
             (own,) = again.runs
             # The third round may have run, for all that the ledger knows.
             assert (own.outcome, len(own)) == (None, 2)
-
-    def test_ends_a_run_of_batches_without_a_word(self, tmp_path) -> None:
-        ledger = PrivacyLedger.open(tmp_path / "l.db", dataset="d")
-        run = new_run(ledger)
-        run.cover(STEP)
-        ledger.close()
-
-        run.abandon()
-
-        with PrivacyLedger.open(tmp_path / "l.db") as again:
-            assert again.runs[0].outcome is None
 
 
 class TestAnAccountThatIsOpenedMeanwhile:
@@ -361,24 +325,6 @@ class TestAnUnknownNumberOfRounds:
         found = budgets.guarantee(ledger, delta=DELTA)
         assert (found.basis, found.ex_post) == ("as if fixed", None)
 
-    def test_is_bounded_by_a_target(self, ledger) -> None:
-        limit = EpsilonLimit(PrivacyTarget(1.0, DELTA), ledger)
-        with new_run(ledger, target=limit) as run:
-            ran = train(run, 10**6)
-
-        (own,) = ledger.runs
-        assert (own.plan, own.outcome, len(own)) == (None, "budget", ran)
-        assert 1 < ran < 10**4
-
-    def test_that_is_learnt_before_the_first_round_is_planned(
-        self, ledger
-    ) -> None:
-        with new_run(ledger) as run:
-            run.limits.expect(5)
-            train(run, 5)
-
-        assert [count for _, count in ledger.runs[0].plan] == [5]
-
 
 class TestSeveralRoundsOfOneCall:
     """As where one compiled call runs them all."""
@@ -408,14 +354,6 @@ class TestSeveralRoundsOfOneCall:
 
         (own,) = ledger.runs
         assert (len(own), own.outcome) == (8, "budget")
-
-    def test_of_which_some_ran_are_settled_as_such(self, ledger) -> None:
-        with ledger.start_run("a", plan=[(STEP, 60)]) as run:
-            run.cover(STEP, 50)
-            run.settle(30)
-
-        (own,) = ledger.runs
-        assert (len(own), own.outcome) == (30, "stopped")
 
 
 def test_no_block_is_longer_than_the_plan(ledger) -> None:
@@ -604,40 +542,6 @@ def test_no_run_begins_with_a_wrong_argument(ledger, argument, call) -> None:
     with pytest.raises((TypeError, ValueError), match=f"`{argument}`"):
         call(ledger)
     assert not ledger.runs
-
-
-@pytest.mark.parametrize("limit", ["target_epsilon", "account", "plan"])
-def test_rounds_that_do_not_fit_together_name_their_limit(
-    ledger, limit
-) -> None:
-    rest = target = None
-    if limit == "account":
-        open_plan(ledger)
-    if limit == "plan":
-        rest = CountedRound(STEP, 10)
-    if limit == "target_epsilon":
-        target = EpsilonLimit(PrivacyTarget(1.0, DELTA), ledger)
-    limits = RunLimits(ledger, target=target, rest=rest)
-    with ledger.start_run("a", limits=limits) as run:
-        run.cover(STEP, 6)
-        with pytest.raises(BudgetExceededError, match=f"{limit}.*1,000 more"):
-            run.cover(STEP, 1_000)
-
-
-def test_limits_of_ones_own_end_a_run_before_the_round(ledger) -> None:
-    class Three(run_writer.Limits):
-        is_limited = True
-
-        def room(self, planned, count, own):
-            return min(count, 3 - own)
-
-    with ledger.start_run("own", limits=Three()) as run:
-        for _ in range(3):
-            run.cover(STEP)
-        with pytest.raises(BudgetExceededError, match="`limits` must"):
-            run.cover(STEP)
-
-    assert (len(ledger), ledger.runs[0].outcome) == (3, "budget")
 
 
 def _busy(handle, *, writing: bool) -> None:

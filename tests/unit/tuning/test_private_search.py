@@ -8,11 +8,9 @@ import pytest
 
 import keras_dp
 from keras_dp import budgets
-from keras_dp.accountants.replay import Replay
 from keras_dp.errors import (
     BudgetExceededError,
     PrivateTrainingError,
-    UnsupportedLayerError,
 )
 from keras_dp.ledger import (
     GaussianSum,
@@ -444,15 +442,6 @@ class TestPrivateScores:
         # 1, 0, 0 and 1.
         assert score.release(build({}), ledger) == pytest.approx(0.5, abs=1e-8)
 
-    def test_refuse_one_value_for_all(self) -> None:
-        score = PrivateScore(
-            data(), lambda y, outputs: 0.5, noise_multiplier=1.0
-        )
-        ledger = PrivacyLedger.in_memory(dataset="doc")
-
-        with pytest.raises(ValueError, match="a value for each"):
-            score.release(build({}), ledger)
-
     @pytest.mark.parametrize(
         ("arguments", "error"),
         [
@@ -513,35 +502,6 @@ class TestBadInput:
 
         assert len(ledger) == 0
 
-    def test_a_private_model_is_refused(self, noise_is_given) -> None:
-        """It would have a ledger of its own, or a row for each trial."""
-
-        def private(settings):
-            return keras_dp.make_private(
-                build(settings),
-                data(),
-                target_epsilon=1.0,
-                epochs=1,
-                ledger=PrivacyLedger.in_memory(dataset="other"),
-                verbose=False,
-            )
-
-        with pytest.raises(TypeError, match="without privacy"):
-            search_of(build=private)
-
-    def test_a_layer_that_mixes_examples_is_refused(
-        self, noise_is_given
-    ) -> None:
-        def mixing(settings):
-            model = keras.Sequential(
-                [keras.Input((4,)), keras.layers.BatchNormalization()]
-            )
-            model.compile("sgd", loss="mse")
-            return model
-
-        with pytest.raises(UnsupportedLayerError):
-            search_of(build=mixing)
-
     @pytest.mark.parametrize("shared", ["model", "layer", "optimizer"])
     def test_what_goes_on_from_trial_to_trial_is_refused(
         self, shared, noise_is_given
@@ -565,18 +525,6 @@ class TestBadInput:
             search_of(build=again, ledger=ledger)
 
         assert len(ledger) == 0
-
-    def test_a_frozen_layer_may_be_shared(self, noise_is_given) -> None:
-        frozen = keras.layers.Dense(3, trainable=False)
-
-        def with_frozen(settings):
-            model = keras.Sequential(
-                [keras.Input((4,)), frozen, keras.layers.Dense(1)]
-            )
-            model.compile("sgd", loss="mse")
-            return model
-
-        assert search_of(build=with_frozen).noise_multipliers
 
     @pytest.mark.full
     def test_a_mistake_shows_on_made_up_records(self, noise_is_given) -> None:
@@ -628,28 +576,6 @@ class TestThePrice:
 
         assert len(ledger) == 1
 
-    @pytest.mark.nightly
-    def test_the_winner_is_trained_further(self, nothing_trains) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="doc")
-        search = search_of(ledger=ledger)
-        found = search.run(rehearsal=False)
-        target = 1.5 * search.cost.search
-
-        private = keras_dp.make_private(
-            found.model,
-            data(),
-            target_epsilon=target,
-            epochs=1,
-            batch_size=50,
-            delta=1e-3,
-            ledger=ledger,
-            verbose=False,
-        )
-        private.fit(verbose=0)
-
-        epsilon = Replay(ledger).claim(delta=1e-3).epsilon
-        assert 0.99 * target < epsilon <= target
-
     @pytest.mark.full
     def test_an_account_pays_for_the_planned_search_and_no_other(
         self, nothing_trains, monkeypatch
@@ -666,14 +592,3 @@ class TestThePrice:
             search.run(rehearsal=False)
 
         assert len(ledger) == 1
-
-    @pytest.mark.full
-    def test_is_for_all_rows_of_a_unit(self, nothing_trains) -> None:
-        def epsilon(rows):
-            ledger = PrivacyLedger.in_memory(
-                dataset="doc", unit="patient", rows_per_unit=rows
-            )
-            search = search_of(ledger=ledger)
-            return search._epsilon([(search.round, 1)])
-
-        assert epsilon(2) > 1.3 * epsilon(1)
