@@ -52,23 +52,6 @@ def weights_of(trainer):
 
 
 KINDS = ["keras", "private"]
-EAGER = pytest.mark.parametrize("run_eagerly", [False, True])
-
-
-class TestStepsOfTheUser:
-    """A model may predict and test in a way of its own."""
-
-    def test_prediction_is_the_users(self) -> None:
-        class Positive(keras.Sequential):
-            def predict_step(self, data):
-                return keras.ops.abs(super().predict_step(data))
-
-        private = compiled(
-            "private", Positive([keras.Input((5,)), layers.Dense(1)])
-        )
-
-        assert (private.predict(X, verbose=0) >= 0).all()
-        assert (private.model(X) < 0).numpy().any()
 
 
 class TestLogs:
@@ -114,31 +97,6 @@ class TestLogs:
                 assert [*private] == [*plain]
                 plain, private = [*plain.values()], [*private.values()]
             np.testing.assert_allclose(private, plain, **CLOSE)
-
-    @pytest.mark.full
-    @EAGER
-    def test_of_fit_with_validation(self, run_eagerly) -> None:
-        histories = [
-            compiled(
-                kind, one_output(), metrics=["mae"], run_eagerly=run_eagerly
-            ).fit(
-                X,
-                Y,
-                batch_size=BATCH,
-                epochs=2,
-                shuffle=False,
-                sample_weight=WEIGHTS,
-                validation_data=(X, Y),
-                validation_steps=2,  # Of `batch_size` rows each.
-                verbose=0,
-            )
-            for kind in KINDS
-        ]
-
-        plain, private = (each.history for each in histories)
-        assert [k for k in private if k != "epsilon"] == [*plain]
-        for name, values in plain.items():
-            np.testing.assert_allclose(private[name], values, **CLOSE)
 
     @pytest.mark.full
     @pytest.mark.parametrize(
@@ -221,14 +179,6 @@ class TestBothKinds:
         assert trainer.get_metrics_result()["loss"] == after[0]
         trainer.reset_metrics()
         assert trainer.get_metrics_result()["loss"] == 0
-
-    @pytest.mark.full
-    def test_name_their_metrics(self, kind) -> None:
-        trainer = compiled(kind, two_outputs(), metrics={"a": ["mae"]})
-        trainer.train_on_batch(X, TWO)
-
-        assert trainer.metrics_names[0] == "loss"
-        assert {each.name for each in trainer.metrics} >= {"loss"}
 
     @pytest.mark.parametrize("steps", [1, 3])
     def test_call_back_once_an_execution(self, kind, steps) -> None:

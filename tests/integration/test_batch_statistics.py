@@ -194,32 +194,6 @@ class TestStatistics:
             first.moving_variance, 0.9 + 0.1 * grown, rtol=2e-3
         )
 
-    @pytest.mark.full
-    @pytest.mark.parametrize("make", [other_axis, called_twice])
-    def test_converge_to_those_of_the_data(self, make) -> None:
-        x, y = images()
-        model = make()
-        private = private_model(model)
-        for layer in normalizations(model):
-            layer.momentum = 0.5
-
-        private.fit(x, y, batch_size=RECORDS, epochs=40, verbose=0)
-
-        engine = GradientEngine(model, releases_statistics=True)
-        result = engine.gradients(
-            tf.constant(x), lambda out: tf.reduce_sum(out, axis=1), RECORDS
-        )
-        for layer, (mean, variance) in zip(
-            engine.normalized, result.statistics, strict=True
-        ):
-            assert np.abs(np.mean(mean, axis=0)).max() < 1e-2
-            # Values are divided by the root of a variance plus epsilon.
-            at_rest = layer.moving_variance / (
-                layer.moving_variance + layer.epsilon
-            )
-            found = np.mean(variance, axis=0) + 1
-            np.testing.assert_allclose(found, at_rest, atol=1e-2)
-
     @pytest.mark.parametrize(
         ("make", "mode"),
         [
@@ -299,33 +273,9 @@ class TestTraining:
             GaussianSum("statistics", 3.0, 2.0),
         )
 
-    @pytest.mark.full
-    def test_survives_saving(self, tmp_path) -> None:
-        x, y = images()
-        private = private_model(convolutional())
-        private.fit(x, y, verbose=0)
-        private.save(tmp_path / "private.keras")
-
-        loaded = keras.saving.load_model(tmp_path / "private.keras")
-
-        assert (
-            loaded._side_queries.statistics == private._side_queries.statistics
-        )
-        np.testing.assert_allclose(
-            loaded.predict(x, verbose=0), private.predict(x, verbose=0)
-        )
-
     def test_is_refused_without_the_query(self) -> None:
         with pytest.raises(UnsupportedLayerError, match="batch_statistics"):
             GradientEngine(convolutional())
-
-    def test_refuses_a_query_without_layers(self) -> None:
-        model = keras.Sequential(
-            [keras.Input((6, 6, 3)), layers.Flatten(), layers.Dense(2)]
-        )
-
-        with pytest.raises(ValueError, match="batch_statistics"):
-            private_model(model).train_on_batch(*images())
 
     @pytest.mark.parametrize(
         "layer",
@@ -400,17 +350,3 @@ class TestTraining:
 
         with pytest.raises(PrivateTrainingError, match="compile"):
             private.fit(x, y, verbose=0)
-
-    def test_refuses_a_mask(self) -> None:
-        model = keras.Sequential(
-            [
-                keras.Input((4,)),
-                layers.Embedding(5, 3, mask_zero=True),
-                layers.BatchNormalization(),
-                layers.GlobalAveragePooling1D(),
-            ]
-        )
-        engine = GradientEngine(model, releases_statistics=True)
-
-        with pytest.raises(UnsupportedLayerError, match="mask"):
-            engine.call(tf.ones([2, 4], tf.int32))

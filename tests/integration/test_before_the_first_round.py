@@ -79,14 +79,6 @@ class TestFit:
         assert "123" not in str(caught.value)
         assert caught.value.__cause__ is None
 
-    def test_shows_no_array_of_a_long_tuple(self) -> None:
-        with pytest.raises(ValueError, match="a tuple of 4") as caught:
-            compiled(ledger()).fit(
-                X, Y, verbose=0, validation_data=(X, Y, Y, Y)
-            )
-
-        assert "[" not in str(caught.value)
-
     def test_knows_how_many_rows_a_sum_has(self) -> None:
         """The query does not: its divisor is another query's."""
         own = ledger()
@@ -107,17 +99,6 @@ class TestFit:
             private.train_on_batch(x, y)
 
         assert not own.runs
-
-    def test_forgets_what_the_validation_data_told(self) -> None:
-        shown = compiled(ledger(), metrics=["accuracy"]).fit(
-            X, Y, batch_size=RECORDS, verbose=0, validation_data=(X, 1 - Y)
-        )
-
-        history = shown.history
-        assert history["accuracy"][0] == pytest.approx(
-            1 - history["val_accuracy"][0], abs=0.5
-        )
-        assert "val_loss" in history
 
     @pytest.mark.parametrize("label", [-1, 2])
     def test_reads_labels_that_are_in_memory(self, label) -> None:
@@ -176,33 +157,6 @@ class TestFit:
             private.fit(X, Y, verbose=0)
 
         assert not own.runs
-
-
-class TestOneBatch:
-    def test_may_have_a_metric_of_several_numbers(self) -> None:
-        private = private_of(
-            network(),
-            keras_dp.GaussianAverageQuery(
-                1.0, noise_multiplier=1.0, denominator=32
-            ),
-            ledger(),
-            metrics=[keras.metrics.F1Score(average=None)],
-        )
-
-        logs = private.train_on_batch(
-            X, keras.utils.to_categorical(Y), return_dict=True
-        )
-
-        assert np.shape(logs["f1_score"]) == (2,)
-
-
-def test_a_strategy_of_one_device_trains() -> None:
-    own = ledger()
-    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
-        private = compiled(own)
-        private.fit(X, Y, verbose=0)
-
-    assert [run.outcome for run in own.runs] == ["finished"]
 
 
 class Killed(BaseException):

@@ -120,13 +120,6 @@ class TestInANewProcess:
 
 
 class TestWeights:
-    def test_in_several_files_are_refused(self, tmp_path) -> None:
-        path = tmp_path / "plain.weights.json"
-        sequential().save_weights(path, max_shard_size=50 / 1024**3)
-
-        with pytest.raises(ValueError, match="`filepath` must be one file"):
-            private_model(sequential()).load_weights(path)
-
     @pytest.mark.parametrize(
         ("make", "suffix"),
         [
@@ -181,20 +174,6 @@ class TestWeights:
         ):
             np.testing.assert_array_equal(one, two)
 
-    def test_load_with_their_state_before_training(self, tmp_path) -> None:
-        """As Keras's callbacks do, in a process that has not trained."""
-        saved = private_model(sequential())
-        path = tmp_path / "private.weights.h5"
-        saved.save_weights(path)
-        private = private_model(sequential(), rounds=0)
-
-        private.load_weights(path)
-
-        own = private.optimizer.variables
-        for one, two in zip(saved.optimizer.variables, own, strict=True):
-            np.testing.assert_array_equal(one, two)
-        assert int(private.optimizer.iterations) == 1
-
     @pytest.mark.parametrize("is_equal", [True, False])
     def test_never_bring_the_noise_of_another_query(
         self, is_equal, tmp_path, caplog
@@ -212,17 +191,6 @@ class TestWeights:
         assert last.queries[0].noise_stddev == 1.0 + (not is_equal)
         # The momenta were restored all the same.
         assert int(private.optimizer.iterations) == 2
-
-    def test_are_those_of_the_model_inside(self) -> None:
-        plain = sequential()
-        private = private_model(sequential())
-
-        private.set_weights(plain.get_weights())
-
-        for one, two in zip(
-            plain.get_weights(), private.model.get_weights(), strict=True
-        ):
-            np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("make", [sequential, Subclassed])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_dp import __version__, accountants, planning
+from keras_dp import accountants, planning
 from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
     BinaryTree,
@@ -23,7 +23,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
 )
-from keras_dp.reporting import explain, make_report, render
+from keras_dp.reporting import make_report, render
 from keras_dp.reporting.cli import main
 
 SCRIPT = Path(sys.executable).parent / "keras-dp"
@@ -235,18 +235,6 @@ def test_report_prints_the_report(neighbours, ledger_file, capsys) -> None:
     assert epsilon <= shown < epsilon + 1.1e-4  # Four decimals, rounded up.
 
 
-def test_a_ledger_is_reported_while_it_is_written(tmp_path, capsys) -> None:
-    path = tmp_path / "a.ledger"
-    with PrivacyLedger.open(path, dataset="d") as ledger:
-        ledger.start_run("a").cover(Round(PoissonSampling(0.01), STEP), 7)
-
-        code = main([*REPORT, str(path)])
-
-    out, _ = capsys.readouterr()
-    assert code == 0
-    assert "counts 7 rounds that the process of" in " ".join(out.split())
-
-
 def test_verify_prints_ok_and_the_head(tmp_path, capsys) -> None:
     path = written(tmp_path / "a.ledger", rows=3)
     with PrivacyLedger.open(path, mode="r") as ledger:
@@ -303,12 +291,6 @@ class TestAfford:
             claim = replay.claim(delta=1e-5, units=units)
             assert (claim.epsilon <= 1) == fits
 
-    def test_says_where_nothing_is_left(self, tmp_path, capsys) -> None:
-        path = written(tmp_path / "a.ledger", count=100_000)
-
-        assert main([*AFFORD, str(path)]) == 0
-        assert "\nLeft: no round like the last one" in capsys.readouterr().out
-
     @pytest.mark.parametrize(
         ("sampling", "queries"),
         [
@@ -334,18 +316,6 @@ class TestAfford:
         out, err = capsys.readouterr()
         assert (code, out) == (2, "")
         assert re.fullmatch(r"keras-dp: [^\n]+ Received: [^\n]+\n", err)
-
-
-def test_explain_prints_the_explanation(ledger_file, capsys) -> None:
-    code = main(
-        ["explain", "--delta", "1e-5", str(ledger_file), "--units", "2"]
-    )
-
-    out, err = capsys.readouterr()
-    with PrivacyLedger.open(ledger_file, mode="r") as ledger:
-        expected = explain(ledger, delta=1e-5, units=2)
-    assert (code, err) == (0, "")
-    assert out == f"{expected}\n"
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -377,42 +347,8 @@ def test_plan_is_for_all_rows_of_a_unit(rows, capsys) -> None:
     assert out.rstrip() == str(expected).rstrip()
 
 
-def test_version_and_help_are_0(capsys) -> None:
-    for option in ("--version", "--help"):
-        with pytest.raises(SystemExit) as raised:
-            main([option])
-        assert raised.value.code == 0
-
-    out, err = capsys.readouterr()
-    assert out.startswith(f"{__version__}\n")
-    assert "Exit codes: 0 done" in out
-    assert err == ""
-
-
 class TestAReaderOfThePipeWhoLeaves:
     """As `head -1` does."""
-
-    @pytest.fixture
-    def large(self, tmp_path):
-        # More than a pipe holds.
-        return written(tmp_path / "large.ledger", count=1, rows=700)
-
-    @pytest.mark.full
-    def test_after_the_first_line_sees_no_traceback(self, large) -> None:
-        process = subprocess.Popen(
-            [SCRIPT, *REPORT, str(large)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=BUFFERED,
-        )
-        with process:
-            first = process.stdout.readline()
-            process.stdout.close()
-            err = process.stderr.read()
-
-        assert first.startswith(b"With all that was released, ")
-        assert err == b""
-        assert process.returncode == 0
 
     @pytest.mark.full
     @COMMANDS

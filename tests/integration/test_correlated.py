@@ -14,7 +14,7 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NormalizedQuery,
 )
-from keras_dp.errors import CalibrationError, LedgerWriteError
+from keras_dp.errors import CalibrationError
 from keras_dp.ledger import BandedToeplitz
 from keras_dp.planning import (
     calibrate_correlated_noise,
@@ -120,24 +120,6 @@ class TestATraining:
                 delta=DELTA,
             )
         assert len(ledger) == 0
-
-    def test_does_not_begin_with_too_few_rounds(self, ledger) -> None:
-        with pytest.raises(ValueError, match="10 rounds that are left of the"):
-            private_model(query(), ledger).fit(
-                samples(), epochs=1, steps_per_epoch=ROUNDS + 1, verbose=0
-            )
-        assert len(ledger) == 0
-
-    def test_does_not_go_on_with_other_classes(self, ledger) -> None:
-        private = private_model(query(), ledger)
-        private.fit(samples(), epochs=1, steps_per_epoch=3, verbose=0)
-        weights = private.get_weights()
-
-        with pytest.raises(LedgerWriteError, match="The mechanism"):
-            private.fit(samples(), epochs=1, steps_per_epoch=3, verbose=0)
-        assert len(ledger) == 3
-        for one, two in zip(weights, private.get_weights(), strict=True):
-            np.testing.assert_array_equal(one, two)
 
     def test_goes_on_in_its_process_with_its_own_keys(self, ledger) -> None:
         private = private_model(query(), ledger)
@@ -250,27 +232,6 @@ class TestMakePrivate:
         epsilon = Fourier().epsilon(ledger, delta=DELTA)
         assert 4.0 * (1 - 1e-4) <= epsilon <= 4.0
 
-    def test_takes_independent_noise_where_it_is_no_worse(self, ledger) -> None:
-        size = {"batch_size": 400, "target_epsilon": 1.0}
-
-        private = self.made(ledger, **size)
-
-        other = keras_dp.PrivacyLedger.in_memory(dataset="other")
-        plain = self.made(other, noise="independent", **size)
-        assert private.optimizer.query == plain.optimizer.query
-        assert isinstance(private.samples, PoissonBatches)
-        assert [value for value, _ in bands_of(private)] == ["none"]
-        assert bands_of(plain) == []
-
-    def test_takes_a_strategy_and_samples_of_ones_own(self, ledger) -> None:
-        private = self.made(
-            ledger, samples(), noise=STRATEGY, batch_size=None, delta=1e-3
-        )
-
-        inner = private.optimizer.query.numerator_query
-        assert inner.strategy == STRATEGY
-        assert private.samples.classes == CLASSES
-
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
@@ -294,36 +255,6 @@ class TestMakePrivate:
             self.made(ledger, **changes)
 
         assert (len(ledger), ledger.runs) == before
-
-    def test_creates_no_ledger_for_what_it_refuses(self, tmp_path) -> None:
-        place = tmp_path / "new.ledger"
-
-        with pytest.raises(ValueError, match=r"^`noise` must be"):
-            self.made(place, noise=[1.0])
-        assert not place.exists()
-
-        self.made(place, noise="independent")
-        assert place.exists()
-
-    def test_refuses_statistics_that_share_the_noise(self, ledger) -> None:
-        model = keras.Sequential(
-            [keras.Input((4,)), keras.layers.BatchNormalization()]
-        )
-        x = np.zeros([2_000, 4], "float32")
-
-        with pytest.raises(ValueError, match=r"^`noise` must be independent"):
-            keras_dp.make_private(
-                model,
-                (x, x),
-                loss="mse",
-                noise=STRATEGY,
-                batch_statistics="auto",
-                batch_size=40,
-                epochs=1,
-                target_epsilon=4.0,
-                ledger=ledger,
-            )
-        assert not ledger.runs
 
     @pytest.mark.full
     def test_after_a_crash_it_is_a_new_mechanism_and_says_so(

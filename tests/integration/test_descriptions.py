@@ -11,7 +11,6 @@ from keras_dp import (
     PrivacyLedger,
     PrivateModel,
 )
-from keras_dp.dp_queries import NestedQuery
 from keras_dp.spending import PrivacyTarget
 
 DATA = np.zeros([1000, 3], "float32"), np.zeros([1000, 1], "float32")
@@ -47,17 +46,6 @@ def summary_of(model) -> list[str]:
     return lines
 
 
-class TestReprs:
-    def test_of_an_optimizer(self) -> None:
-        assert repr(optimizer(seed=3)) == (
-            "<DPAdam Adam, query=GaussianAverageQuery(l2_norm_clip=0.5, "
-            "sum_stddev=0.625, denominator=50.0, gamma=None, rescale=False, "
-            "precision='assumed'), noise_multiplier=1.25, seed=3, "
-            "ledger=<PrivacyLedger in memory, dataset='clinic', "
-            "unit='example'>>"
-        )
-
-
 class TestSummary:
     def test_ends_with_the_privacy(self) -> None:
         model = private()
@@ -74,20 +62,6 @@ class TestSummary:
             "Target: epsilon 3 at delta = 1e-05",
         ]
 
-    def test_names_groups_and_slow_layers(self) -> None:
-        model = private(OwnWeights(name="own"))
-        groups = {"own": "own", "rest": ...}
-        nested = NestedQuery({"own": query(0.5), "rest": query(1.0)})
-        model.compile(optimizer(groups=groups, query=nested), loss="mse")
-
-        lines = summary_of(model)
-
-        assert f"Groups: {groups!r}" in lines
-        assert lines[-1] == (
-            "Gradients of OwnWeights own, without a rule: from its graph, or "
-            "example by example"
-        )
-
     def test_says_how_gradients_follow_after_training(self) -> None:
         model = private(OwnWeights(name="own"), OwnWeights(name="other"))
         model.compile(optimizer(), loss="mse")
@@ -97,11 +71,6 @@ class TestSummary:
             "Gradients of OwnWeights own and 1 more, without a rule: from its "
             "graph"
         ) in summary_of(model)
-
-    def test_of_a_model_that_is_neither_built_nor_compiled(self) -> None:
-        lines = summary_of(PrivateModel(keras.Sequential([OwnWeights()])))
-
-        assert lines[1:] == ["Not compiled with a private optimizer."]
 
 
 class TestCompiling:

@@ -1,8 +1,6 @@
 """Epsilon in the logs, and trainings that end before a target."""
 
 import csv
-import math
-import re
 
 import keras
 import numpy as np
@@ -16,7 +14,6 @@ from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
     PrivacyLedger,
-    UnverifiedSampling,
 )
 from keras_dp.reporting import make_report
 from keras_dp.training.callbacks import epsilon_progress
@@ -105,35 +102,6 @@ class TestEpsilonProgress:
         for shown, least in zip(watcher.batches, spent, strict=True):
             assert shown >= least
 
-    def test_takes_the_strongest_relation_of_all_rounds(self) -> None:
-        ledger = in_memory((UnverifiedSampling(), STEP, 3))
-
-        logs = shown(ledger)
-
-        assert logs["epsilon"] == TIGHT.epsilon(
-            ledger, delta=DELTA, neighbours="replace_one"
-        )
-
-    def test_shows_infinity_for_bare_sums(self) -> None:
-        history = training(in_memory(), None, epochs=1, noise=0.0)
-
-        assert history["epsilon"] == [math.inf]
-
-    def test_evaluates_twice_a_second_at_most(self, monkeypatch) -> None:
-        now = [100.0]
-        monkeypatch.setattr("time.monotonic", lambda: now[0])
-        ledger = in_memory((FullDataset(), STEP, 1))
-        progress = EpsilonProgress(ledger, DELTA, lambda: None)
-        seen = []
-        for second in (0.0, 0.1, 0.5, 0.6):
-            now[0] = 100.0 + second
-            ledger.record(FullDataset(), STEP)
-            logs = {}
-            progress.on_train_batch_end(0, logs)
-            seen.append(logs["epsilon"])
-
-        assert seen[0] == seen[1] == seen[2] < seen[3]
-
 
 def shown(ledger):
     """Returns the logs of a callback for a ledger."""
@@ -156,28 +124,6 @@ class TestEpsilonInFit:
         assert "epsilon_of_run" not in history
         assert "rounds_left" not in history
 
-    def test_tells_the_run_from_the_whole_ledger(self) -> None:
-        ledger = in_memory((FullDataset(), STEP, 3))
-        before = dict(ledger.rounds)
-
-        history = training(ledger, None, delta=None)
-
-        run = [each for each in ledger.rounds if each.round not in before]
-        assert history["epsilon_of_run"][-1] == TIGHT.epsilon(run, delta=0.010)
-        assert history["epsilon_of_run"][-1] < history["epsilon"][-1]
-
-    def test_ends_with_the_line_to_publish(self, capsys) -> None:
-        private, samples = private_model(in_memory())
-
-        private.fit(samples, verbose=2)
-
-        last = capsys.readouterr().out.strip().splitlines()[-1]
-        assert re.fullmatch(
-            r"Privacy of all 4 rounds of the ledger: epsilon <= [\d.]+ at "
-            r"delta = 0.01, add or remove one patient, certified by Fourier.",
-            last,
-        )
-
     def test_ends_with_the_plan_if_it_ended_before(self, capsys) -> None:
         class Stop(keras.callbacks.Callback):
             def on_epoch_end(self, epoch, logs=None) -> None:
@@ -196,24 +142,6 @@ class TestEpsilonInFit:
             "More rounds were planned than ran, and why it ended may tell of "
             f"the data. Publish {report.claim.sentence('patient')}."
         )
-
-    def test_ends_with_what_accounts_promise(self, capsys) -> None:
-        ledger = in_memory()
-        budgets.open_account(ledger, "all", budgets.RenyiFilter(6.0, 0.01))
-        private, samples = private_model(ledger)
-
-        private.fit(samples, verbose=2)
-
-        lines = capsys.readouterr().out.strip().splitlines()
-        assert "Its accounts promise more than ran" in lines[-2]
-        assert "epsilon <= 6.0000 at delta = 0.01" in lines[-2]
-
-    def test_prints_nothing_if_fit_does_not(self, capsys) -> None:
-        private, samples = private_model(in_memory())
-
-        private.fit(samples, verbose=0)
-
-        assert capsys.readouterr().out == ""
 
 
 class TestTheNumberOfTheReport:
@@ -279,15 +207,6 @@ class TestWhatIsLeft:
         assert f"rounds_left: {left}\n" in shown  # No decimals.
         last = shown.strip().splitlines()[-1]
         assert last == f"There is room for {left:,} more rounds like the last."
-
-    def test_is_nothing_when_the_target_ends_fit(self) -> None:
-        private, samples = private_model(in_memory())
-
-        history = private.fit(
-            samples, epochs=99, target_epsilon=6.0, delta=DELTA, verbose=0
-        ).history
-
-        assert history["rounds_left"][-1] == 0
 
     def test_is_what_an_account_has_room_for(self) -> None:
         ledger = in_memory()

@@ -141,27 +141,6 @@ class TestTheUpdateOfAUser:
             atol=1e-6,
         )
 
-    def test_takes_steps_of_a_batch(self) -> None:
-        """Two records in two steps: either comes first."""
-        x, y, _ = data(1, 2)
-        local = LocalTraining(0.3, batch_size=1)
-        made = federated(
-            linear(),
-            local,
-            query=keras_dp.GaussianAverageQuery(1e6, 0.0, denominator=1.0),
-        )
-        before = weights_of(made)
-
-        made.fit(samples(x, y, [0, 0], records_per_user=4), verbose=0)
-
-        orders = [
-            alone(linear(), x[order], y[order], local)
-            for order in ([0, 1], [1, 0])
-        ]
-        found = change(made, before)
-        assert not np.allclose(*orders, rtol=1e-3)
-        assert any(np.allclose(found, each, rtol=1e-4) for each in orders)
-
     def test_of_huge_records_moves_the_sum_by_the_clip(self) -> None:
         x, y, users = data()
         x[users == 2] *= 1e5
@@ -209,42 +188,6 @@ class TestTraining:
         assert round_.sampling == PoissonUserSampling(0.1, True)
         assert round_.queries == (GaussianSum("gradients", 1.0, 0.8),)
 
-    def test_draws_dropout_anew(self) -> None:
-        x, y, users = data()
-        keras.utils.set_random_seed(0)
-        model = keras.Sequential(
-            [
-                keras.Input((3,)),
-                keras.layers.Dense(8, "relu"),
-                keras.layers.Dropout(0.5),
-                keras.layers.Dense(1),
-            ]
-        )
-        start = model.get_weights()
-        changes = []
-        for _ in range(2):
-            model.set_weights(start)
-            made = federated(model, LocalTraining(RATE, epochs=2))
-            before = weights_of(made)
-            made.fit(samples(x, y, users), verbose=0)
-            changes.append(change(made, before))
-
-        assert not np.allclose(*changes)
-
-    def test_is_saved_and_loaded(self, tmp_path) -> None:
-        x, y, users = data()
-        made = federated(linear(), LocalTraining(RATE, epochs=3, batch_size=2))
-        made.fit(samples(x, y, users), verbose=0)
-
-        made.save(tmp_path / "a.keras")
-        loaded = keras.saving.load_model(tmp_path / "a.keras")
-
-        assert isinstance(loaded, FederatedModel)
-        assert loaded.local == made.local
-        np.testing.assert_array_equal(
-            loaded.predict(x, verbose=0), made.predict(x, verbose=0)
-        )
-
 
 class TestWhatIsRefused:
     def test_data_without_users(self) -> None:
@@ -261,20 +204,9 @@ class TestWhatIsRefused:
             made.train_on_batch(x, y)
         assert not len(made.optimizer.ledger)
 
-    def test_steps_that_do_not_divide(self) -> None:
-        x, y, users = data()
-        made = federated(linear(), LocalTraining(RATE, batch_size=3))
-
-        with pytest.raises(ValueError, match="must divide"):
-            made.fit(samples(x, y, users), verbose=0)
-
     @pytest.mark.parametrize(
         "changes", [{"learning_rate": 0.0}, {"epochs": 0}, {"batch_size": 0}]
     )
     def test_numbers_out_of_range(self, changes) -> None:
         with pytest.raises(ValueError, match=f"`{next(iter(changes))}`"):
             LocalTraining(**({"learning_rate": 0.1} | changes))
-
-    def test_something_else_for_the_local_training(self) -> None:
-        with pytest.raises(TypeError, match="`local`"):
-            FederatedModel(linear(), 0.1)

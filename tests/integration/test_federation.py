@@ -14,7 +14,6 @@ from flwr.app import (
     ConfigRecord,
     Error,
     Message,
-    MetricRecord,
     RecordDict,
 )
 from flwr.serverapp import Grid
@@ -29,7 +28,6 @@ from keras_dp.dp_queries import (
     QuantileAdaptiveClipSumQuery,
 )
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
-from keras_dp.experimental import federation
 from keras_dp.experimental.federation import (
     FederatedModel,
     FlowerClient,
@@ -221,19 +219,6 @@ class TestTheWeights:
             for each, count in there.optimizer.ledger.rounds
         ]
 
-    def test_go_on_from_those_that_are_given(self) -> None:
-        made = federated()
-        given = [0 * each + 2 for each in made.model.get_weights()]
-
-        result = FlowerStrategy(made, sampling_probability=1.0).start(
-            LocalGrid({1: idle}), ArrayRecord(given), num_rounds=1
-        )
-
-        for one, other in zip(
-            given, result.arrays.to_numpy_ndarrays(), strict=True
-        ):
-            np.testing.assert_array_equal(one, other)
-
 
 def test_a_training_goes_on_from_a_saved_model(tmp_path) -> None:
     ledger = PrivacyLedger.in_memory(dataset="d", unit="user")
@@ -357,18 +342,6 @@ class TestAnAnswer:
         found = trained(federated(), {1: as_another, **honest_nodes([0, 1])})
 
         assert np.linalg.norm(found) * DENOMINATOR <= 3 * CLIP * (1 + 1e-4)
-
-    def test_of_metrics_is_not_read(self) -> None:
-        def node(message):
-            (own,) = idle(message)
-            own.content["metrics"] = MetricRecord({"loss": 3.0})
-            return [own]
-
-        result = FlowerStrategy(federated(), sampling_probability=1.0).start(
-            LocalGrid({1: node}), num_rounds=1
-        )
-
-        assert not result.train_metrics_clientapp
 
     def test_moves_no_variable_that_is_not_trained(self) -> None:
         made = federated()
@@ -556,44 +529,6 @@ class TestWhatIsRefused:
             trained(federated(ledger=ledger), {1: idle})
         assert not len(ledger)
 
-    def test_evaluation_on_clients(self) -> None:
-        with pytest.raises(ValueError, match="`evaluate_config` must"):
-            trained(federated(), {1: idle}, evaluate_config=ConfigRecord())
-
-    def test_a_model_that_is_not_built(self) -> None:
-        made = FederatedModel(keras.Sequential([keras.layers.Dense(1)]), LOCAL)
-        made.compile(
-            keras_dp.DPSGD(
-                1.0,
-                query=average(),
-                ledger=PrivacyLedger.in_memory(dataset="d", unit="user"),
-            ),
-            loss="mse",
-        )
-
-        with pytest.raises(PrivateTrainingError, match="must be built"):
-            trained(made, {1: idle})
-
-    def test_a_training_inside_another(self) -> None:
-        made = federated()
-
-        def node(message):
-            trained(made, {1: idle})
-
-        with pytest.raises(PrivateTrainingError, match="inside another"):
-            trained(made, {1: node})
-
-    def test_a_round_outside_of_start(self) -> None:
-        strategy = FlowerStrategy(federated(), sampling_probability=1.0)
-
-        with pytest.raises(PrivateTrainingError, match="inside start"):
-            strategy.configure_train(
-                1, ArrayRecord(), ConfigRecord(), LocalGrid({1: idle})
-            )
-        assert not strategy.configure_evaluate(
-            1, ArrayRecord(), ConfigRecord(), LocalGrid({1: idle})
-        )
-
     @pytest.mark.parametrize(
         ("options", "name"),
         [
@@ -607,14 +542,3 @@ class TestWhatIsRefused:
     def test_numbers_out_of_range(self, options, name) -> None:
         with pytest.raises(ValueError, match=f"`{name}`"):
             FlowerStrategy(federated(), **options)
-
-
-def test_an_absent_flower_is_named_with_its_extra(monkeypatch) -> None:
-    for name in [*sys.modules]:
-        if name.startswith("keras_dp.experimental.federation.flower"):
-            monkeypatch.delitem(sys.modules, name)
-            monkeypatch.delattr(federation, name.rpartition(".")[2])
-    monkeypatch.setitem(sys.modules, "flwr.app", None)
-
-    with pytest.raises(ImportError, match=r'pip install "keras_dp\[flower\]"'):
-        _ = federation.FlowerStrategy

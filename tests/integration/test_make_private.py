@@ -161,42 +161,6 @@ class TestWhatItMakes:
         ):
             made(ledger=own)
 
-    @pytest.mark.parametrize("batch_size", [None, 80])
-    def test_says_that_a_vocabulary_took_delta(self, batch_size) -> None:
-        own = PrivacyLedger.in_memory(dataset="d", unit="user", rows_per_unit=5)
-        words, users = ["a", "b"] * 400, np.arange(800) // 4
-        keras_dp.preprocessing.StringLookup(
-            noise_multiplier=5.0, threshold_delta=1e-5
-        ).adapt(words, own, unit_ids=users)
-
-        with pytest.raises(CalibrationError, match="takes a part of delta"):
-            made(ledger=own, batch_size=batch_size)
-
-    def test_says_that_metrics_keep_their_noise(self) -> None:
-        query = keras_dp.GaussianAverageQuery(
-            1.0, noise_multiplier=0.5, denominator=80
-        )
-
-        with pytest.raises(CalibrationError, match="have: give them more"):
-            made(private_metrics={"loss": keras_dp.PrivateLoss(query)})
-
-    def test_derives_all_from_the_batch_size(self) -> None:
-        private = made(l2_norm_clip=0.5)
-
-        query = private.optimizer.query
-        assert query.denominator == 80
-        assert query.l2_norm_clip == 0.5
-        assert private.samples.sampling_probability == 0.1
-
-    def test_clips_automatically_on_request(self) -> None:
-        private = made(l2_norm_clip="automatic")
-
-        query = private.optimizer.query
-        assert (query.l2_norm_clip, query.gamma) == (1.0, 0.01)
-        assert query.noise_multiplier == made().optimizer.query.noise_multiplier
-        assert "automatic clipping (gamma 0.01)" in said(private)
-        private.fit(verbose=0)
-
     def test_chooses_a_batch_size_and_a_delta(self) -> None:
         private = made(batch_size=None, delta=None, epochs=10)
 
@@ -235,12 +199,6 @@ class TestWhatItMakes:
         kept = 800 if ids is None else 600
         assert private.samples.population_size == kept
 
-    @pytest.mark.parametrize("unit", ["example", "row"])
-    def test_says_nothing_of_a_row_that_is_a_row(self, unit) -> None:
-        own = PrivacyLedger.in_memory(dataset="d", unit=unit)
-
-        assert "taken to" not in said(made(ledger=own))
-
 
 class TestDataOfFit:
     """`fit` has the records of `make_private`, or says what differs."""
@@ -263,10 +221,6 @@ class TestDataOfFit:
         warned = "one patient has at most 2 of its records" in caplog.text
         assert warned == (rows_per_unit == 2)
 
-    def test_costs_more_as_batches_than_the_target(self) -> None:
-        with pytest.raises(BudgetExceededError, match=r"call fit\(\) without"):
-            made().fit(*data(), verbose=0)
-
 
 class TestWhatItTakesOver:
     def test_loss_metrics_and_optimizer_of_a_compiled_model(self) -> None:
@@ -284,17 +238,6 @@ class TestWhatItTakesOver:
         assert float(inner.learning_rate) == 0.25
         assert inner.momentum == 0.5
         assert [*history] == ["loss", "mse", *OF_PRIVACY]
-
-    def test_an_optimizer_that_is_passed_keeps_its_rate(self) -> None:
-        own = keras.optimizers.SGD(0.01)
-
-        kept, chosen = (
-            made(model(loss="mse"), optimizer=own, learning_rate=rate)
-            for rate in (None, "auto")
-        )
-
-        assert float(kept.optimizer.inner.learning_rate) == pytest.approx(0.01)
-        assert float(chosen.optimizer.inner.learning_rate) > 0.1
 
     @pytest.mark.parametrize(
         ("given", "expected"), [("auto", 0.42), (0.5, 0.5)], ids=str
@@ -329,34 +272,6 @@ class TestWhatItTakesOver:
 
         assert private.optimizer.query.l2_norm_clip == expected
 
-    def test_a_schedule_may_be_given(self) -> None:
-        schedule = keras.optimizers.schedules.CosineDecay(0.5, 20)
-
-        private = made(learning_rate=schedule)
-        private.fit(verbose=0)
-
-        assert float(private.optimizer.learning_rate) < 0.05
-
-    def test_what_is_given_goes_first(self) -> None:
-        given = model(optimizer="sgd", loss="mae", metrics=["mse"])
-
-        private = made(given, loss="mse", optimizer="adam", metrics=["mae"])
-
-        assert isinstance(private.optimizer.inner, keras.optimizers.Adam)
-        assert [*private.fit(verbose=0).history] == [
-            "loss",
-            "mae",
-            *OF_PRIVACY,
-        ]
-
-    def test_the_model_itself_is_trained(self) -> None:
-        given = model()
-        before = given.get_weights()
-
-        made(given).fit(verbose=0)
-
-        assert np.any(given.get_weights()[0] != before[0])
-
     def test_samples_that_were_made_before(self) -> None:
         samples = keras_dp.PoissonBatches(data(), sampling_probability=0.05)
 
@@ -364,23 +279,6 @@ class TestWhatItTakesOver:
 
         assert private.samples is samples
         assert private.optimizer.query.denominator == 40
-
-
-class TestTheData:
-    @pytest.mark.parametrize(
-        "given",
-        [
-            lambda: data(),
-            lambda: tf.data.Dataset.from_tensor_slices(data()).batch(64),
-        ],
-        ids=["arrays", "data set"],
-    )
-    def test_is_read_into_memory(self, given) -> None:
-        private = made(records=given(), epochs=1)
-
-        assert private.samples.population_size == 800
-        assert private.samples.sampling_probability == 0.1
-        assert len(private.fit(verbose=0).epoch) == 1
 
 
 class TestMistakes:
@@ -491,15 +389,6 @@ class TestASecondTraining:
         again, first = (each.noise_multiplier for each in noises)
         assert again == pytest.approx(first, rel=0.02)
 
-    @pytest.mark.full
-    def test_may_take_what_a_smaller_target_left(self) -> None:
-        own = ledger()
-        made(ledger=own, target_epsilon=1.0).fit(verbose=0)
-
-        made(ledger=own, target_epsilon=2.0).fit(verbose=0)
-
-        assert [run.outcome for run in own.runs] == ["finished"] * 2
-
 
 class TestBatchNormalization:
     def network(self):
@@ -535,24 +424,6 @@ class TestBatchNormalization:
         assert 'make_private(..., batch_statistics="auto")' in str(caught.value)
         assert "replace_batch_normalization(model)" in str(caught.value)
 
-    def test_is_not_asked_for_where_there_is_none(self) -> None:
-        private = made(batch_statistics="auto")
-
-        assert (
-            private.optimizer.query.noise_multiplier
-            == made().optimizer.query.noise_multiplier
-        )
-
-    def test_of_a_model_that_is_not_built_has_no_channels(self) -> None:
-        given = keras.Sequential(
-            [keras.layers.BatchNormalization(), keras.layers.Dense(1)]
-        )
-
-        with pytest.raises(
-            PrivateTrainingError, match=r"must be built and train"
-        ):
-            made(given, batch_statistics="auto")
-
 
 class TestMicrobatches:
     def drawn(self, kind, **changes):
@@ -583,14 +454,6 @@ class TestMicrobatches:
         fixed = kind is FixedMicrobatches
         assert own.header.unit == ("microbatch" if fixed else "example")
         own.close()
-
-    def test_of_fixed_records_are_the_units_of_delta(self, tmp_path) -> None:
-        private = self.drawn(
-            FixedMicrobatches(4), ledger=tmp_path / "a.ledger", delta=None
-        )
-
-        assert private.target.delta == 0.0029  # 200^-1.1, two digits.
-        private.optimizer.ledger.close()
 
 
 @pytest.mark.parametrize(
@@ -639,46 +502,6 @@ class TestUnitsOfSeveralRows:
         assert private.samples.population_size == 700
         assert private.target.delta == 0.0063  # 100^-1.1, two digits.
         assert private.optimizer.ledger.header.rows_per_unit == 7
-        private.optimizer.ledger.close()
-
-    @pytest.mark.full
-    def test_choose_the_batch_size_with_what_is_held(self) -> None:
-        own = PrivacyLedger.in_memory(
-            dataset="d", unit="patient", rows_per_unit=3
-        )
-        own.record(PoissonSampling(0.1), [GaussianSum("a", 1.0, 4.0)], 20)
-
-        private = made(ledger=own, batch_size=None, epochs=10)
-
-        rows = planning.plan(
-            800,
-            target_epsilon=2.0,
-            delta=1e-4,
-            epochs=10,
-            batch_sizes=[32, 64, 128],
-            ledger=own,
-        )
-        size = private.samples.expected_sample_size
-        assert size == rows.recommended.batch_size
-        assert rows.recommended.noise_multiplier == pytest.approx(
-            private.optimizer.query.noise_multiplier, rel=ROUNDED
-        )
-
-    def test_take_the_cap_of_the_ledger_for_delta(self) -> None:
-        own = PrivacyLedger.in_memory(dataset="d", rows_per_unit=4)
-
-        assert made(ledger=own, delta=None).target.delta == 0.0029  # 200^-1.1.
-
-    def test_are_those_of_the_ids(self, tmp_path) -> None:
-        private = made(
-            ledger=tmp_path / "a.ledger",
-            delta=None,
-            unit_ids=np.arange(800) // 2,
-            rows_per_unit=1,
-        )
-
-        assert private.target.delta == 0.0013  # 400^-1.1, two digits.
-        assert private.optimizer.ledger.header.unit == "unit"
         private.optimizer.ledger.close()
 
     def test_cannot_be_capped_in_files(self, tmp_path) -> None:
@@ -748,34 +571,6 @@ class TestAccounts:
         assert TIGHT.epsilon(own, delta=self.DELTA) < 1
         assert budgets.guarantee(own, delta=self.DELTA).basis == "account"
 
-    def test_with_more_room_than_the_target_change_nothing(self) -> None:
-        private = made(ledger=self.opened("all", epsilon=9.0))
-
-        assert private.optimizer.query == made().optimizer.query
-
-    @pytest.mark.full
-    def test_are_named_by_the_run_as_it_is_in_the_ledger(self) -> None:
-        own = self.opened("a", "b")
-        with pytest.raises(ValueError, match="one of the accounts"):
-            made(ledger=own)
-        details = keras_dp.RunDetails("tuned", purpose="trial", account="b")
-        private = made(ledger=own, run=details)
-
-        private.fit(verbose=0)
-
-        (run,) = own.runs
-        start = run.start
-        assert (start.name, start.purpose, start.account) == (
-            "tuned",
-            "trial",
-            "b",
-        )
-        private = made(ledger=ledger(), run="tuned")
-        private.fit(verbose=0, run="by fit")
-        private.fit(epochs=1, target_epsilon=9.0, verbose=0)
-        names = [run.name for run in private.optimizer.ledger.runs]
-        assert names == ["by fit", "tuned"]
-
     def test_with_a_plan_are_refused_with_the_remedy(self) -> None:
         own, other = ledger(), ledger()
         made(ledger=other).fit(verbose=0)
@@ -786,14 +581,6 @@ class TestAccounts:
 
         with pytest.raises(BudgetExceededError, match="name an account with a"):
             made(ledger=own, batch_size=160)
-
-    @pytest.mark.full
-    def test_that_are_used_up_are_refused_with_the_remedy(self) -> None:
-        own = self.opened("all")
-        made(ledger=own, target_epsilon=9.0).fit(verbose=0)
-
-        with pytest.raises(CalibrationError, match="account"):
-            made(ledger=own, target_epsilon=9.0)
 
 
 def images(records=200):
@@ -854,11 +641,6 @@ class TestChangesOfRecords:
         x, y = private.samples.map(np.float32(3.0), np.float32(5.0))
         assert (x, y) == (7, 6)
 
-    def test_are_said(self) -> None:
-        private = self.made(augment=lambda x: x, views=8)
-
-        assert "expected, each with 8 views" in said(private)
-
     @pytest.mark.parametrize(
         ("changes", "error", "message"),
         [
@@ -879,20 +661,3 @@ class TestChangesOfRecords:
         with pytest.raises(error, match=message):
             self.made(ledger=own, **changes)
         assert len(own) == 0
-
-    @pytest.mark.parametrize("name", ["map", "augment", "views"])
-    def test_belong_to_a_sampler(self, name) -> None:
-        sampler = keras_dp.PoissonBatches(images(), sampling_probability=0.5)
-        change = {"views": 2}.get(name, lambda *record: record)
-
-        with pytest.raises(ValueError, match=f"`{name}` must be left out"):
-            self.made(sampler, batch_size=None, **{name: change})
-
-    @pytest.mark.parametrize("changes", [True, False])
-    def test_of_a_data_set_happen_once(self, changes, caplog) -> None:
-        flip = keras.layers.RandomFlip() if changes else tf.identity
-        dataset = tf.data.Dataset.from_tensor_slices(images()).batch(20)
-
-        self.made(dataset.map(lambda x, y: (flip(x), y)))
-
-        assert ("changes its records at random" in caplog.text) == changes

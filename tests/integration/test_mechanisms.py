@@ -27,7 +27,6 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
-    QuantileEstimatorQuery,
 )
 from keras_dp.ledger import (
     BandedToeplitz,
@@ -38,8 +37,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training import PrivateLoss
-from tests.slow_loop import loop
 
 RECORDS, FEATURES, BATCH = 64, 5, 16.0
 SHAPES = [(FEATURES, 4), (4,), (4, 2), (2,)]
@@ -183,30 +180,6 @@ class TestTraining:
         differ = [one.queries != two.queries for one, two in pairs]
         assert any(differ) == (name in ADAPTIVE)
 
-    @pytest.mark.parametrize(
-        "name",
-        [
-            pytest.param(name, marks=getattr(pytest.mark, t))
-            for name in QUERIES
-            for t in ["full" if name in SAVED else "nightly"]
-        ],
-    )
-    def test_survives_saving(self, name, tmp_path) -> None:
-        private = trained(name)
-        private.save(tmp_path / "private.keras")
-
-        loaded = keras.saving.load_model(tmp_path / "private.keras")
-
-        assert loaded.optimizer.query == QUERIES[name]
-        for one, two in zip(
-            private.optimizer.variables, loaded.optimizer.variables, strict=True
-        ):
-            np.testing.assert_array_equal(one, two)
-        ledger = loaded.optimizer.ledger = new_ledger()
-        loaded.fit(batches(), epochs=1, verbose=0)
-        assert len(ledger) == 4
-        available_accountants(ledger)[0].epsilon(ledger, delta=1e-5)
-
     @pytest.mark.full
     @pytest.mark.parametrize("name", ["scaled", "five-levels"])
     def test_runs_in_several_physical_batches(self, name) -> None:
@@ -242,46 +215,3 @@ class TestAdaptiveClips:
         # What is shown after a round is the clip of the next one.
         assert seen[:-1] == pytest.approx(recorded[1:], rel=1e-6)
         assert history["clip"] == pytest.approx([seen[3], seen[7]])
-
-    @pytest.mark.full
-    def test_follow_the_norms_of_the_gradients(self) -> None:
-        """From far too large to about the median, without noise."""
-        query = QuantileAdaptiveClipSumQuery(100.0, 0.0, 0.5, 0.5, 0.0, RECORDS)
-        private = private_model(averaged(query), new_ledger())
-
-        private.fit(*data(), batch_size=RECORDS, epochs=60, verbose=0)
-
-        gradients = loop(
-            lambda row: private.loss(row[1], private.model(row[0])),
-            private.model.trainable_variables,
-            data(),
-        )
-        norms = np.linalg.norm(
-            np.concatenate([g.reshape(RECORDS, -1) for g in gradients], axis=1),
-            axis=1,
-        )
-        clip = float(
-            query.derive_metrics(private.optimizer.read_state()["gradients"])[
-                "clip"
-            ]
-        )
-        below = np.mean(norms <= clip)
-        assert 0.3 < below < 0.7
-
-
-class TestQuantilesAsMetrics:
-    @pytest.mark.full
-    def test_a_private_median_of_the_losses(self) -> None:
-        ledger = new_ledger()
-        median = QuantileEstimatorQuery(5.0, 0.5, 0.5, 1.0, BATCH)
-        private = private_model(
-            QUERIES["average"],
-            ledger,
-            private_metrics={"median": PrivateLoss(median)},
-        )
-
-        history = private.fit(batches(), epochs=8, verbose=0).history
-
-        assert history["median"][-1] < history["median"][0]
-        names = [event.name for event in ledger.rounds[0].round.queries]
-        assert names == ["gradients", "metrics/median"]

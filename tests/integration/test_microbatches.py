@@ -16,7 +16,7 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.records.records import MaterializedRecords
-from keras_dp.ledger import GaussianSum, NonPrivateSum
+from keras_dp.ledger import GaussianSum
 from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import (
     FixedMicrobatches,
@@ -192,14 +192,6 @@ class TestFixedMicrobatches:
         with pytest.raises(PrivateTrainingError, match="of unit 'microbatch'"):
             private.fit(batches, verbose=0)
 
-    def test_must_divide_the_records(self) -> None:
-        with pytest.raises(ValueError, match="divides"):
-            PoissonBatches(
-                data(),
-                sampling_probability=0.5,
-                microbatches=FixedMicrobatches(5),
-            )
-
 
 class TestRandomMicrobatches:
     def test_step_by_the_clipped_means_of_slots(self) -> None:
@@ -280,33 +272,6 @@ class TestRandomMicrobatches:
 
         assert worst == pytest.approx(2.0, abs=1e-6)
 
-    def test_metrics_beside_them_keep_their_bound(self) -> None:
-        """An example moves its own record of a metric, and no group."""
-        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-        private = private_model(
-            ledger=ledger,
-            private_metrics={
-                "loss": PrivateLoss(keras_dp.dp_queries.NoPrivacySumQuery()),
-                "clipped": PrivateLoss(GaussianAverageQuery(1.0, 2.0, 12.0)),
-            },
-        )
-
-        private.fit(
-            PoissonBatches(
-                data(),
-                sampling_probability=0.5,
-                microbatches=RandomMicrobatches(4),
-            ),
-            verbose=0,
-        )
-
-        ((round_, _),) = ledger.rounds
-        assert round_.queries == (
-            GaussianSum("gradients", 0.6, 0.0),
-            GaussianSum("metrics/clipped", 1.0, 2.0),
-            NonPrivateSum("metrics/loss"),
-        )
-
     def test_slots_are_drawn_uniformly(self) -> None:
         batches = PoissonBatches(
             np.arange(1, 101),
@@ -337,33 +302,8 @@ class TestRandomMicrobatches:
         assert (sample >= 0).sum() == layout.rows
         assert sample.shape == (1, 2 * layout.rows)
 
-    def test_no_example_at_all_releases_noise(self) -> None:
-        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-        private = private_model(
-            query=GaussianAverageQuery(0.3, 1.0, 6.0), ledger=ledger
-        )
-        before = flat(private.model)
-
-        private.fit(
-            PoissonBatches(
-                data(),
-                sampling_probability=2.0**-50,
-                microbatches=RandomMicrobatches(4),
-            ),
-            steps_per_epoch=2,
-            verbose=0,
-        )
-
-        assert len(ledger) == 2
-        assert (flat(private.model) != before).all()
-
 
 class TestArguments:
-    @pytest.mark.parametrize("wrong", [4, "fixed", FixedMicrobatches])
-    def test_pieces_of_the_sampled_list_are_refused(self, wrong) -> None:
-        with pytest.raises(TypeError, match="shifts all pieces"):
-            PoissonBatches(data(), sampling_probability=0.5, microbatches=wrong)
-
     @pytest.mark.parametrize("size", [0, -1])
     def test_sizes_below_one_are_refused(self, size) -> None:
         with pytest.raises(ValueError, match="`size`"):
@@ -377,19 +317,3 @@ class TestArguments:
                 microbatches=FixedMicrobatches(4),
                 physical_batch_size=6,
             )
-
-    @pytest.mark.full
-    def test_a_size_of_one_is_an_example(self) -> None:
-        """Up to the label: the means are those of single examples."""
-        x, y = data()
-        private, single = private_model("microbatch"), private_model()
-        fixed = PoissonBatches(
-            (x, y), sampling_probability=1.0, microbatches=FixedMicrobatches(1)
-        )
-
-        private.fit(fixed, verbose=0)
-        single.fit(PoissonBatches((x, y), sampling_probability=1.0), verbose=0)
-
-        np.testing.assert_allclose(
-            flat(private.model), flat(single.model), atol=1e-6
-        )

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import GradientEngine
 from keras_dp.gradients.records.records import (
     MaterializedRecords,
@@ -141,12 +140,6 @@ class TestTheLossScale:
         assert np.abs(updates[1]).max() > 1e-3
         np.testing.assert_allclose(updates[0], updates[1], rtol=0, atol=1e-5)
 
-    def test_is_saved_with_the_model(self) -> None:
-        private = private_model(network("mixed_float16"), loss_scale=64.0)
-
-        assert private.get_compile_config()["loss_scale"] == 64.0
-        assert private.loss_scale == 64.0
-
 
 class TestScaledRecords:
     def test_answer_as_records_that_were_multiplied(self) -> None:
@@ -169,27 +162,3 @@ class TestScaledRecords:
         np.testing.assert_array_equal(
             scaled.weighted_sum(weights), plain.weighted_sum(weights)
         )
-
-
-class TestVariables:
-    def test_stay_in_float32(self) -> None:
-        private = private_model(network("mixed_float16"))
-        private.train_on_batch(*(part[:8] for part in classified(0)))
-
-        assert {v.dtype for v in private.trainable_variables} == {"float32"}
-
-    def test_keras_does_not_scale_the_loss_by_itself(self) -> None:
-        """Its scale follows overflows of the data."""
-        private = private_model(network("mixed_float16"))
-
-        assert isinstance(private.optimizer, DPOptimizer)
-
-    def test_an_optimizer_that_scales_is_refused(self) -> None:
-        inner = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
-
-        with pytest.raises((TypeError, PrivateTrainingError), match="scale"):
-            DPOptimizer(
-                inner,
-                query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=2.0),
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-            )

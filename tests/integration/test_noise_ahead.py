@@ -1,16 +1,12 @@
 """Kernels of the noise are compiled beside the self-check, and nothing else."""
 
-import threading
-
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_dp
 from keras_dp.noise import streams
 from keras_dp.optimizers.keras_optimizers import DPSGD
-from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.training.step.sample_release import TracedRelease
 
 
@@ -59,29 +55,6 @@ def test_the_step_finds_the_kernels_compiled():
     assert kernels() == compiled
 
 
-@pytest.mark.parametrize("room", [8, 4])
-def test_all_steps_call_one_trace_of_the_release(monkeypatch, room):
-    """A sample of several batches has a step for the first and for the last."""
-    traced = []
-    release = PrivateRound.release
-
-    def counted(own, *arguments):
-        traced.append(tf.executing_eagerly())
-        return release(own, *arguments)
-
-    monkeypatch.setattr(PrivateRound, "release", counted)
-    model, optimizer = model_and_optimizer()
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(optimizer=optimizer, loss="mse")
-    x = np.ones([8, 3], np.float32)
-    samples = keras_dp.sampling.PoissonBatches(
-        (x, x[:, :1]), sampling_probability=0.9, physical_batch_size=room
-    )
-    private.fit(samples, steps_per_epoch=3, verbose=0)
-
-    assert traced == [False]
-
-
 def test_an_error_ahead_is_raised_by_the_step(monkeypatch):
     """And before anything was released."""
     model, optimizer = model_and_optimizer()
@@ -99,23 +72,3 @@ def test_an_error_ahead_is_raised_by_the_step(monkeypatch):
 
     for one, other in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_threads_wait_for_a_kernel_that_another_compiles():
-    drawn = {}
-
-    def draw(number):
-        seed = tf.constant([1, 2, 3, 4], tf.int64)
-        unit = tf.constant(2.0**24, tf.float64)
-        drawn[number] = streams.rounded_normals(50, seed, unit)[0].numpy()
-
-    threads = [threading.Thread(target=draw, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert kernels() == 1
-    for values in drawn.values():
-        np.testing.assert_array_equal(values, drawn[0])
-    assert len(drawn) == 4

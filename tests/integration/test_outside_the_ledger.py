@@ -1,6 +1,5 @@
 """What no ledger sees is said, and refused where it is known."""
 
-import copy
 from typing import ClassVar
 
 import keras
@@ -232,18 +231,6 @@ class TestTrainingWithoutPrivacy:
 
         assert messages(caplog, "without privacy") == []
 
-    def test_leaves_the_model_to_be_saved_and_copied(self, tmp_path) -> None:
-        private = compiled(network(), ledger())
-        private.train_on_batch(X, Y)
-
-        private.model.save(tmp_path / "model.keras")
-        for other in (
-            keras.saving.load_model(tmp_path / "model.keras"),
-            keras.models.clone_model(private.model),
-            copy.deepcopy(private.model),
-        ):
-            assert "fit" not in vars(other)
-
 
 class TestSeveralLedgers:
     def test_for_one_model_and_data_set_are_said(self, caplog) -> None:
@@ -255,22 +242,6 @@ class TestSeveralLedgers:
         other.train_on_batch(X, Y)
 
         assert len(messages(caplog, "another ledger")) == 1
-
-    @pytest.mark.full
-    def test_are_not_where_nothing_is_missed(self, caplog) -> None:
-        shared = ledger()
-        model = network()
-        privates = [
-            compiled(model, shared),
-            compiled(model, shared),
-            compiled(model, ledger(dataset="public")),
-            compiled(network(), ledger()),
-        ]
-
-        for private in privates:
-            private.train_on_batch(X, Y)
-
-        assert not messages(caplog, "another ledger")
 
 
 def slices():
@@ -382,20 +353,6 @@ class TestRecordsThatAreRepeated:
 
         assert not caplog.records
 
-    @pytest.mark.parametrize(
-        "data",
-        [
-            lambda: tf.data.Dataset.from_generator(
-                lambda: iter(X), output_signature=tf.TensorSpec([3])
-            ).batch(8),
-            lambda: iter([(X, Y)]),
-        ],
-    )
-    def test_that_nobody_can_see_are_said(self, data, caplog) -> None:
-        judge(BATCHES, data())
-
-        assert messages(caplog, "cannot be verified")
-
 
 def around(private):
     outer = keras.Sequential([keras.Input((3,)), private])
@@ -440,16 +397,6 @@ class TestOtherWeights:
 
         assert messages(caplog, "by something else than a release")
 
-    def test_of_a_callback_are_said(self, caplog) -> None:
-        class Trains(keras.callbacks.Callback):
-            def on_epoch_begin(self, epoch, logs=None):
-                if epoch == 1:
-                    by_a_tape(self.model)
-
-        self.private().fit(X, Y, epochs=2, verbose=0, callbacks=[Trains()])
-
-        assert messages(caplog, "by something else than a release")
-
     def test_are_not_seen_where_there_are_none(self, caplog) -> None:
         """Control: evaluating, averages and files that begin a training."""
         private = compiled(network(), ledger())
@@ -472,44 +419,3 @@ class TestOtherWeights:
             private.predict(X, verbose=0)
 
         assert not messages(caplog, "by something else than a release")
-
-    def test_of_own_loops_are_what_they_are_for(self, caplog) -> None:
-        model = network()
-        answers = keras_dp.training.PrivateGradients(
-            model,
-            "mse",
-            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=2),
-            ledger=ledger(),
-        )
-        samples = keras_dp.PoissonBatches((X, Y), sampling_probability=0.5)
-
-        for _ in range(2):
-            for _ in answers.over(samples, rounds=2):
-                by_a_tape(keras_dp.PrivateModel(model))
-
-        assert not messages(caplog, "by something else than a release")
-
-
-class TestAdapters:
-    def adapted(self):
-        model = network(layers.Dense(4))
-        model.layers[0].enable_lora(2)
-        return model
-
-    @pytest.mark.full
-    def test_that_a_file_left_at_zero_begin_anew(self, tmp_path) -> None:
-        """Keras merges them into the kernel, and their gradients are then 0."""
-        x = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
-        loaded, fresh = self.adapted(), self.adapted()
-        loaded.save_weights(tmp_path / "a.weights.h5")
-        loaded.load_weights(tmp_path / "a.weights.h5")
-        outputs = loaded.predict(x, verbose=0)
-
-        for model in (loaded, fresh):
-            adapter = model.layers[0].lora_kernel_b
-            assert not np.any(adapter)
-            private = compiled(model, ledger())
-            private.train_on_batch(x, x[:, :1])
-            assert np.any(adapter)
-
-        assert np.any(loaded.predict(x, verbose=0) != outputs)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp import dp_queries
-from keras_dp.auditing import PhantomCanaries, phantom_canaries
+from keras_dp.auditing import PhantomCanaries
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import BinaryTree
 from keras_dp.noise import seeds
@@ -53,22 +53,6 @@ def test_weights_and_ledger_are_those_without_canaries():
         == audited.optimizer.ledger.rounds[0].round
     )
     assert len(plain.optimizer.ledger) == len(audited.optimizer.ledger)
-
-
-def test_each_way_to_read_phantoms_gives_the_same_rows():
-    places = tf.constant([3, 1, 0])
-    phantoms = phantom_canaries._Coordinates(tf.constant(2.0), places, 4)
-    rows, weights = phantoms.materialize(), tf.constant([1.0, 0.5, 3.0])
-
-    np.testing.assert_array_equal(tf.norm(rows, axis=1), [2, 2, 2])
-    np.testing.assert_array_equal(
-        phantoms.take(tf.constant([2, 0])).materialize(),
-        tf.gather(rows, [2, 0]),
-    )
-    np.testing.assert_array_equal(
-        phantoms.grouped(3, weights).materialize(),
-        [tf.linalg.matvec(rows, weights, transpose_a=True)],
-    )
 
 
 @pytest.mark.full
@@ -136,17 +120,6 @@ def test_steps_in_one_execution_draw_anew_for_each_round():
     assert advantage(several) == pytest.approx(advantage(one), rel=0.2)
 
 
-@pytest.mark.full
-def test_the_next_fit_is_without_canaries():
-    canaries = PhantomCanaries(100)
-    made = fitted(canaries)
-    scores = canaries.scores.inside.copy()
-
-    made.fit(samples(), epochs=1, verbose=0)
-
-    np.testing.assert_array_equal(canaries.scores.inside, scores)
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -187,16 +160,3 @@ def test_samplers_that_canaries_cannot_follow_are_refused():
 
     with pytest.raises(PrivateTrainingError, match="Use PoissonBatches"):
         fitted(PhantomCanaries(10), source=source)
-
-
-def test_an_ordinary_model_is_refused():
-    model = dense()
-    model.compile("sgd", "mse")
-
-    with pytest.raises(PrivateTrainingError, match="fit of a PrivateModel"):
-        model.fit(X, Y, verbose=0, callbacks=[PhantomCanaries(10)])
-
-
-def test_scores_before_a_fit_are_refused():
-    with pytest.raises(PrivateTrainingError, match="must have run"):
-        _ = PhantomCanaries(10).scores

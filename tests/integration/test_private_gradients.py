@@ -120,20 +120,6 @@ class TestTheAnswers:
         assert own_ledger.unsettled == 0
 
     @pytest.mark.full
-    def test_do_not_move_the_weights_and_stay_as_they_were(self) -> None:
-        model = new_model()
-        before = model.get_weights()
-
-        first, second = gradients_of(model).over(samples(), rounds=2)
-
-        for old, new in zip(before, model.get_weights(), strict=True):
-            np.testing.assert_array_equal(old, new)
-        assert [a.shape for a in first] == [
-            v.shape for v in model.trainable_variables
-        ]
-        assert not np.array_equal(first[0], second[0])  # Other samples.
-
-    @pytest.mark.full
     def test_are_of_the_weights_at_the_time(self) -> None:
         """A bias that the caller moves moves the next answer."""
         model = new_model()
@@ -146,12 +132,6 @@ class TestTheAnswers:
 
         np.testing.assert_allclose(first[-1], second[-1], atol=1e-6)
         assert np.abs(third[-1] - second[-1]).max() > 0.1
-
-    @pytest.mark.full
-    def test_come_once_an_epoch_of_the_sampler_by_default(self) -> None:
-        answers = gradients_of(new_model()).over(samples(rounds_per_epoch=3))
-
-        assert len(list(answers)) == 3
 
 
 class TestTheLedger:
@@ -182,28 +162,6 @@ class TestTheLedger:
         answers.close()
 
         assert (len(ledger), ledger.unsettled) == (6, 0)
-
-    @pytest.mark.full
-    def test_holds_two_models_together(self) -> None:
-        """Their rounds take turns, and the report is for both."""
-        ledger = new_ledger()
-        query = average(2.0)
-        one, two = (gradients_of(new_model(), ledger, query) for _ in range(2))
-
-        for _ in zip(
-            one.over(samples(), rounds=5),
-            two.over(samples(), rounds=5),
-            strict=True,
-        ):
-            pass
-
-        ((_, count),) = ledger.rounds
-        assert (count, ledger.unsettled) == (10, 0)
-        alone = new_ledger()
-        list(gradients_of(new_model(), alone, query).over(samples(), rounds=10))
-        assert Fourier().epsilon(ledger, delta=1e-5) == Fourier().epsilon(
-            alone, delta=1e-5
-        )
 
     @pytest.mark.full
     def test_stays_below_a_target_with_two_models(self) -> None:
@@ -311,20 +269,6 @@ class TestSideQueries:
         names = [query.name for query in round_[0].queries]
         assert names == ["gradients", "metrics/labels"]
 
-    def test_batch_statistics_are_released_with_the_gradients(self) -> None:
-        layer = layers.BatchNormalization()
-        gradients = gradients_of(
-            new_model(layer),
-            batch_statistics=keras_dp.GaussianAverageQuery(
-                3.0, 0.0, denominator=30
-            ),
-        )
-
-        answers = list(gradients.over(samples(), rounds=2))
-
-        assert len(answers) == 2
-        assert (layer.moving_mean.numpy() != 0).all()
-
 
 def _first(sampler, rounds):
     return itertools.islice(sampler.rounds(), rounds)
@@ -354,14 +298,6 @@ class TestRefused:
             next(answers)
         assert "make new PrivateGradients" in str(error.value)
         assert (len(ledger), ledger.unsettled) == (1, 0)
-
-    def test_are_batches_that_the_library_did_not_draw(self) -> None:
-        with pytest.raises(TypeError, match="`samples` must be"):
-            gradients_of(new_model()).over(data())
-
-    def test_is_no_round(self) -> None:
-        with pytest.raises(ValueError, match="`rounds` must be"):
-            gradients_of(new_model()).over(samples(), rounds=0)
 
     def test_are_layers_in_which_examples_interact(self) -> None:
         ledger = new_ledger()

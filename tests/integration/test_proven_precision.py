@@ -7,10 +7,8 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
-from keras_dp import accountants
 from keras_dp.errors import GradientCheckError
 from keras_dp.ledger import GaussianSum, ProvenGaussianSum
-from keras_dp.reporting import make_report
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(60, 6)).astype(np.float32)
@@ -76,21 +74,6 @@ class TestTheLedger:
         }
         assert ProvenGaussianSum not in kinds
         assert GaussianSum in kinds
-
-    def test_has_the_same_epsilon(self, ledgers) -> None:
-        costs = {
-            accountants.Fourier().epsilon(ledger, delta=1e-5)
-            for ledger in ledgers.values()
-        }
-        assert len(costs) == 1
-
-    def test_is_reported(self, ledgers) -> None:
-        pages = {
-            name: str(make_report(ledger, delta=1e-5))
-            for name, ledger in ledgers.items()
-        }
-        assert "rounding is included by proof" in pages["proven"]
-        assert "Finite precision: assumed for 3 rounds" in pages["assumed"]
 
 
 class TestIsolation:

@@ -129,13 +129,3 @@ def test_a_loss_that_reads_weights_is_refused(run_eagerly) -> None:
         private.fit(IMAGES, np.round(IMAGES), verbose=0)
 
     assert len(private.optimizer.ledger) == 0
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", [losses.Dice, losses.Tversky])
-def test_a_ratio_over_each_example_trains(kind) -> None:
-    private = private_model(segmenting(), kind(axis=(1, 2, 3)))
-
-    private.train_on_batch(IMAGES, np.round(IMAGES))
-
-    assert len(private.optimizer.ledger) == 1

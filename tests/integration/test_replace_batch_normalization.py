@@ -98,19 +98,6 @@ def test_groups_divide_the_channels(channels, groups) -> None:
     assert replaced.layers[0].groups == groups
 
 
-def test_frozen_layers_stay() -> None:
-    model = nested()
-    model.get_layer("outer").trainable = False
-    model.get_layer("outer").moving_mean.assign(np.ones(8))
-
-    replaced = keras_dp.replace_batch_normalization(model)
-
-    kept = replaced.get_layer("outer")
-    assert isinstance(kept, NORM)
-    assert not kept.trainable
-    np.testing.assert_array_equal(kept.moving_mean, np.ones(8))
-
-
 class Block(layers.Layer):
     def __init__(self):
         super().__init__()

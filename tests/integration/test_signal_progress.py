@@ -6,8 +6,6 @@ import pytest
 
 import keras_dp
 from keras_dp.dp_queries import (
-    DiscretizedSumQuery,
-    ErrorCorrectedQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
     NestedQuery,
@@ -15,7 +13,6 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.training.callbacks.signal_progress import (
-    LayerSignal,
     advice_on_layers,
     layer_signals,
 )
@@ -130,30 +127,8 @@ class TestLogs:
             # Weights are float32: their differences lose digits.
             assert logged**2 == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
-    def test_count_anew_in_each_fit(self):
-        private = private_model(average(0.5))
-        private.fit(samples(), verbose=0)
-        steps = Steps()
-
-        history = private.fit(samples(), verbose=0, callbacks=[steps]).history
-
-        noise = 10 * 43 * (0.5 / BATCH) ** 2
-        expected = max(0, steps.squared_answers().sum() / noise - 1)
-        logged = history["signal_to_noise"][0] ** 2
-        assert logged == pytest.approx(expected, rel=1e-3, abs=1e-3)
-
     def test_are_without_it_if_there_is_no_noise(self):
         history = private_model(average(0.0)).fit(samples(), verbose=0).history
-
-        assert "signal_to_noise" not in history
-
-    @pytest.mark.full
-    def test_are_without_it_if_the_noise_has_no_known_variance(self):
-        discretized = NormalizedQuery(
-            DiscretizedSumQuery(0.01, 1.0, noise_multiplier=1.0), BATCH
-        )
-        query = ErrorCorrectedQuery(discretized, 0.05)
-        history = private_model(query).fit(samples(), verbose=0).history
 
         assert "signal_to_noise" not in history
 
@@ -198,27 +173,3 @@ class TestAdvice:
             assert signal.signal_to_noise == pytest.approx(ratio)
         assert bool(text) == bool(words)
         assert all(word in text for word in words)
-
-    def test_counts_layers_beyond_five(self):
-        lost = [LayerSignal(f"block{i}", 9, 0.0, 0.1) for i in range(8)]
-
-        text = advice_on_layers(lost)
-
-        assert "block4 (9 weights) and 3 more layers" in text
-
-    def test_is_printed_at_the_end_of_fit(self, capsys):
-        wide = two_layers(width=4000)
-        private = keras_dp.PrivateModel(wide, self_check_examples=0)
-        private.compile(
-            keras_dp.DPSGD(
-                0.1,
-                query=average(50.0),
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-                seed=2,
-            ),
-            loss=keras.losses.BinaryCrossentropy(from_logits=True),
-        )
-
-        private.fit(samples(), verbose=2)
-
-        assert "stem (24,000 weights)" in capsys.readouterr().out

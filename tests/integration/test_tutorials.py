@@ -226,7 +226,6 @@ def quick(tmp_path_factory):
 
 pytestmark = pytest.mark.full
 MNIST = pytest.param("mnist", marks=pytest.mark.nightly)
-BOTH = pytest.mark.parametrize("name", ["adult", MNIST])
 WITH_LEDGER = pytest.mark.parametrize(
     "name",
     ["adult", MNIST, pytest.param("gan", marks=pytest.mark.nightly)],
@@ -326,24 +325,6 @@ def test_the_tutorial_of_flower_counts_every_answer(flower) -> None:
     assert round_.sampling == PoissonUserSampling(0.5, drawn_by_library=True)
     assert epsilon <= printed < epsilon + 1.1e-4  # Printed rounded up.
     assert "not counted" not in flower.text + flower.error
-
-
-@BOTH
-def test_its_progress_bar_ends_at_the_same_epsilon(finished, name) -> None:
-    text = finished(name).text
-    shown = re.findall(r"epsilon: (\d+\.\d+)", text)[-1]
-    printed = float(CLAIM.search(text)[1])
-
-    assert float(shown) == pytest.approx(printed, abs=1.1e-4)  # 4 decimals.
-
-
-def test_the_census_tutorial_draws_its_plot(finished) -> None:
-    text = finished("adult").text
-    path = Path(re.search(r"^Plot: +(.+)$", text, re.MULTILINE)[1])
-
-    assert path.read_bytes().startswith(b"\x89PNG\r\n")
-    assert path.stat().st_size > 10_000  # More than an empty canvas.
-    assert path.is_relative_to(finished("adult").folder / "out_adult")
 
 
 @WITH_LEDGER

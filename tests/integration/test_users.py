@@ -169,12 +169,3 @@ class TestMakePrivate:
         assert 2.9 < history["epsilon"][-1] <= 3.0
         values = [value for _, value, _ in made.settings.choices]
         assert {"282 users", "56.4 users expected"} <= set(values)
-
-    def test_goes_on_with_a_ledger_of_other_words(self, tmp_path) -> None:
-        path = tmp_path / "a.ledger"
-        PrivacyLedger.open(path, dataset="clinic", unit="patient").close()
-
-        made = self.made(ledger=path)
-
-        assert made.optimizer.ledger.header.unit == "patient"
-        made.fit(epochs=1, verbose=0)

@@ -148,50 +148,6 @@ class TestTheOptimizer:
             np.testing.assert_array_equal(weight, average)
         assert np.any(before[0] != model.get_weights()[0])
 
-    def test_of_the_user_is_left_as_it_was(self) -> None:
-        given = optimizers.SGD(0.25, momentum=0.5)
-        model = compiled(given)
-
-        private_of(model).fit(verbose=0)
-
-        assert model.optimizer is given
-        assert not given.built
-        assert float(given.learning_rate) == 0.25
-
-    @pytest.mark.full
-    def test_that_refers_to_itself_is_taken_itself(self) -> None:
-        """A copy would follow the steps of the other one, and not decay."""
-        given = RefersToItself()
-        model = network()
-        before = model.get_weights()[0]
-
-        for_one = private_of(
-            model, optimizer=given, average=None, l2_norm_clip=1e-3, loss="mse"
-        )
-        for_one.fit(verbose=0)
-
-        assert for_one.optimizer.inner is given
-        moved = np.abs(model.get_weights()[0] - before).max()
-        assert 0 < moved < 8 * 1e-3
-        with pytest.raises(ValueError, match="`optimizer` must be a new one"):
-            private_of(network(), optimizer=given, loss="mse")
-
-    @pytest.mark.full
-    def test_may_be_chosen_by_a_function_again_and_again(self) -> None:
-        given = chosen_by_function()
-
-        for _ in range(2):
-            private_of(compiled(given)).fit(verbose=0)
-
-        assert not given.built
-
-    def test_with_a_function_as_its_apply_is_refused(self) -> None:
-        given = optimizers.SGD(0.1)
-        given.apply = lambda *arguments: None
-
-        with pytest.raises(ValueError, match="`inner` must have its `apply`"):
-            private_of(compiled(given))
-
     @pytest.mark.parametrize("rate", ["keep", 0.5])
     def test_keeps_what_it_excludes_from_weight_decay(self, rate) -> None:
         """Control: the bias decays."""
@@ -207,23 +163,6 @@ class TestTheOptimizer:
 
         np.testing.assert_allclose(model.get_weights()[0], kernel, atol=1e-9)
         assert model.get_weights()[1] < 0.9
-
-    def test_that_holds_others_has_no_rate_to_be_given(self) -> None:
-        with pytest.raises(ValueError, match="`learning_rate` must be"):
-            private_of(compiled(several()), learning_rate=0.1)
-
-    def test_without_one_rate_keeps_it_and_says_so(self) -> None:
-        private = private_of(compiled(several()))
-
-        (rate,) = [x for x in private.settings.choices if "rate" in x.name]
-        assert rate.value == "kept"
-        assert "MultiOptimizer" in rate.reason
-
-    def test_inside_of_another_may_not_accumulate_gradients(self) -> None:
-        inside = optimizers.SGD(0.1, gradient_accumulation_steps=2)
-
-        with pytest.raises(ValueError, match="`gradient_accumulation_steps`"):
-            private_of(compiled(Around(inside)))
 
     def test_averages_meet_the_constraints_of_the_weights(self) -> None:
         model = keras.Sequential(
@@ -253,21 +192,6 @@ class ReadsValues(keras.Model):
         if self.couples:
             inputs = inputs - tf.reduce_mean(inputs, axis=0, keepdims=True)
         return self.dense(inputs)
-
-
-class CountsInPython(keras.metrics.Metric):
-    def __init__(self, name="counted"):
-        super().__init__(name=name)
-        self.seen = 0
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.seen += len(y_pred.numpy())
-
-    def result(self):
-        return float(self.seen)
-
-    def reset_state(self):
-        self.seen = 0
 
 
 def unbuilt_untraceable(couples=False):
@@ -337,11 +261,3 @@ class TestCompile:
 
         with pytest.raises(GradientCheckError):
             private_of(model).fit(verbose=0)
-
-    @pytest.mark.full
-    def test_trains_with_a_metric_in_python(self) -> None:
-        model = compiled("sgd", metrics=[CountsInPython()], run_eagerly=True)
-
-        history = private_of(model).fit(verbose=0).history
-
-        assert history["counted"][-1] > 0

@@ -50,26 +50,7 @@ def assert_equal_weights(one, two):
         np.testing.assert_allclose(a, b, atol=2e-6)
 
 
-def messages(caplog, part):
-    return [r.message for r in caplog.records if part in r.message]
-
-
 class TestText:
-    @pytest.mark.full
-    @pytest.mark.parametrize("dtype", ["U", "S", object])
-    def test_reaches_a_lookup(self, dtype) -> None:
-        words = np.array(["red", "green", "blue"] * 20, dtype)[:, None]
-        text = keras.Input((1,), dtype="string")
-        ids = layers.StringLookup(vocabulary=["red", "green"])(text)
-        embedded = layers.Flatten()(layers.Embedding(3, 2)(ids))
-        private = compiled(keras.Model(text, layers.Dense(3)(embedded)))
-
-        before = private.model.get_weights()[0]
-        private.fit(samples((words, data()[1])), verbose=0)
-
-        moved = (private.model.get_weights()[0] != before).any(axis=1)
-        assert moved.all()  # Each of the two words, and the one not known.
-
     def test_may_be_split_inside_the_model(self) -> None:
         """The length of the batch is unknown after `TextVectorization`."""
         words = np.array([["red green"], ["green"], ["blue red"]] * 20)
@@ -91,68 +72,8 @@ class TestText:
 
         assert_equal_weights(inside, before)
 
-    @pytest.mark.full
-    def test_is_prepared_by_a_map(self) -> None:
-        words = np.array(["red green", "green", "blue red"] * 20)
-        vectorize = layers.TextVectorization(
-            vocabulary=["red", "green"], output_sequence_length=3
-        )
-        private = compiled(
-            keras.Sequential(
-                [layers.Embedding(4, 2), layers.Flatten(), layers.Dense(3)]
-            )
-        )
-        records = samples(
-            (words, data()[1]), map=lambda text, y: (vectorize(text), y)
-        )
-
-        private.fit(records, verbose=0)
-
-        # Rows in other batches differ by the rounding of float32.
-        np.testing.assert_allclose(
-            private.predict(records, verbose=0),
-            private.predict(vectorize(words), verbose=0),
-            rtol=1e-5,
-            atol=1e-7,
-        )
-
 
 class TestWeights:
-    @pytest.mark.full
-    def test_of_classes_are_those_of_examples(self) -> None:
-        x, y = data()
-        by_class, by_example = compiled(), compiled()
-        weights = np.where(y == 2, 3.0, np.where(y == 1, 0.0, 1.0))
-
-        by_class.fit(samples((x, y)), verbose=0, class_weight={1: 0.0, 2: 3.0})
-        by_example.fit(samples((x, y, weights)), verbose=0)
-
-        assert_equal_weights(by_class.model, by_example.model)
-
-    @pytest.mark.full
-    @pytest.mark.parametrize(
-        ("as_given", "loss"),
-        [
-            (lambda y: y, LOSS),
-            (lambda y: y[:, None], LOSS),
-            (lambda y: np.eye(3)[y], "mse"),
-        ],
-        ids=["labels", "column", "one-hot"],
-    )
-    def test_of_classes_on_a_batch_are_those_of_keras(
-        self, as_given, loss
-    ) -> None:
-        x, y = data()
-        own, plain = compiled(loss=loss), compiled().model
-        plain.compile("sgd", loss)
-
-        found, expected = (
-            each.train_on_batch(x, as_given(y), class_weight={2: 3.0})
-            for each in (own, plain)
-        )
-
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-
     @pytest.mark.parametrize("kind", ["arrays", "data set", "sampler"])
     def test_of_classes_that_are_left_out_are_1(self, kind) -> None:
         x, y = data()
@@ -170,19 +91,6 @@ class TestWeights:
         expected.fit(samples((x, y, np.array([3.0, 2.0, 1.0])[y])), verbose=0)
 
         assert_equal_weights(found, expected)
-
-    @pytest.mark.parametrize(
-        "wrong",
-        [[1.0, 2.0], (1.0, 2.0), np.ones(2), "balanced", {"a": 1.0}, {0.5: 1}],
-        ids=["list", "tuple", "array", "balanced", "text", "half"],
-    )
-    def test_of_classes_have_whole_labels(self, wrong) -> None:
-        private = compiled()
-
-        with pytest.raises(TypeError, match="`class_weight` must map integer"):
-            private.fit(samples(data()), verbose=0, class_weight=wrong)
-
-        assert private.optimizer.ledger.runs == ()
 
     @pytest.mark.full
     @pytest.mark.parametrize(
@@ -238,16 +146,6 @@ class TestWeights:
 
         assert private.optimizer.ledger.runs == ()
 
-    def test_of_classes_and_of_examples_are_one_too_many(self) -> None:
-        x, y = data()
-
-        with pytest.raises(ValueError, match="`class_weight` must"):
-            compiled().fit(
-                samples((x, y, np.ones(RECORDS))),
-                verbose=0,
-                class_weight={1: 2.0},
-            )
-
 
 def cross_entropy(**options):
     return keras.losses.SparseCategoricalCrossentropy(
@@ -299,27 +197,6 @@ class TestALossThatIsNotReduced:
             each.fit(samples((x, y)), epochs=2, verbose=0)
 
         assert_equal_weights(found, expected)
-
-    @pytest.mark.full
-    def test_is_so_for_each_of_several(self) -> None:
-        x, y = data()
-        targets = {"one": y, "steps": np.stack([y] * 5, axis=1)}
-        found, expected = (
-            of_steps({name: cross_entropy(**options) for name in targets})
-            for options in ({"reduction": "none"}, {})
-        )
-
-        for each in (found, expected):
-            each.fit(samples((x, targets)), verbose=0)
-
-        assert_equal_weights(found, expected)
-
-    def test_stays_what_it_is_for_others(self) -> None:
-        loss = cross_entropy(reduction="none")
-
-        compiled(loss=loss).fit(samples(data()), verbose=0)
-
-        assert loss.reduction == "none"
 
 
 def ignoring(y_true, y_pred):
@@ -405,12 +282,6 @@ class TestDataThatIsNotDense:
         self.check(kind, "x", lambda m: m.fit(given, y, verbose=0))
         self.check(kind, "y", lambda m: m.fit(x, given, verbose=0))
 
-    def test_is_refused_by_train_on_batch(self, kind) -> None:
-        given, (x, y) = UNUSUAL[kind][0], data()
-
-        self.check(kind, "x", lambda m: m.train_on_batch(given, y))
-        self.check(kind, "y", lambda m: m.train_on_batch(x, given))
-
     def test_is_refused_by_samplers(self, kind) -> None:
         given, (_, y) = UNUSUAL[kind][0], data()
 
@@ -471,18 +342,6 @@ def test_a_generator_that_goes_on_with_text_shows_none_of_it() -> None:
     assert "secret" not in str(error.value)
 
 
-def test_a_data_set_of_unknown_rank_is_not_called_ragged() -> None:
-    def batches():
-        return iter([data()])
-
-    unknown = tf.data.Dataset.from_generator(
-        batches, output_types=(tf.float32, tf.int64)
-    )
-
-    with pytest.raises(ValueError, match=r"known rank.*tf\.ensure_shape"):
-        PoissonBatches.from_dataset(unknown, sampling_probability=0.5)
-
-
 class TestEvaluation:
     @pytest.mark.parametrize("physical", [7, 64])
     def test_takes_each_record_once_in_order(self, physical) -> None:
@@ -503,65 +362,6 @@ class TestEvaluation:
         )
         assert len(private.optimizer.ledger) == 0
 
-    @pytest.mark.full
-    def test_of_validation_data_is_the_same(self) -> None:
-        x, y = data()
-        private = compiled()
-
-        history = private.fit(
-            samples((x, y)), validation_data=samples((x, y)), verbose=0
-        ).history
-
-        loss = private.evaluate(x, y, verbose=0)
-        np.testing.assert_allclose(history["val_loss"][0], loss, rtol=1e-5)
-
-    def test_refuses_what_the_records_hold(self) -> None:
-        x, y = data()
-
-        with pytest.raises(ValueError, match="`y` must not be given"):
-            compiled().evaluate(samples((x, y)), y)
-
-
-class TestTheSampler:
-    def test_has_the_length_of_an_epoch(self) -> None:
-        assert len(samples(data(), 0.1)) == 10
-        assert len(samples(data(), 0.1, rounds_per_epoch=3)) == 3
-
-    @pytest.mark.parametrize("records", [data()[0], {"x": data()[0]}])
-    def test_says_where_targets_are_missing(self, records) -> None:
-        with pytest.raises(ValueError, match=r"PoissonBatches\(\(x, x\)"):
-            compiled().fit(samples(records), verbose=0)
-
-
-def test_steps_per_execution_is_a_number() -> None:
-    with pytest.raises(ValueError, match="`steps_per_execution` must"):
-        compiled(steps_per_execution=0)
-
-
-class TestBatchesThatNobodyDrew:
-    @pytest.mark.full
-    @pytest.mark.parametrize("kind", ["arrays", "dataset"])
-    def test_are_named_once(self, kind, caplog) -> None:
-        private = compiled(stddev=2.0)
-        given = data()
-        if kind == "dataset":
-            given = (tf.data.Dataset.from_tensor_slices(given).batch(10),)
-
-        with caplog.at_level("WARNING", logger="absl"):
-            for _ in range(2):
-                private.fit(*given, shuffle=False, verbose=0)
-
-        (message,) = messages(caplog, "did not draw")
-        assert "PoissonBatches" in message
-
-    @pytest.mark.full
-    def test_are_not_where_no_record_is_left_out(self, caplog) -> None:
-        with caplog.at_level("WARNING", logger="absl"):
-            compiled(stddev=2.0).fit(*data(), batch_size=RECORDS, verbose=0)
-            compiled(stddev=2.0).train_on_batch(*data())
-
-        assert not messages(caplog, "did not draw")
-
 
 @pytest.fixture
 def checked(monkeypatch):
@@ -575,29 +375,6 @@ def checked(monkeypatch):
         ),
     )
     return found
-
-
-def test_rows_of_padding_do_not_repeat_the_self_check(checked) -> None:
-    """A mean over no tokens is not finite, and so is its gradient."""
-    ids = keras.Input((5,), dtype="int32")
-    kept = keras.ops.cast(ids != 0, "float32")[..., None]
-    hidden = kept * keras.layers.Embedding(7, 4)(ids)
-    mean = keras.ops.sum(hidden, axis=1) / keras.ops.sum(kept, axis=1)
-    x = np.random.default_rng(0).integers(1, 7, (200, 5)).astype("int32")
-    private = keras_dp.make_private(
-        keras.Model(ids, keras.layers.Dense(1)(mean)),
-        (x, x[:, :1].astype("float32")),
-        ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        target_epsilon=8.0,
-        epochs=1,
-        batch_size=50,
-        optimizer="sgd",
-        loss="mse",
-    )
-
-    private.fit(epochs=1, verbose=0)
-
-    assert len(checked) == 1
 
 
 def test_ids_among_floats_stay_ids_in_the_self_check() -> None:
@@ -659,15 +436,6 @@ class TestRecordsThatAreNotFinite:
             private.fit(samples(tuple(records)), verbose=0)
 
         assert len(private.optimizer.ledger) == 0
-
-    def test_one_that_is_trains(self) -> None:
-        x, y = data()
-        x[1:] = np.nan
-        private = compiled()
-
-        private.fit(samples((x, y)), verbose=0)
-
-        assert len(private.optimizer.ledger) == 1
 
     def test_all_of_them_train_where_a_layer_fills_them_in(self) -> None:
         class Filled(layers.Layer):

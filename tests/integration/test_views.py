@@ -12,8 +12,6 @@ import keras_dp
 from keras_dp.dp_queries import (
     GaussianAverageQuery,
     GaussianSumQuery,
-    NestedQuery,
-    QuantileAdaptiveClipSumQuery,
 )
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.records.records import MaterializedRecords
@@ -28,7 +26,6 @@ from keras_dp.sampling import (
 )
 from keras_dp.training import (
     Augmentation,
-    PrivateClassCounts,
     PrivateClippedShare,
     PrivateGradientNorm,
     PrivateLoss,
@@ -207,57 +204,6 @@ class TestASample:
         ):
             assert np.array_equal(*pair) != real
 
-    @pytest.mark.full
-    def test_with_an_adaptive_clip_counts_records(self) -> None:
-        """Padding is of records, and a record has one bit, not one a view."""
-        clips = []
-        for rows in (RECORDS, 5 * RECORDS):
-            query = QuantileAdaptiveClipSumQuery(
-                1e-3, 0.0, 0.5, 0.2, 0.0, RECORDS
-            )
-            private = private_model(query)
-            train, _ = twins(*data(), physical_batch_size=rows)
-            clips.append(private.fit(train, verbose=0).history["clip"][0])
-
-        # All norms are above the clip: one step by the share that is below.
-        assert clips == pytest.approx([1e-3 * np.exp(0.2 * 0.5)] * 2, rel=1e-5)
-
-    @pytest.mark.full
-    def test_with_groups_clips_each_of_them(self) -> None:
-        query = NestedQuery(
-            {
-                "first": GaussianAverageQuery(0.1, 0.0, RECORDS),
-                "rest": GaussianAverageQuery(0.2, 0.0, RECORDS),
-            }
-        )
-        private = keras_dp.PrivateModel(network(), self_check_examples=0)
-        private.compile(
-            DPSGD(
-                1.0,
-                query=query,
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-                groups={"first": "first", "rest": ...},
-            ),
-            loss="mse",
-        )
-        private.build((None, FEATURES))
-        train, same = twins(*data())
-        means = means_of_views(private.model, same)
-        before = flat(private.model)
-
-        private.fit(train, verbose=0)
-
-        parts = np.split(means, [FEATURES * 4 + 4], axis=1)
-        total = np.concatenate(
-            [
-                sum(clipped(mean, clip) for mean in part) / RECORDS
-                for part, clip in zip(parts, (0.1, 0.2), strict=True)
-            ]
-        )
-        np.testing.assert_allclose(
-            flat(private.model), before - total, atol=1e-6
-        )
-
     def test_has_the_event_of_one_view(self) -> None:
         rounds = []
         for views in (1, VIEWS):
@@ -384,61 +330,6 @@ class TestPrivateMetrics:
         assert logs["norm"][0] == pytest.approx(norms.mean(), rel=1e-5)
         assert logs["share"][0] == pytest.approx((norms > CLIP).mean())
 
-    @pytest.mark.full
-    def test_have_one_vote_for_all_views(self) -> None:
-        """A record whose loss is as large as it likes moves it by the clip."""
-        x, _ = data()
-        values = []
-        for kept in (RECORDS, RECORDS - 1):
-            private = private_model(
-                private_metrics={
-                    "loss": PrivateLoss(GaussianSumQuery(0.5, 0.0)),
-                    "count": PrivateClassCounts(GaussianSumQuery(1.0, 0.0), 2),
-                }
-            )
-            targets = np.eye(2, dtype="float32")[np.arange(RECORDS) % 2]
-            targets = 1e6 * targets
-            logs = private.fit(
-                samples(x[:kept], targets[:kept]), verbose=0
-            ).history
-            values.append(logs)
-
-        assert values[0]["loss"][0] - values[1]["loss"][0] == pytest.approx(0.5)
-        assert values[0]["count_1"][0] - values[1]["count_1"][0] == (
-            pytest.approx(1.0)
-        )
-
-    @pytest.mark.full
-    def test_statistics_of_batch_normalization_are_of_the_record(self) -> None:
-        """Records whose views are alike give what one view gives."""
-        moving = []
-        for views in (1, VIEWS):
-            keras.utils.set_random_seed(2)
-            model = keras.Sequential(
-                [
-                    keras.Input((FEATURES,)),
-                    layers.Dense(4),
-                    layers.BatchNormalization(),
-                    layers.Dense(2),
-                ]
-            )
-            private = private_model(
-                model=model,
-                batch_statistics=GaussianAverageQuery(1.0, 0.0, RECORDS),
-            )
-            private.fit(
-                PoissonBatches(
-                    data(),
-                    sampling_probability=1.0,
-                    map=lambda x, y: (x, y),
-                    views=views,
-                ),
-                verbose=0,
-            )
-            moving.append(flat(private.model))
-
-        np.testing.assert_allclose(*moving, atol=1e-6)
-
 
 class TestRefusals:
     def test_of_fewer_than_one(self) -> None:
@@ -498,20 +389,3 @@ def test_evaluation_has_one_view_of_each_record() -> None:
     sampler = samples(*data())
 
     assert len(private.predict(sampler, verbose=0)) == RECORDS
-
-
-def test_the_default_batch_has_at_most_4096_views() -> None:
-    x = np.zeros([20_000, 2], "float32")
-    options = {"sampling_probability": 0.1, "map": lambda x: x}
-
-    one = PoissonBatches(x, **options)
-    many = PoissonBatches(x, **options, views=8)
-    few = PoissonBatches(x[:100], **options, views=8)
-    chosen = PoissonBatches(x, **options, views=8, physical_batch_size=999)
-
-    parts = -(-one.physical_batch_size * 8 // 4096)
-    assert many.physical_batch_size == -(-one.physical_batch_size // parts)
-    assert many.physical_batch_size * 8 <= 4096
-    assert few.physical_batch_size == 24
-    assert chosen.physical_batch_size == 999
-    assert many.shard(0, 2).physical_batch_size * 8 <= 4096

@@ -9,16 +9,13 @@ from keras_dp.gradients import GradientEngine, example_losses, registry
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
-from keras_dp.gradients.registry import rule_for
 from tests.models import MODELS, ModelCase
 from tests.slow_loop import (
     BATCH,
     answers,
     assert_answers,
-    assert_model_agrees,
     compiled,
     loop,
-    normal,
 )
 
 # What is compiled differs in these; XLA takes seconds for each.
@@ -197,41 +194,3 @@ def test_a_subclass_that_changes_its_layer_has_no_rule(bases, members) -> None:
     subclass = type("Changed", (*bases, keras.layers.Dense), members)
 
     assert registry._ruled_class(subclass) is None
-
-
-def test_a_subclass_that_changes_nothing_inherits_the_rule() -> None:
-    def build(self, input_shape):
-        keras.layers.Dense.build(self, input_shape)
-
-    def of_three(cls):
-        return cls(3)
-
-    members = {"build": build, "of_three": classmethod(of_three)}
-    subclass = type("Same", (keras.layers.Dense,), members)
-
-    assert rule_for(subclass.of_three()) is rule_for(keras.layers.Dense(3))
-
-
-def test_float64_models_keep_their_precision() -> None:
-    keras.utils.set_random_seed(9)
-    inputs = keras.Input((6,), dtype="float64")
-    hidden = keras.layers.Dense(5, activation="tanh", dtype="float64")(inputs)
-    model = keras.Model(inputs, keras.layers.Dense(2, dtype="float64")(hidden))
-
-    assert_model_agrees(model, normal(6, dtype="float64"), "eager", "float64")
-
-
-def test_an_example_of_weight_zero_does_not_spoil_its_group() -> None:
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    x = np.ones([2, 3], np.float32)
-    x[1] = np.nan
-
-    def losses(outputs):
-        return tf.reduce_sum(tf.square(outputs), axis=1)
-
-    for records in GradientEngine(model).gradients(x, losses, 2).records:
-        group = records.grouped(2, tf.constant([1.0, 0.0]))
-
-        expected = records.weighted_sum(tf.constant([1.0, 0.0]))
-        np.testing.assert_allclose(group.materialize()[0], expected, rtol=1e-6)
-        assert np.isfinite(group.squared_norms()).all()

@@ -13,9 +13,7 @@ from dp_accounting import NeighboringRelation
 from keras_dp.accountants import RDP, Fourier
 from keras_dp.interchange import to_dp_event
 from keras_dp.ledger import (
-    BinaryTree,
     CoordinateBounds,
-    CorrelatedSum,
     DisjointBatches,
     EncodedSum,
     FixedSizeWithoutReplacement,
@@ -196,28 +194,3 @@ def test_laplace_sums_agree(probability) -> None:
     if probability == 1:
         renyi = their_epsilon(dp.rdp.RdpAccountant, event, "add_or_remove_one")
         assert ours == pytest.approx(renyi, rel=0.01)
-
-
-def test_many_coordinates_cost_no_more_than_their_l1_norm() -> None:
-    bounds = CoordinateBounds.from_arrays([[0.25, 0.125]], [2, 4])
-    query = EncodedSum("encoded", bounds, LaplaceNoise(3.0))
-    ledger = [(Round(FullDataset(), (query,)), 30)]
-
-    theirs = their_epsilon(
-        dp.rdp.RdpAccountant, to_dp_event(ledger), "add_or_remove_one"
-    )
-
-    assert RDP().epsilon(ledger, delta=DELTA) <= theirs * (1 + 1e-9)
-
-
-def test_a_ledger_with_a_mechanism_is_exported() -> None:
-    row = CorrelatedSum("prefix", 1.0, 5.0, BinaryTree(), 5, "c0ffee")
-    ledger = [(Round(PoissonSampling(0.1), (row, SUM)), 5)]
-    truth = Fourier().epsilon_bounds(ledger, delta=DELTA)
-
-    theirs = their_epsilon(
-        dp.pld.PLDAccountant, to_dp_event(ledger), "add_or_remove_one"
-    )
-
-    assert theirs == pytest.approx(truth.upper, rel=1e-3)
-    assert theirs >= truth.lower

@@ -331,72 +331,8 @@ def test_experts_loop_over_examples(monkeypatch: Any) -> None:
     assert _would_loop(_mixtral_without_balance, _tokens(), monkeypatch)
 
 
-def _small_gpt2() -> keras.Model:
-    keras.utils.set_random_seed(7)
-    return _gpt2()
-
-
-@pytest.mark.full
-def test_half_precision_agrees_to_its_own_precision() -> None:
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = _small_gpt2()
-    finally:
-        keras.config.set_dtype_policy("float32")
-
-    _compared(model, _tokens(), "bfloat16")
-
-
-@pytest.mark.full
-def test_a_model_of_a_remat_scope_agrees() -> None:
-    with keras.RematScope(mode="full"):
-        model = _small_gpt2()
-    # Keras itself cannot differentiate GPT-2 under the scope.
-    reference = _small_gpt2()
-    _moved(model)
-    reference.set_weights(model.get_weights())
-    engine = GradientEngine(model)
-    data = _tokens()
-
-    def found(data: Any) -> Any:
-        records = engine.gradients(data, _losses_of, BATCH).records
-        return [answers(each, "float32") for each in records]
-
-    want = loop(
-        lambda row: _losses_of(reference(row, training=True)),
-        reference.trainable_variables,
-        data,
-    )
-    got = compiled(found, "graph")(data)
-    assert_answers(keras.tree.map_structure(np.asarray, got), want)
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:.*`quantize` method:UserWarning")
-@pytest.mark.parametrize(
-    ("ways", "mode"),
-    [
-        pytest.param("quantize lora", "jit", marks=pytest.mark.nightly),
-        ("lora quantize", "graph"),
-    ],
-)
-def test_quantized_models_with_lora_agree(ways: str, mode: str) -> None:
-    model = _small_gpt2()
-    for way in ways.split():
-        model.quantize("int8") if way == "quantize" else model.enable_lora(2)
-
-    engine = _compared(model, _tokens(), mode=mode)
-
-    # A and B of two kernels, and the biases of the adapted layers.
-    assert len(engine.variables) == 6
-
-
 class TestRefusals:
     """The message names the layer and the remedy."""
-
-    def test_batch_normalization(self) -> None:
-        with pytest.raises(UnsupportedLayerError, match=r"bn.*freeze"):
-            GradientEngine(_resnet(frozen=False))
 
     def test_losses_that_balance_experts(self) -> None:
         engine = GradientEngine(_mixtral())

@@ -169,13 +169,6 @@ def test_compiled_gradients_agree_with_the_loop(case) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if c[0] in RULES][:: len(CASES) // 9], ids=_name
-)
-def test_an_offset_of_the_input_costs_no_accuracy(case) -> None:
-    assert_rule_agrees(*_made(case, offset=100.0), "graph")
-
-
-@pytest.mark.parametrize(
     "case",
     [c for c in CASES if "Transpose" in c[0].__name__][::4],
     ids=_name,
@@ -208,72 +201,6 @@ def test_layers_with_weights_in_their_activation_have_no_rule() -> None:
     layer(np.zeros((1, 4, 4, 2), "float32"))  # Builds the activation.
 
     assert rule_for(layer) is None
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("layer_class", "options", "shape"),
-    [
-        (keras.layers.DepthwiseConv1D, {"kernel_size": 2}, (5, 6)),
-        (keras.layers.DepthwiseConv2D, {"kernel_size": 2}, (4, 6, 5)),
-        (
-            keras.layers.SeparableConv1D,
-            {"filters": 4, "kernel_size": 2},
-            (3, 5),
-        ),
-        (
-            keras.layers.SeparableConv2D,
-            {"filters": 4, "kernel_size": 2},
-            (3, 4, 5),
-        ),
-        (
-            keras.layers.Conv2DTranspose,
-            {"filters": 4, "kernel_size": 2},
-            (3, 2, 3),
-        ),
-    ],
-)
-def test_as_many_channels_as_columns(layer_class, options, shape) -> None:
-    """Keras 3.15 then adds the bias of `channels_first` to the columns."""
-    layer = layer_class(**options, data_format="channels_first")
-    rng = np.random.default_rng(1)
-    inputs = tf.constant(rng.normal(size=(BATCH, *shape)), tf.float32)
-    outputs = layer(inputs)
-    cotangent = tf.constant(rng.normal(size=outputs.shape), tf.float32)
-
-    for mode in ("eager", "graph"):
-        assert_rule_agrees(layer, inputs, cotangent, mode)
-
-
-def test_the_bias_follows_keras_if_it_adds_along_the_channels(
-    monkeypatch,
-) -> None:
-    layer = keras.layers.Conv1D(4, 1, data_format="channels_first")
-    layer.build((None, 2, 4))
-    cotangent = tf.random.stateless_normal([BATCH, 4, 4], [1, 2])
-    monkeypatch.setattr(keras.ops, "add", tf.add)
-
-    records = convolution.convolution_bias_records(layer, cotangent)
-
-    np.testing.assert_allclose(
-        records.materialize(), tf.reduce_sum(cotangent, axis=2), rtol=1e-5
-    )
-
-
-def test_pixels_that_are_not_seen_do_not_count() -> None:
-    """Strides leave out the last row and column; what is there is not used."""
-    layer = keras.layers.DepthwiseConv2D(2, 3)
-    rng = np.random.default_rng(2)
-    inputs = rng.normal(size=(BATCH, 6, 6, 2)).astype("float32")
-    layer.build(inputs.shape)
-    cotangent = tf.constant(rng.normal(size=(BATCH, 2, 2, 2)), tf.float32)
-    want = loop_of_layer(layer, inputs, cotangent)
-    inputs[:, 5], inputs[:, :, 5], inputs[:, 2] = np.nan, np.inf, np.nan
-
-    pairs = rule_of(layer)(call_of(layer, tf.constant(inputs), cotangent))
-
-    for (_, records), gradient in zip(pairs, want, strict=True):
-        np.testing.assert_allclose(records.materialize(), gradient, atol=1e-5)
 
 
 @pytest.mark.parametrize(

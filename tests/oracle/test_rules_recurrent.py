@@ -86,21 +86,6 @@ def test_every_two_options_agree_with_the_loop(case) -> None:
 
 
 @pytest.mark.full
-def test_outputs_that_keras_zeroes_elsewhere_fall_back() -> None:
-    options = ("return_sequences", "go_backwards", "unroll")
-    layer = layers.GRU(
-        4, zero_output_for_mask=True, **dict.fromkeys(options, True)
-    )
-    shapes = [(STEPS, WIDTH), ((STEPS,), "bool")]
-    model = model_of(layer, *shapes, call=_masked)
-    # The second example would be all zeros.
-    mask = MASK[[0, 2, 2, 3]]
-
-    assert rule_for(layer) is None
-    assert_model_agrees(model, [normal(STEPS, WIDTH), mask], "graph")
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
@@ -123,16 +108,6 @@ def test_a_decoder_begins_with_the_state_of_an_encoder(kind, mode) -> None:
 
     assert len(GradientEngine(model).hooks) == 2
     assert_model_agrees(model, [normal(STEPS, WIDTH)], mode)
-
-
-@pytest.mark.full
-def test_a_layer_that_is_called_twice() -> None:
-    layer = layers.LSTM(WIDTH, return_sequences=True)
-    model = model_of(
-        layer, (STEPS, WIDTH), call=lambda layer, x: layer(layer(x))
-    )
-
-    assert_model_agrees(model, [normal(STEPS, WIDTH)], "graph")
 
 
 @pytest.mark.parametrize(

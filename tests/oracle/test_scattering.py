@@ -91,25 +91,6 @@ def test_the_numbers_are_those_of_kymatio(
     np.testing.assert_allclose(both, sums, rtol=1e-6)
 
 
-def morlet(height, width, scale, turns, orientations):
-    """The wavelet from its formula, `[height, width]`, centred at (0, 0)."""
-    sigma, slant = 0.8 * 2**scale, 4 / orientations
-    angle = turns * math.pi / orientations
-    wave = np.zeros((height, width), complex)
-    envelope = np.zeros((height, width))
-    for copy in np.ndindex(5, 5):
-        y, x = np.mgrid[:height, :width]
-        y = y + (copy[0] - 2) * height
-        x = x + (copy[1] - 2) * width
-        along = y * math.cos(angle) + x * math.sin(angle)
-        across = x * math.cos(angle) - y * math.sin(angle)
-        gauss = np.exp(-(along**2 + slant**2 * across**2) / (2 * sigma**2))
-        envelope += gauss
-        wave += gauss * np.exp(0.75j * math.pi / 2**scale * along)
-    wave -= envelope * wave.sum() / envelope.sum()
-    return wave * slant / (2 * math.pi * sigma**2)
-
-
 def gaussian(height, width, scales):
     sigma = 0.8 * 2 ** (scales - 1)
     y, x = np.mgrid[-3 * height : 3 * height, -3 * width : 3 * width]
@@ -124,69 +105,3 @@ def convolved(signal, kernel):
         signal[shift] * np.roll(kernel, shift, (0, 1))
         for shift in np.ndindex(signal.shape)
     )
-
-
-def by_definition(pixels, scales, orientations):
-    """Scattering without a step that saves time, at all pixels."""
-    step = 2**scales
-    sizes = [((size + step) // step + 1) * step for size in pixels.shape]
-    added = [new - old for new, old in zip(sizes, pixels.shape, strict=True)]
-    padded = np.pad(
-        pixels, [(each // 2, (each + 1) // 2) for each in added], "reflect"
-    )
-    low = gaussian(*sizes, scales)
-    filters = [
-        (
-            scale,
-            morlet(*sizes, scale, (orientations - 2) / 2 - place, orientations),
-        )
-        for scale in range(scales)
-        for place in range(orientations)
-    ]
-    orders = [[padded], [], []]
-    for scale, wavelet in filters:
-        first = np.abs(convolved(padded, wavelet))
-        orders[1].append(first)
-        orders[2] += [
-            np.abs(convolved(first, other))
-            for coarser, other in filters
-            if coarser > scale
-        ]
-    return np.stack(
-        [
-            convolved(each, low)[step:-step:step, step:-step:step]
-            for order in orders
-            for each in order
-        ]
-    )
-
-
-def test_of_one_scale_follows_the_definition() -> None:
-    """Nothing is subsampled in between. The rest is Kymatio's 3.1415."""
-    pixels = image(8, 11)
-
-    expected = by_definition(pixels, 1, 2)
-
-    found = scattered(pixels, 1, 2)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-def test_of_two_scales_follows_the_definition_nearly() -> None:
-    """Moduli are subsampled before they are averaged, and alias a little."""
-    pixels = image(8, 10)
-
-    expected = by_definition(pixels, 2, 2)
-    found = scattered(pixels, 2, 2)
-
-    def differs_by(order, moved=0):
-        moved = np.roll(found[order], moved, axis=0)
-        error = np.linalg.norm(moved - expected[order])
-        return error / np.linalg.norm(expected[order])
-
-    orders = slice(0, 1), slice(1, 5), slice(5, 9)
-    assert differs_by(orders[0]) < 1e-4
-    assert differs_by(orders[1]) < 0.03
-    assert differs_by(orders[2]) < 0.1
-    # Control: of other wavelets they are others.
-    assert differs_by(orders[1], moved=1) > 0.5
-    assert differs_by(orders[2], moved=1) > 0.3

@@ -4,7 +4,6 @@ import dataclasses
 import math
 
 import mpmath as mp
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,37 +52,3 @@ def test_the_density_of_textbooks_falls_at_every_point(noise, x):
         slope = (ahead - log_density(noise, mp.mpf(x) - h)) / (2 * h)
 
     assert slope < 0
-
-
-@law
-@given(NOISES, SCALES, st.floats(-1e300, 1e300), st.floats(-1e300, 1e300))
-def test_the_distribution_rises(noise, scale, one, other):
-    """`x <= y` gives `F(x) <= F(y)`, in [0, 1], up to rounding."""
-    noise = dataclasses.replace(noise, scale=scale)
-    low, high = noise.cdf(sorted([one, other]))
-
-    assert 0 <= low <= high + 2 * EPS
-    assert high <= 1
-
-
-@law
-@given(NOISES, SCALES, st.floats(1e-200, 0.5))
-def test_quantiles_scale(noise, scale, p):
-    """A law stretched by s has its quantiles stretched by s."""
-    stretched = dataclasses.replace(noise, scale=scale)
-
-    np.testing.assert_allclose(
-        stretched.quantile(p), scale * noise.quantile(p), rtol=4 * EPS
-    )
-
-
-@law
-@given(NOISES, SCALES, st.floats(-1e30, 1e30))
-def test_densities_scale(noise, scale, z):
-    """A law stretched by s has the density `f(x / s) / s`."""
-    stretched = dataclasses.replace(noise, scale=scale)
-    x = z * scale
-    expected = noise.log_density(x / scale) - math.log(scale)
-
-    rounding = 16 * EPS * (abs(expected) + abs(math.log(scale)) + 1)
-    assert abs(stretched.log_density(x) - expected) <= rounding

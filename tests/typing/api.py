@@ -11,17 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 import keras_dp
-from keras_dp import accountants, planning
+from keras_dp import accountants
 from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.ledger import (
     CountedRound,
-    GaussianNoise,
     GaussianSum,
     PoissonSampling,
     PrivacyLedger,
     Round,
     RunWriter,
-    StudentTNoise,
     Verification,
 )
 from keras_dp.optimizers import LedgerOfChief
@@ -92,21 +90,6 @@ def replay_a_ledger() -> dict[str, float]:
         return costs
 
 
-def write_a_loop(model: Any, samples: keras_dp.PoissonBatches) -> None:
-    """Applies private gradients by an ordinary optimizer."""
-    gradients = keras_dp.PrivateGradients(
-        model,
-        "mse",
-        query=keras_dp.GaussianAverageQuery(
-            1.0, noise_multiplier=1.1, denominator=256
-        ),
-        ledger=keras_dp.PrivacyLedger.in_memory(dataset="clinic-2026"),
-    )
-    optimizer = keras.optimizers.Adam(1e-3)
-    for answer in gradients.over(samples, rounds=10, target_epsilon=3.0):
-        optimizer.apply(answer, model.trainable_variables)
-
-
 def compose_groups(model: Any) -> keras_dp.DPOptimizer:
     """Gives heterogeneous layers their own clip and noise."""
     groups = keras_dp.optimizers.group_variables(
@@ -155,68 +138,6 @@ def write_a_ledger_by_hand() -> float:
         assert_type(round_, Round)
         assert_type(count, int)
     return accountants.RDP().epsilon(ledger, delta=1e-5)
-
-
-def plan_without_a_ledger() -> float:
-    """Prices rounds that no ledger holds, and calibrates noise."""
-    step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
-    noise_multiplier = planning.calibrate_noise(
-        target_epsilon=3.0, delta=1e-5, sampling_probability=0.05, rounds=60
-    )
-    assert_type(noise_multiplier, float)
-    return accountants.RDP().epsilon([(step, 10_000)], delta=1e-5)
-
-
-def train_groups_with_private_metrics(
-    model: keras.Model, samples: keras_dp.sampling.PoissonBatches
-) -> None:
-    """Plans the noise of groups, and lets no raw metric out."""
-    plan = keras_dp.optimizers.plan_groups(
-        model,
-        {"conv": ("conv*", "stem"), "rest": ...},
-        noise_multiplier=1.1,
-        l2_norm_clips={"conv": 1.0, "rest": 0.5},
-        denominator=100,
-    )
-    assert_type(plan.groups, keras_dp.optimizers.VariableGroups)
-    private = keras_dp.PrivateModel(model)
-    private.compile(
-        keras_dp.optimizers.DPSGD(
-            0.1,
-            query=plan.query,
-            groups=plan.groups,
-            ledger=PrivacyLedger.in_memory(dataset="clinic-2026"),
-        ),
-        loss="sparse_categorical_crossentropy",
-        private_metrics={
-            "loss": keras_dp.PrivateLoss(
-                keras_dp.GaussianAverageQuery(3.0, 30.0, denominator=100)
-            )
-        },
-        batch_statistics=keras_dp.GaussianAverageQuery(8.0, 8.0, 100),
-    )
-    private.fit(samples)
-
-
-def compose_mechanisms() -> keras_dp.dp_queries.DPQuery:
-    """Nests queries in each other."""
-    vectors = keras_dp.dp_queries.PreselectedVectors(
-        GaussianNoise(1.0), count=100, size=1000, l2_norm=1.0
-    )
-    encoded = keras_dp.dp_queries.EncodedSumQuery(
-        vectors, StudentTNoise(1.0, df=9.0)
-    )
-    clipped = keras_dp.dp_queries.AdaptiveClipSumQuery(
-        1.0, 1.1, 10.0, expected_num_records=256
-    )
-    return keras_dp.dp_queries.NestedQuery(
-        {
-            "head": keras_dp.dp_queries.NormalizedQuery(clipped, 256),
-            "rest": keras_dp.dp_queries.KSDenoisedQuery(
-                keras_dp.dp_queries.NormalizedQuery(encoded, 256)
-            ),
-        }
-    )
 
 
 def mistakes(ledger: PrivacyLedger) -> None:

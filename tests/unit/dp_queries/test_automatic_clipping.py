@@ -7,9 +7,11 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries import (
+    ErrorCorrectedQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
     JointClipQuery,
+    NormalizedQuery,
 )
 from keras_dp.noise import reproducible
 from tests.query_table import ULP, accumulated, answer, total
@@ -155,3 +157,16 @@ class TestUnitsOfTheClip:
             strict=True,
         ):
             assert float(noise.scale) == pytest.approx(float(whole.scale) / 4)
+
+    def test_reach_queries_that_correct_answers(self) -> None:
+        """Errors are of the size of the noise in units of the clip."""
+        inner = NormalizedQuery(
+            GaussianSumQuery(4.0, 6.0, rescale=True, gamma=0.1), 3.0
+        )
+        query = ErrorCorrectedQuery(inner, 0.1)
+
+        _, (noise,) = query.released(
+            tf.zeros([4]), query.initial_global_state()
+        )
+
+        assert float(noise.scale) == pytest.approx(6 / 4 / 3)
