@@ -1,6 +1,7 @@
 """Epsilon in the logs, and trainings that end before a target."""
 
 import csv
+import re
 
 import keras
 import numpy as np
@@ -123,6 +124,18 @@ class TestEpsilonInFit:
         assert history["epsilon"][-1] == TIGHT.epsilon(ledger, delta=delta)
         assert "epsilon_of_run" not in history
         assert "rounds_left" not in history
+
+    def test_ends_with_the_line_to_publish(self, capsys) -> None:
+        private, samples = private_model(in_memory())
+
+        private.fit(samples, verbose=2)
+
+        last = capsys.readouterr().out.strip().splitlines()[-1]
+        assert re.fullmatch(
+            r"Privacy of all 4 rounds of the ledger: epsilon <= [\d.]+ at "
+            r"delta = 0.01, add or remove one patient, certified by Fourier.",
+            last,
+        )
 
     def test_ends_with_the_plan_if_it_ended_before(self, capsys) -> None:
         class Stop(keras.callbacks.Callback):

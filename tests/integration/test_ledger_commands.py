@@ -202,6 +202,20 @@ class TestSeals:
         assert message in err
         assert err.rstrip("\n").isprintable()
 
+    def test_without_a_signature_prints_what_the_ledger_says(
+        self, shell, certificate
+    ) -> None:
+        """Whoever edits a certificate cannot make `verify` say it."""
+        shell("seal", *DELTA, "--out", certificate)
+        said = shell("verify", "--against", certificate)
+        content = json.loads(certificate.read_text())
+        content |= {"theorem": "perfect\x1b[2K\u202e", "issued": 10**18}
+        certificate.write_text(json.dumps(content))
+
+        assert shell("verify", "--against", certificate) == said
+        assert "perfect" not in said
+        assert "composed as if fixed in advance" in said
+
     def test_is_signed(self, shell, certificate, key, tmp_path) -> None:
         public = key.public_key().public_bytes_raw().hex()
         other = ed25519.Ed25519PrivateKey.generate().public_key()

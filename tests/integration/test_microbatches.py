@@ -304,6 +304,11 @@ class TestRandomMicrobatches:
 
 
 class TestArguments:
+    @pytest.mark.parametrize("wrong", [4, "fixed", FixedMicrobatches])
+    def test_pieces_of_the_sampled_list_are_refused(self, wrong) -> None:
+        with pytest.raises(TypeError, match="shifts all pieces"):
+            PoissonBatches(data(), sampling_probability=0.5, microbatches=wrong)
+
     @pytest.mark.parametrize("size", [0, -1])
     def test_sizes_below_one_are_refused(self, size) -> None:
         with pytest.raises(ValueError, match="`size`"):

@@ -122,6 +122,7 @@ def drawn(model):
     model.fit(samples, verbose=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("train", [of_its_size, drawn])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_layer_is_named(name, train) -> None:

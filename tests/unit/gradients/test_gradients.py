@@ -173,8 +173,11 @@ def _raw_normal(shape):
 def _first_models():
     """All models are compared with a loop by `tests/oracle`, too."""
     for number, case in enumerate(MODELS):
-        marks = [[], pytest.mark.nightly, pytest.mark.full, pytest.mark.nightly]
-        yield pytest.param(case, id=case.name, marks=marks[number % 4])
+        marks = [pytest.mark.full, pytest.mark.nightly]
+        first = number % 8 == 0
+        yield pytest.param(
+            case, id=case.name, marks=[] if first else marks[number % 2]
+        )
 
 
 class TestSelfCheck:

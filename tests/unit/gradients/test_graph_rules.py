@@ -403,6 +403,7 @@ def test_whatever_is_shown_is_the_gradient_of_single_examples(chosen) -> None:
                 np.testing.assert_allclose(ours[row], own, 1e-3, 1e-4 * scale)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_are_shown_if_they_keep_the_batch_first(name, axis) -> None:

@@ -57,6 +57,26 @@ COMPILED_LATER = {
     "GRUCell",
     "RNN, stacked",
 }
+# Of a kind with one that runs before them.
+LATER = {
+    "AdditiveAttention",
+    "BatchNormalization",
+    "Bidirectional",
+    "Conv1D",
+    "Conv3D",
+    "Conv1DTranspose",
+    "Conv3DTranspose",
+    "Dense, int8 and LoRA",
+    "DepthwiseConv1D",
+    "EinsumDense, LoRA",
+    "GRUCell",
+    "GroupedQueryAttention",
+    "LSTMCell",
+    "RMSNormalization",
+    "SeparableConv1D",
+    "SimpleRNNCell",
+    "TimeDistributed, model",
+}
 # Loops that fall back take half a minute without XLA.
 LONG = {"ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D", "RNN, stacked"}
 
@@ -66,7 +86,10 @@ def _comparisons():
     for name, case in layer_table.CASES.items():
         if case.how != layer_table.REFUSED:
             if name not in LONG:
-                yield pytest.param(name, "graph", id=f"{name}-graph")
+                marks = [pytest.mark.full] if name in LATER else []
+                yield pytest.param(
+                    name, "graph", id=f"{name}-graph", marks=marks
+                )
             marks = [pytest.mark.nightly]
             if name in COMPILED_LATER:
                 marks = [pytest.mark.full]

@@ -85,6 +85,7 @@ def records_of(model, data):
     return engine.gradients(data, losses_of, BATCH).records
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", LAYERS)
 def test_of_each_layer(name) -> None:
     case = layer_table.CASES[name]

@@ -68,6 +68,7 @@ class TestAWalk:
 
 
 class TestTheRate:
+    @pytest.mark.full
     @pytest.mark.parametrize(
         "kind",
         [

@@ -23,7 +23,9 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.reporting.certificate import Certificate, certify
+from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.renderers import render
+from keras_dp.reporting.report import make_report
 
 DELTA = 1e-5
 STEP = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -167,6 +169,47 @@ class TestCertificates:
         (name,) = change
         with pytest.raises(LedgerFormatError, match=f"its {name} is"):
             Certificate.from_json(json.dumps({**content, **change}))
+
+
+class TestOtherLibraries:
+    """Rounds that another library ran are said to be unchecked."""
+
+    @pytest.fixture
+    def elsewhere(self, ledger):
+        run = ledger.start_run("c", account="all", library="other 1.0")
+        charge = budgets.charge_of(ledger.accounts[0], STEP)
+        run.record(STEP.sampling, STEP.queries, 7, charge=charge)
+        return ledger
+
+    def test_are_named(self, elsewhere) -> None:
+        certificate = certify(elsewhere, delta=DELTA)
+
+        text = "\n".join(certificate.sentences)
+        assert "Rounds ran in other 1.0." in text
+        assert "declared, and not checked" in text
+        again = Certificate.from_json(certificate.as_json())
+        assert again.check(elsewhere) == certificate
+        (caution,) = (
+            each
+            for each in make_report(elsewhere, delta=DELTA).cautions
+            if "other 1.0" in each
+        )
+        assert caution.startswith("7 rounds ran in other 1.0.")
+        explained = str(explain(elsewhere, delta=DELTA))
+        assert caution in " ".join(explained.split())
+
+    @pytest.mark.parametrize("libraries", ["", "other 2.0"])
+    def test_and_nobody_can_leave_them_out(self, elsewhere, libraries) -> None:
+        certificate = certify(elsewhere, delta=DELTA)
+
+        forged = dataclasses.replace(certificate, libraries=libraries)
+        with pytest.raises(LedgerIntegrityError, match=r"ran in 'other 1\.0'"):
+            forged.check(elsewhere)
+
+    def test_a_run_without_rounds_ran_nowhere(self, ledger) -> None:
+        ledger.start_run("c", account="all", library="other 1.0")
+
+        assert certify(ledger, delta=DELTA).libraries == ""
 
 
 class TestSignatures:

@@ -278,7 +278,9 @@ def test_a_handler_that_is_made_inside_works_afterwards(capsys) -> None:
 
 
 @pytest.mark.full
-def test_a_search_without_a_trial_leaves_what_others_leave(monkeypatch) -> None:
+def test_a_search_without_a_trial_leaves_what_others_leave(
+    monkeypatch, noise_is_given
+) -> None:
     def after(trials):
         keras.utils.set_random_seed(3)
         monkeypatch.setattr(PoissonTrials, "trials", lambda *_: trials)
