@@ -11,8 +11,6 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from keras_dp.layers import StandardizedConv2D
-
 
 class ModelCase(NamedTuple):
     """A model with data for it."""
@@ -439,13 +437,6 @@ def _einsum(equation, output_shape, shape, bias_axes=None):
     )
 
 
-def _lora():
-    dense = layers.Dense(5)
-    model = keras.Sequential([keras.Input((4,)), dense, layers.Dense(2)])
-    dense.enable_lora(2)
-    return model
-
-
 def _prelu_inside():
     model = keras.Sequential(
         [
@@ -514,16 +505,6 @@ MODELS = [
         _normal(3),
     ),
     ModelCase(
-        "conv_dilation_groups",
-        _conv(
-            {"kernel_size": 2, "dilation_rate": (2, 1)},
-            {"kernel_size": 2, "groups": 2, "activation": "relu"},
-            {"kernel_size": 1, "groups": 4, "use_bias": False},
-        ),
-        _normal(8, 8, 4),
-        _normal(3),
-    ),
-    ModelCase(
         "conv_channels_first",
         _conv(
             {"kernel_size": 3, "data_format": "channels_first"}, shape=(2, 7, 8)
@@ -539,21 +520,6 @@ MODELS = [
     ),
     ModelCase(
         "conv_called_twice", _conv_called_twice, _normal(6, 6, 3), _normal(2)
-    ),
-    ModelCase(
-        "conv_standardized",
-        _sequential(
-            (8, 8, 4),
-            lambda: [
-                StandardizedConv2D(6, 3, padding="same", strides=2),
-                layers.GroupNormalization(3),
-                StandardizedConv2D(4, 2, activation="relu", use_bias=False),
-                layers.Flatten(),
-                layers.Dense(3),
-            ],
-        ),
-        _normal(8, 8, 4),
-        _normal(3),
     ),
     ModelCase("transformer", _transformer, _ids(11, 6), _ids(3), _SPARSE),
     ModelCase(
@@ -677,12 +643,6 @@ MODELS = [
         _normal(2),
     ),
     ModelCase(
-        "einsum_ellipsis",
-        _einsum("...x,xy->...y", 4, (3, 5), "y"),
-        _normal(3, 5),
-        _normal(2),
-    ),
-    ModelCase(
         "einsum_heads",
         _einsum("abc,cde->abde", (3, 2, 4), (3, 5), "de"),
         _normal(3, 5),
@@ -712,21 +672,6 @@ MODELS = [
         _normal(3, 5),
         _normal(2),
     ),
-    ModelCase(
-        "layer_normalization_axes",
-        _sequential(
-            (4, 3, 5),
-            lambda: [
-                layers.LayerNormalization(axis=[1, 3]),
-                layers.LayerNormalization(axis=2, scale=False),
-                layers.LayerNormalization(axis=[-1, -2], center=False),
-                layers.Flatten(),
-                layers.Dense(2),
-            ],
-        ),
-        _normal(4, 3, 5),
-        _normal(2),
-    ),
     ModelCase("called_twice", _called_twice, _normal(5, 6), _normal(2)),
     ModelCase(
         "tied_in_one_layer",
@@ -752,43 +697,12 @@ MODELS = [
         fallbacks=("OwnWeights",),
     ),
     ModelCase("frozen", _frozen, _normal(4), _normal(2)),
-    ModelCase("lora", _lora, _normal(4), _normal(2)),
     ModelCase(
         "activation_with_weights",
         _prelu_inside,
         _normal(3),
         _normal(2),
         fallbacks=("Dense",),
-    ),
-    ModelCase(
-        "group_normalization_and_conv1d",
-        _sequential(
-            (6, 4),
-            lambda: [
-                layers.Conv1D(4, 3, activation="relu"),
-                layers.GroupNormalization(2),
-                layers.PReLU(),
-                layers.Flatten(),
-                layers.Dense(2),
-            ],
-        ),
-        _normal(6, 4),
-        _normal(2),
-    ),
-    ModelCase(
-        "depthwise_and_transposed",
-        _sequential(
-            (5, 5, 2),
-            lambda: [
-                layers.DepthwiseConv2D(2, depth_multiplier=2),
-                layers.Conv2DTranspose(3, 2, strides=2),
-                layers.SeparableConv2D(2, 2),
-                layers.Flatten(),
-                layers.Dense(2),
-            ],
-        ),
-        _normal(5, 5, 2),
-        _normal(2),
     ),
     ModelCase(
         "recurrent",
@@ -801,19 +715,6 @@ MODELS = [
             ],
         ),
         _normal(4, 3),
-        _normal(2),
-    ),
-    ModelCase(
-        "time_distributed",
-        _sequential(
-            (3, 4),
-            lambda: [
-                layers.TimeDistributed(layers.Dense(3)),
-                layers.Flatten(),
-                layers.Dense(2),
-            ],
-        ),
-        _normal(3, 4),
         _normal(2),
     ),
 ]

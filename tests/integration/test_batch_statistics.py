@@ -310,34 +310,6 @@ class TestTraining:
         with pytest.raises(UnsupportedLayerError, match=r"still.*Freeze"):
             engine.call(tf.ones([2, 3]))
 
-    def test_refuses_a_loop(self) -> None:
-        """Statistics of a step of a loop cannot be kept."""
-
-        class Looping(layers.Layer):
-            def __init__(self):
-                super().__init__()
-                self.inner = layers.BatchNormalization()
-
-            def build(self, shape):
-                self.inner.build((shape[0], shape[2]))
-
-            def call(self, inputs, training=None):
-                steps = tf.transpose(inputs, [1, 0, 2])
-                steps = tf.map_fn(
-                    lambda step: self.inner(step, training=training), steps
-                )
-                return tf.reduce_sum(steps, axis=0)
-
-        model = keras.Sequential([keras.Input((4, 3)), Looping()])
-        engine = GradientEngine(model, releases_statistics=True)
-
-        @tf.function
-        def gradients(x):
-            return engine.gradients(x, lambda out: out[:, 0], 2).statistics
-
-        with pytest.raises(UnsupportedLayerError, match="inside a loop"):
-            gradients(tf.ones([2, 4, 3]))
-
     @pytest.mark.full
     @pytest.mark.parametrize("eager", [False, True])
     def test_notices_layers_that_are_frozen_or_thawed(self, eager) -> None:

@@ -10,8 +10,6 @@ from keras_dp.accountants import Fourier
 from keras_dp.budgets import RenyiFilter, open_account
 from keras_dp.dp_queries import (
     CorrelatedSumQuery,
-    GaussianSumQuery,
-    NestedQuery,
     NormalizedQuery,
 )
 from keras_dp.errors import CalibrationError
@@ -150,36 +148,6 @@ class TestATraining:
         (only,) = ledger.rounds
         assert only.count == ROUNDS
 
-    def test_with_groups_and_other_sums_is_amplified_once(self, ledger) -> None:
-        groups = {"kernel": ["kernel"], "bias": ["bias"]}
-        asked = NestedQuery(
-            {
-                "kernel": NormalizedQuery(
-                    CorrelatedSumQuery(
-                        STRATEGY, 1.0, 4.0, ROUNDS, [tf.TensorSpec((4, 1))]
-                    ),
-                    10,
-                ),
-                "bias": GaussianSumQuery(1.0, 4.0),
-            }
-        )
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        private = keras_dp.PrivateModel(model, self_check_examples=0)
-        private.compile(
-            keras_dp.DPOptimizer(
-                keras.optimizers.SGD(0.1),
-                query=asked,
-                ledger=ledger,
-                groups=groups,
-            ),
-            keras.losses.BinaryCrossentropy(from_logits=True),
-        )
-
-        private.fit(samples(), epochs=1, steps_per_epoch=ROUNDS, verbose=0)
-
-        assert len(ledger) == ROUNDS
-        assert Fourier().epsilon(ledger, delta=DELTA) < 5
-
 
 def bands_of(private):
     """Returns what was chosen of bands, and why."""
@@ -287,20 +255,3 @@ class TestMakePrivate:
         assert first_id != second_id
         assert Fourier().epsilon(ledger, delta=DELTA) <= 8.0
         assert "is a new mechanism" in second.settings.choices[0].reason
-
-
-def test_answers_add_up_to_sums_with_little_noise() -> None:
-    """The strategy of prefix sums leaves the noise of the last round alone."""
-    rounds, size = 6, 10_000
-    strategy = BandedToeplitz((1.0,) * rounds)
-    asked = CorrelatedSumQuery(
-        strategy, 1.0, 2.0, rounds, tf.TensorSpec([size])
-    )
-    state, total = asked.initial_global_state(), np.zeros(size)
-    for _ in range(rounds):
-        value, state, _ = asked.get_noised_result(tf.zeros([size]), state)
-        total += value.numpy()
-
-    assert np.std(total) == pytest.approx(2.0, rel=0.05)
-    independent = 2.0 * rounds**0.5
-    assert np.std(total) < independent / 2

@@ -496,22 +496,6 @@ class TestTheSample:
         assert abs(counts[1:].var() - 8) < 5 * 8 * np.sqrt(2 / 400)
         assert sizes.std() > 4
 
-    def test_waits_for_nodes(self, monkeypatch) -> None:
-        grid = LocalGrid({1: idle})
-
-        def sleep(seconds):
-            grid.nodes[len(grid.nodes) + 1] = idle
-
-        monkeypatch.setattr(
-            "keras_dp.experimental.federation.flower.time.sleep", sleep
-        )
-        made = federated()
-        FlowerStrategy(
-            made, sampling_probability=1.0, min_available_nodes=4
-        ).start(grid, num_rounds=1)
-
-        assert grid.asked[0] == [1, 2, 3, 4]
-
     def test_of_nobody_releases_noise(self) -> None:
         made = federated(average(1.0))
 

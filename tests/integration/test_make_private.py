@@ -254,24 +254,6 @@ class TestWhatItTakesOver:
         assert ("times the script's" in said(private)) == (given == "auto")
         assert "of the weights of about 2 rounds" in said(private)
 
-    @pytest.mark.parametrize(
-        ("loss", "given", "expected"),
-        [
-            ("mse", None, 1 / 32),
-            (keras.losses.MeanAbsoluteError(), None, 1 / 32),
-            ("mse", 2.0, 2.0),
-            ("binary_crossentropy", None, 1.0),
-            ({"dense": "mse"}, None, 1 / 32),
-        ],
-        ids=["name", "object", "given", "no error", "of outputs"],
-    )
-    def test_the_clip_is_small_for_a_mean_of_errors(
-        self, loss, given, expected
-    ) -> None:
-        private = made(loss=loss, l2_norm_clip=given)
-
-        assert private.optimizer.query.l2_norm_clip == expected
-
     def test_samples_that_were_made_before(self) -> None:
         samples = keras_dp.PoissonBatches(data(), sampling_probability=0.05)
 
@@ -504,24 +486,6 @@ class TestUnitsOfSeveralRows:
         assert private.optimizer.ledger.header.rows_per_unit == 7
         private.optimizer.ledger.close()
 
-    def test_cannot_be_capped_in_files(self, tmp_path) -> None:
-        class Files:
-            def __len__(self):
-                return 800
-
-            def __getitem__(self, indices):
-                return tuple(each[indices] for each in data())
-
-        with pytest.raises(TypeError, match="`unit_ids` must"):
-            made(
-                records=Files(),
-                ledger=tmp_path / "a.ledger",
-                unit_ids=np.arange(800),
-                rows_per_unit=2,
-            )
-
-        assert not (tmp_path / "a.ledger").exists()
-
     @pytest.mark.parametrize("is_shuffled", [False, True])
     def test_are_in_the_order_of_a_data_set(self, is_shuffled) -> None:
         """Ids of a shuffled one would cap the rows of others."""
@@ -570,17 +534,6 @@ class TestAccounts:
         assert query.noise_multiplier > plain.optimizer.query.noise_multiplier
         assert TIGHT.epsilon(own, delta=self.DELTA) < 1
         assert budgets.guarantee(own, delta=self.DELTA).basis == "account"
-
-    def test_with_a_plan_are_refused_with_the_remedy(self) -> None:
-        own, other = ledger(), ledger()
-        made(ledger=other).fit(verbose=0)
-        budgets.open_account(
-            own, "all", budgets.FixedPlan(other.rounds, 3.0, self.DELTA)
-        )
-        made(ledger=own)  # As it was planned.
-
-        with pytest.raises(BudgetExceededError, match="name an account with a"):
-            made(ledger=own, batch_size=160)
 
 
 def images(records=200):

@@ -105,24 +105,6 @@ class TestFixedMicrobatches:
             flat(private.model), before - expected, atol=1e-6
         )
 
-    def test_are_taken_or_left_as_a_whole(self) -> None:
-        batches = PoissonBatches(
-            np.arange(1, RECORDS + 1),
-            sampling_probability=0.5,
-            microbatches=FixedMicrobatches(4),
-            seed=1,
-        )
-
-        seen = set()
-        for _, batch in zip(range(40), batches, strict=False):
-            groups = batch.records.reshape(-1, 4)
-            assert (batch.mask.reshape(-1, 4).std(axis=1) == 0).all()
-            for group in groups[groups[:, 0] > 0]:
-                assert group[0] % 4 == 1
-                assert (np.diff(group) == 1).all()
-                seen.add(int(group[0]))
-        assert len(seen) == 6
-
     def test_are_recorded_with_the_clip_as_their_bound(self) -> None:
         private = private_model("microbatch")
 
@@ -271,36 +253,6 @@ class TestRandomMicrobatches:
                 gradients[row] = 0
 
         assert worst == pytest.approx(2.0, abs=1e-6)
-
-    def test_slots_are_drawn_uniformly(self) -> None:
-        batches = PoissonBatches(
-            np.arange(1, 101),
-            sampling_probability=1.0,
-            microbatches=RandomMicrobatches(25),
-            seed=3,
-        )
-        counts = np.zeros([101, 4])
-        for _, batch in zip(range(500), batches, strict=False):
-            slots = batch.records.reshape(4, -1)
-            for slot in range(4):
-                counts[slots[slot], slot] += 1
-
-        # 5 standard deviations of a binomial of 500 and 1/4, 400 times:
-        # fails once in 4,000 seeds.
-        assert np.abs(counts[1:] - 125).max() < 5 * np.sqrt(500 * 3 / 16)
-        together = counts[1:].sum(axis=0)
-        assert np.abs(together - 12_500).max() < 5 * np.sqrt(50_000 * 3 / 16)
-
-    def test_an_overfull_slot_leaves_examples_out(self) -> None:
-        layout = RandomMicrobatches(50).layout(100, 1.0)
-        assert layout.rows >= 50
-
-        # All words alike: every example goes to the same slot.
-        words = [lambda count: np.zeros(count, np.uint64)] * 2
-        sample = layout.draw(layout.most_rows, *words)
-
-        assert (sample >= 0).sum() == layout.rows
-        assert sample.shape == (1, 2 * layout.rows)
 
 
 class TestArguments:

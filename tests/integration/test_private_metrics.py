@@ -245,33 +245,3 @@ class TestArguments:
         private = trained_by(metrics={"kept": PrivateMean(averaged(), keeping)})
         with pytest.raises(Exception, match="AssignAddVariableOp"):
             private.train_on_batch(*data())
-
-    @pytest.mark.parametrize(
-        "names", [("count", "count_0"), ("clip", "other")], ids=str
-    )
-    def test_names_that_others_have_are_refused(self, names) -> None:
-        one, two = names
-        metrics = {
-            one: PrivateClassCounts(GaussianSumQuery(1.0, 1.0), 2)
-            if one == "count"
-            else PrivateLoss(averaged()),
-            two: PrivateLoss(averaged()),
-        }
-        model = keras.Sequential(
-            [keras.Input((FEATURES,)), layers.Dense(CLASSES)]
-        )
-        private = keras_dp.PrivateModel(model, self_check_examples=0)
-        private.compile(
-            DPSGD(
-                0.1,
-                query=keras_dp.dp_queries.AdaptiveClipSumQuery(
-                    1.0, 1.0, 1.0, RECORDS
-                ),
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-            ),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            private_metrics=metrics,
-        )
-
-        with pytest.raises(ValueError, match="names that differ"):
-            private.train_on_batch(*data())

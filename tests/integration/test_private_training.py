@@ -384,17 +384,6 @@ class TestTheLedger:
 
 
 class TestRefusals:
-    def test_an_ordinary_model_with_a_private_optimizer(self) -> None:
-        model = _model()
-        model.compile(DPSGD(query=_query(), ledger=_ledger()), loss="mse")
-        before = model.get_weights()
-
-        with pytest.raises(PrivateTrainingError, match="PrivateModel"):
-            model.fit(*_data(), verbose=0)
-
-        for old, new in zip(before, model.get_weights(), strict=True):
-            np.testing.assert_array_equal(old, new)
-
     def test_a_loss_over_the_batch_before_anything_is_recorded(self) -> None:
         def spread(y_true, y_pred):
             return keras.ops.var(y_pred, axis=0)
@@ -549,31 +538,6 @@ class TestKerasHabits:
         private.fit(samples, epochs=2, verbose=0)
 
         assert len(ledger) == 2 * samples.rounds_per_epoch == 20
-
-    @pytest.mark.full
-    @pytest.mark.parametrize("kind", ["subclassed", "sequential"])
-    def test_unbuilt_models_train_and_are_saved(self, kind, tmp_path) -> None:
-        model = (
-            Subclassed()
-            if kind == "subclassed"
-            else keras.Sequential([layers.Dense(3)])
-        )
-        ledger = _ledger()
-        private = _private(model, _query(1.0), ledger)
-
-        private.fit(
-            PoissonBatches(_data(), sampling_probability=0.5), verbose=0
-        )
-        path = tmp_path / "private.keras"
-        private.save(path)
-        loaded = keras.saving.load_model(path)
-
-        assert len(ledger) == 2
-        assert model.built
-        x, _ = _data()
-        np.testing.assert_allclose(
-            private.predict(x, verbose=0), loaded.predict(x, verbose=0)
-        )
 
 
 class TestSaving:

@@ -3,17 +3,13 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import layers
 
-from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.registry import rule_for
 from keras_dp.gradients.rules import lora
 from tests.pairwise import pairwise
 from tests.slow_loop import (
-    BATCH,
     assert_model_agrees,
-    losses_of,
     model_of,
     normal,
     spread,
@@ -110,17 +106,6 @@ def test_factors_keep_their_float32_inside_a_layer_of_float64(name) -> None:
     assert_model_agrees(model, [normal(*shape, dtype="float64")], "graph")
 
 
-@pytest.mark.full
-def test_an_adapted_convolution_in_groups_has_no_rule() -> None:
-    layer = layers.Conv2D(4, 2, groups=2)
-    model = model_of(layer, (4, 4, 2))
-    layer.enable_lora(2)
-    spread(model)
-
-    assert rule_for(layer) is None
-    assert_model_agrees(model, [normal(4, 4, 2)], "graph")
-
-
 QUANTIZED = {
     "dense": (lambda: layers.Dense(5, activation="tanh"), (4,)),
     "einsum_heads": ADAPTED["einsum_heads"],
@@ -150,34 +135,3 @@ def test_quantized_layers_agree_with_the_loop(name, rank, mode) -> None:
 
     assert rule_for(layer) is not None
     assert_model_agrees(model, [normal(*shape)], mode)
-
-
-def test_the_check_above_can_fail() -> None:
-    """Control: with the lowest layer trained, two are differentiated."""
-    inputs = keras.Input((6,))
-    stack = [layers.Dense(6, activation="tanh") for _ in range(3)]
-    x = inputs
-    for layer in stack:
-        x = layer(x)
-    model = keras.Model(inputs, layers.Dense(2)(x))
-    for layer in stack[1:]:
-        layer.trainable = False
-
-    assert "TanhGrad" in _kinds_of_operations(model, (6,))
-
-
-def _step(model, shape):
-    engine = GradientEngine(model)
-
-    @tf.function
-    def step(inputs):
-        records = engine.gradients(inputs, losses_of, BATCH).records
-        weights = tf.ones([BATCH])
-        return [(r.squared_norms(), r.weighted_sum(weights)) for r in records]
-
-    return step.get_concrete_function(tf.TensorSpec([BATCH, *shape]))
-
-
-def _kinds_of_operations(model, shape):
-    operations = _step(model, shape).graph.get_operations()
-    return {operation.type for operation in operations}

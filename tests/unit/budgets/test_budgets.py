@@ -84,19 +84,6 @@ class TestPrices:
         with pytest.raises(BudgetExceededError, match="finite"):
             units(math.inf, 1.0)
 
-    def test_the_order_suited_to_a_round_has_the_most_room(self) -> None:
-        def room(budget) -> int:
-            ((_, price),) = budget.prices(step)
-            return UNITS // price
-
-        for step in (gaussian(1.0, 0.01), gaussian(4.0, 0.01), gaussian(9.0)):
-            best = budgets.RenyiFilter.suited_to(step, 2.0, DELTA)
-            others = [
-                budgets.RenyiFilter(2.0, DELTA, best.order * factor)
-                for factor in (0.8, 0.95, 1.05, 1.3)
-            ]
-            assert all(room(best) >= room(other) for other in others)
-
     @pytest.mark.parametrize("order", [1.0, 0.5, 1.001, math.inf, math.nan])
     def test_an_order_without_room_is_refused(self, order) -> None:
         with pytest.raises(CalibrationError, match="`order`"):
@@ -224,15 +211,6 @@ def truncated(most, name="sum", scale=1.0):
 
 class TestPlansOfTruncatedSamples:
     """Their slack is composed with the plan, and paid for with the round."""
-
-    def test_cost_what_they_do_together(self) -> None:
-        plan = budgets.FixedPlan([(truncated(40), 50)], 2.0, DELTA)
-        whole = Round(PoissonSampling(0.1), truncated(40).queries)
-
-        assert plan.cost == Fourier().epsilon(
-            [(truncated(40), 50)], delta=DELTA
-        )
-        assert plan.cost > Fourier().epsilon([(whole, 50)], delta=DELTA)
 
     def test_pay_for_the_same_truncation_alone(self) -> None:
         plan = budgets.FixedPlan([(truncated(40), 50)], 2.0, DELTA)
@@ -462,20 +440,6 @@ class TestAMechanismOfTwoAccounts:
         assert "plans for one tree" in found.theorem
         with pytest.raises(LedgerIntegrityError, match="plans for one tree"):
             budgets.verify_prices(ledger)
-
-    def test_is_no_pass_over_the_data(self, ledger) -> None:
-        """Each account pays for all of a pass, of which it has a part."""
-        step = Round(DisjointBatches("both"), SUM)
-        plan = budgets.FixedPlan([(step, 5)], 9.0, DELTA / 2, "zero_out")
-        for name in "ab":
-            budgets.open_account(ledger, name, plan)
-            spend(ledger, step, 5, name, account=name)
-
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis == "account"
-        assert found.claim.epsilon > 2 * Fourier().epsilon(
-            ledger, delta=DELTA, neighbours="zero_out"
-        )
 
 
 class TestAShareOfAPlan:

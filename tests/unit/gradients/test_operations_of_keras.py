@@ -147,29 +147,6 @@ class TestAModel:
         assert len(ledger) == 2
 
 
-class TestALossWithLoops:
-    def test_is_trained(self) -> None:
-        """As Keras's own step, where nothing is clipped."""
-        labels = np.array([[1, 2], [3, 1], [2, 0], [1, 0], [2, 2], [3, 0]])
-        private, plain = (
-            keras.Sequential([keras.Input((STEPS, WIDTH)), layers.Dense(WIDTH)])
-            for _ in range(2)
-        )
-        plain.set_weights(private.get_weights())
-        x = data().numpy()
-
-        fitted(private, x, labels, loss=keras.losses.CTC())
-
-        # The sum of the losses, where Keras takes their mean.
-        plain.compile(keras.optimizers.SGD(0.1 * BATCH), keras.losses.CTC())
-        plain.fit(x, labels, batch_size=BATCH, epochs=2, verbose=0)
-        for one, two in zip(
-            private.get_weights(), plain.get_weights(), strict=True
-        ):
-            # float32 rounding of weights of order 1.
-            np.testing.assert_allclose(one, two, atol=1e-4)
-
-
 class TestIsRefusedByName:
     def test_a_state_of_other_examples(self) -> None:
         x = keras.Input((STEPS, WIDTH), batch_size=BATCH)

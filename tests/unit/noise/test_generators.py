@@ -68,20 +68,6 @@ class TestRoundedNormals:
         assert len(np.unique(values)) == 25
 
     @pytest.mark.full
-    def test_of_many_values_say_nothing_outside_of_graphs(self, caplog):
-        """TensorFlow warns of parallel iterations in an eager `map_fn`."""
-        logger = tf.get_logger()
-        logger.addHandler(caplog.handler)
-        try:
-            drawn([tf.zeros([2**21])], seeds.fresh(None))
-        finally:
-            logger.removeHandler(caplog.handler)
-
-        # It counts what other tests have traced, too.
-        said = [record.getMessage() for record in caplog.records]
-        assert all("retracing" in message for message in said)
-
-    @pytest.mark.full
     @pytest.mark.parametrize("count", [1, 128, 129, 400_000])
     def test_never_repeat_within_a_draw(self, count):
         """In pairs, as single numbers repeat by chance."""

@@ -3,7 +3,6 @@
 import dataclasses
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -94,11 +93,6 @@ OPTIONS = {
     "clipvalue": (2.0, 3.0),
     "global_clipnorm": (2.0, 3.0),
 }
-AVERAGING = {
-    "use_ema": (True, False),
-    "ema_momentum": (0.5, 0.75),
-    "ema_overwrite_frequency": (3, 4),
-}
 
 
 class TestOptionsOfKeras:
@@ -118,64 +112,6 @@ class TestOptionsOfKeras:
         assert getattr(outer, name) == getattr(outer.inner, name) == second
         loaded = DPOptimizer.from_config(outer.get_config())
         assert getattr(loaded, name) == second
-
-    @pytest.mark.parametrize("name", AVERAGING)
-    def test_of_averages_are_taken_from_the_inner_one(self, name) -> None:
-        first, second = AVERAGING[name]
-        inner = keras.optimizers.SGD(**{"use_ema": True, name: first})
-        outer = DPOptimizer(
-            inner,
-            query=query(),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        )
-
-        assert getattr(outer, name) == first
-        assert not inner.use_ema
-        setattr(outer, name, second)
-        loaded = DPOptimizer.from_config(outer.get_config())
-        assert getattr(loaded, name) == second
-
-    def test_are_set_with_the_weights(self) -> None:
-        trained, other = (private_model() for _ in range(2))
-        trained.train_on_batch(*DATA)
-        trained.train_on_batch(*DATA)
-        other.train_on_batch(*DATA)
-
-        other.optimizer.set_weights(trained.optimizer.variables)
-
-        assert int(other.optimizer.iterations) == 2
-        for one, two in zip(
-            trained.optimizer.variables, other.optimizer.variables, strict=True
-        ):
-            np.testing.assert_array_equal(one, two)
-
-    def test_follow_a_schedule(self) -> None:
-        """Also where the query has a state of its own that follows rates."""
-        rates = keras.optimizers.schedules.PiecewiseConstantDecay(
-            [1, 2], [1.0, 0.5, 0.25]
-        )
-        private = keras_dp.PrivateModel(model(), self_check_examples=0)
-        adaptive = keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
-            initial_l2_norm_clip=1.0,
-            noise_multiplier=1.0,
-            target_unclipped_quantile=0.5,
-            learning_rate=0.2,
-            clipped_count_stddev=1.0,
-            expected_num_records=4,
-        )
-        outer = DPSGD(
-            rates,
-            query=keras_dp.dp_queries.NormalizedQuery(adaptive, denominator=4),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        )
-        private.compile(outer, loss="mse")
-        seen = []
-        for _ in range(3):
-            seen.append(float(outer.learning_rate))
-            private.train_on_batch(*DATA)
-
-        assert seen == [1.0, 1.0, 0.5]
-        assert len(outer.ledger) == 3
 
 
 class TestTheRound:

@@ -32,24 +32,6 @@ VALID = {
 }
 
 
-TRAINING = {
-    "target_epsilon": 1.0,
-    "delta": 1e-5,
-    "noise_multiplier": 1.1,
-    "accountant": RDP(),
-}
-
-
-class Counting(RDP):
-    """Counts how often it is asked."""
-
-    calls = 0
-
-    def epsilon(self, *args, **named) -> float:
-        type(self).calls += 1
-        return super().epsilon(*args, **named)
-
-
 def spent(accountant, noise: float, case: dict, neighbours: str) -> float:
     query = GaussianSum("sum", 1.0, noise)
     sampling = PoissonSampling(case["sampling_probability"])
@@ -192,18 +174,6 @@ def test_a_search_ends_where_epsilon_jumps() -> None:
     assert len(asked) <= 100
 
 
-@pytest.mark.parametrize(("at_unsafe", "found"), [(-1.0, 1.0), (1.0, 2.0)])
-def test_a_search_takes_bounds_that_are_others_than_before(
-    at_unsafe, found
-) -> None:
-    """They may be nearer where they were too far off, or the reverse."""
-
-    def excess(at):
-        return at_unsafe
-
-    assert least_safe(excess, 1.0, 2.0, nearest=1e-9) == found
-
-
 def test_a_cost_that_noise_does_not_touch_is_named() -> None:
     """The nearest possible target is in the message."""
     fixed = Round(FullDataset(), (GaussianSum("fixed", 1.0, 1.0),))
@@ -235,21 +205,6 @@ def test_a_target_below_what_an_accountant_can_see_raises() -> None:
             accountant=MOMENTS,
             **(VALID | {"target_epsilon": 0.3}),
         )
-
-
-class Jumping(RDP):
-    """Falls from 3 to 0.1 at a noise of 5, and is constant elsewhere."""
-
-    def epsilon(self, ledger, **named) -> float:
-        ((mechanism, _),) = ledger.mechanisms
-        return 3.0 if mechanism.noise_multiplier < 5.0 else 0.1
-
-
-def test_a_jump_of_epsilon_is_found() -> None:
-    """To 1e-11 of the noise, from the side that meets the target."""
-    noise = calibrate_noise(accountant=Jumping(), **VALID)
-
-    assert 5.0 <= noise <= 5.0 * (1 + 2e-11)
 
 
 @pytest.mark.parametrize(

@@ -97,14 +97,6 @@ class TestAveraging:
         after = private.evaluate(*data(), verbose=0)
         assert history["val_loss"][-1] == pytest.approx(after, rel=1e-5)
 
-    def test_is_left_to_an_optimizer_that_averages(self) -> None:
-        own = keras.optimizers.SGD(use_ema=True, ema_momentum=0.5)
-
-        private = private_of(model(), optimizer=own)
-
-        assert private.optimizer.ema_momentum == 0.5
-        assert average_weights(private.optimizer, ROUNDS) is None
-
     @pytest.mark.parametrize("rounds", [1, 5, 10, 1000])
     def test_is_over_a_tenth_of_the_rounds(self, rounds) -> None:
         optimizer = around(keras.optimizers.SGD())

@@ -15,7 +15,6 @@ from keras_dp.recipes.learning_rate import (
     build,
     chosen_rate,
     ending_with,
-    numbers_to_reproduce,
     trained_weights,
     walk,
 )
@@ -174,99 +173,8 @@ class TestTheRate:
         for step in (0, 30, 66, 67, 134, 199):
             assert float(found(step)) == pytest.approx(float(ending(step)))
 
-    @pytest.mark.parametrize(
-        ("weights", "walk_"),
-        [
-            (Weights(0, 10_000), 0.2),
-            (Weights(0, 300), 0.3),
-            (Weights(80_000, 300), 0.48),
-            (Weights(200, 300, averages=True), 0.48),
-            (Weights(0, 300, averages=True), 0.3),
-            (Weights(80_000, 0), 0.3),
-            (Weights(80_000, 10_000), 0.2),
-        ],
-        ids=repr,
-    )
-    def test_is_for_the_size_of_the_network(self, weights, walk_) -> None:
-        chosen = chosen_rate(optimizers.SGD(), query(), ROUNDS, weights)
-
-        assert chosen.walk == pytest.approx(walk_, abs=0.005)
-
-    @pytest.mark.parametrize(
-        ("signal", "walk_"), [(2_000, 0.96), (5_000, 0.68), (math.inf, 0.48)]
-    )
-    def test_is_larger_where_rows_of_tables_are_averaged(
-        self, signal, walk_
-    ) -> None:
-        noise = math.sqrt(ROUNDS) * 512 / signal
-        weights = Weights(80_000, 300, averages=True)
-
-        chosen = chosen_rate(optimizers.SGD(), query(noise), ROUNDS, weights)
-
-        assert chosen.walk == pytest.approx(walk_, abs=0.006)
-
-    @pytest.mark.parametrize(
-        ("optimizer", "loss", "targets", "walk_"),
-        [
-            ("adam", "mse", 784, 0.16),
-            ("adam", lambda y, outputs: outputs, 64, 0.16),
-            ("adam", "mse", 63, 0.1),
-            ("adam", "categorical_crossentropy", 784, 0.1),
-            ("sgd", "mse", 784, 0.1),
-        ],
-        ids=["images", "own loss", "few", "classes", "steps of gradients"],
-    )
-    def test_is_larger_where_records_are_reproduced(
-        self, optimizer, loss, targets, walk_
-    ) -> None:
-        chosen = chosen_rate(
-            *(optimizers.get(optimizer), query(), ROUNDS, Weights(0, 160_000)),
-            loss=loss,
-            targets=targets,
-        )
-
-        assert chosen.walk == pytest.approx(walk_, abs=0.005)
-
-
-@pytest.mark.parametrize(
-    ("targets", "count"),
-    [
-        (np.zeros([64, 28, 28], "float32"), 784),
-        (np.zeros([64, 28, 28], "int32"), 0),
-        ({"a": np.zeros(64), "b": np.zeros([64, 3])}, 4),
-    ],
-    ids=["image", "labels", "nest"],
-)
-def test_numbers_to_reproduce_are_those_of_one_record(targets, count) -> None:
-    data = (np.zeros([64, 2], "float32"), targets)
-
-    samples = PoissonBatches(data, sampling_probability=0.1)
-
-    assert numbers_to_reproduce(samples) == count
-
 
 class TestWeights:
-    @pytest.mark.parametrize("pooled", ["rows", "dropped rows", "a series"])
-    def test_know_whether_rows_are_averaged(self, pooled) -> None:
-        words = keras.Input((5,), dtype="int32")
-        series = keras.Input((9, 2))
-        rows = keras.layers.Embedding(1000, 4)(words)
-        taken = {
-            "rows": rows,
-            "dropped rows": keras.layers.Dropout(0.1)(rows),
-            "a series": keras.layers.Conv1D(4, 3)(series),
-        }[pooled]
-        both = keras.layers.Concatenate()(
-            [
-                keras.layers.GlobalAveragePooling1D()(taken),
-                keras.layers.Flatten()(rows),
-                keras.layers.Flatten()(series),
-            ]
-        )
-        model = keras.Model([words, series], keras.layers.Dense(1)(both))
-
-        assert trained_weights(model).averages == (pooled != "a series")
-
     @pytest.mark.parametrize(
         ("x", "first"),
         [

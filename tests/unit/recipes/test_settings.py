@@ -51,29 +51,6 @@ class TestTable:
             "signal",
         ]
 
-    def test_is_printed_by_the_first_fit_alone(self, capsys) -> None:
-        printed = {}
-        for verbose in (True, False):
-            x = np.zeros([640, 3], "float32")
-            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-            private = keras_dp.make_private(
-                model,
-                (x, x[:, :1]),
-                loss="mse",
-                target_epsilon=3.0,
-                epochs=2,
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset="d"),
-                verbose=verbose,
-            )
-            assert capsys.readouterr().out == ""
-            private.fit(epochs=1, verbose=2)
-            first = capsys.readouterr().out
-            private.fit(epochs=1, verbose=2)
-            printed[verbose] = str(private.settings) in first
-            assert str(private.settings) not in capsys.readouterr().out
-
-        assert printed == {True: True, False: False}
-
 
 class TestEpochs:
     def test_that_are_too_few_are_named_with_what_more_would_give(

@@ -373,17 +373,6 @@ class TestATrial:
         assert math.isfinite(score)
         assert isinstance(model, keras.Model)
 
-    @pytest.mark.full
-    @pytest.mark.parametrize("clip", [0.1, 0.7, "automatic"])
-    def test_is_within_its_plan_for_each_clip(
-        self, clip, noise_is_given
-    ) -> None:
-        search = search_of(l2_norm_clip=clip)
-
-        _, score = search._trials.run({"units": 2}, 1.23456)
-
-        assert 0 <= score <= 1
-
 
 def _trials():
     return Trials(
