@@ -237,12 +237,16 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     'delta'
     >>> _nearest("epoch", ["epochs"]), _nearest("xyz", ["epochs"])
     ('epochs', '')
+    >>> _nearest("clip", ["loss", "l2_norm_clip"])
+    'l2_norm_clip'
     """
     words = set(name.split("_"))
 
     def likeness(other: str) -> float:
         others = set(other.split("_"))
         shared = len(words & others) / len(words | others)
+        if words <= others:  # A part of a name stands for all of it.
+            shared = (1 + shared) / 2
         letters = difflib.SequenceMatcher(None, name, other).ratio()
         return max(shared, letters - _UNLIKE)
 

@@ -362,7 +362,8 @@ def _about_signal(asked: Asked, settings: Settings) -> Iterator[Choice]:
         )
     else:
         reason = _about_other_epochs(asked, settings)
-    yield Choice("signal", f"{signal:,.0f} times the noise", reason)
+    size = f"at most {signal:,.0f} times a weight's noise over all rounds"
+    yield Choice("signal", size, reason)
 
 
 def _about_other_epochs(asked: Asked, settings: Settings) -> str:

@@ -313,7 +313,7 @@ FITS = [
     (
         lambda: fit(private(), validation_split=0.1),
         ValueError,
-        "`validation_split` must not be given",
+        "`validation_split` must not be given .* validation_data",
     ),
     *(
         (

@@ -55,8 +55,19 @@ _COUNTS = (
     "validation_batch_size",
     "validation_freq",
 )
-# Options that must not be given with a sampler.
-_OF_SAMPLERS = ("y", "batch_size", "sample_weight", "validation_split")
+_WITH_THE_RECORDS = (
+    "its records hold the inputs, targets and sample weights. Pass it to "
+    "make_private or to the sampler"
+)
+# Options that must not be given with a sampler, and what to do instead.
+_OF_SAMPLERS = {
+    "y": _WITH_THE_RECORDS,
+    "sample_weight": _WITH_THE_RECORDS,
+    "batch_size": "it draws their number. Pass the mean to make_private or to "
+    "the sampler",
+    "validation_split": "it draws from all its records. Give it those to train "
+    "on, and the others to fit as validation_data=(x, y)",
+}
 # The beginnings of names of logs that tell nothing of single records.
 _PUBLIC = ("val_", "epsilon", "rounds_left", "signal_to_noise")
 
@@ -119,10 +130,12 @@ def check_counts(epochs: int, options: Mapping[str, Any]) -> None:
 
 
 def _besides_a_sampler(options: Mapping[str, Any]) -> Any:
-    given = (name for name in _OF_SAMPLERS if options.get(name) is not None)
-    return next(
-        (x for x in given if x != "validation_split" or options[x]), None
-    )
+    """Returns an option that a sampler leaves no place for, and what to do."""
+    for name, instead in _OF_SAMPLERS.items():
+        given = options.get(name)
+        if given is not None and (name != "validation_split" or given):
+            return name, instead
+    return None
 
 
 def _decided_by(callbacks: Any) -> Any:
@@ -331,11 +344,8 @@ BESIDES_A_SAMPLER = (
     Condition(
         _besides_a_sampler,
         ValueError,
-        "`{}` must not be given with a sampler, whose records hold the inputs, "
-        "targets and sample weights, and whose sizes are drawn. Pass it to "
-        "make_private, or PoissonBatches((x, y, sample_weight), "
-        "sampling_probability=..., physical_batch_size=...); and "
-        "validation_data=(x, y).",
+        "`{}` must not be given with a sampler, such as that of make_private: "
+        "{}.",
     ),
 )
 
