@@ -158,15 +158,6 @@ class TestBothKinds:
         assert history.epoch == [3, 4]
         assert int(trainer.optimizer.iterations) == 2 * RECORDS // BATCH
 
-    @pytest.mark.full
-    def test_give_callbacks_a_model_with_its_history(self, kind) -> None:
-        trainer = compiled(kind, one_output())
-
-        history = trainer.fit(X, Y, verbose=0)
-
-        assert history is trainer.history
-        assert history.model is trainer
-
     def test_forget_metrics_before_each_batch(self, kind) -> None:
         trainer = compiled(kind, one_output(), metrics=["mae"])
         trainer.optimizer.learning_rate = 0.0

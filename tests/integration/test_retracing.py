@@ -144,18 +144,6 @@ def test_the_check_above_can_fail() -> None:
 
 
 @pytest.mark.full
-def test_every_kind_of_batch_compiles() -> None:
-    """XLA refuses what it cannot compile."""
-    private = private_model(True)
-    private.fit(batches(200, rounds=2), epochs=1, verbose=0)
-    private.fit(batches(4, rounds=2), epochs=1, verbose=0)
-
-    kinds = {kind for kind, *_ in private._step._traces} - {"release", "block"}
-    assert [kind.is_whole for kind in kinds] == [False]
-    assert any(kind == "block" for kind, *_ in private._step._traces)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("layers", "loss_scale", "passes"),
     [

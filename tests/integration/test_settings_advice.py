@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 import keras_dp
-from keras_dp.dp_queries import NestedQuery
-from keras_dp.ledger import FullDataset, GaussianSum, Round
 from keras_dp.planning.calibration import default_delta
 from keras_dp.sampling import (
     FixedMicrobatches,
@@ -17,11 +15,9 @@ from keras_dp.sampling import (
 )
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import (
-    FIRST_BATCH,
     PREPARED,
     TARGETS,
     VALIDATION,
-    FirstBatch,
 )
 
 
@@ -128,35 +124,6 @@ def test_records_that_are_trained_on_do_not_validate(
 
     count = caplog.text.count("records that are trained on")
     assert count == (2 if is_said else 0)
-
-
-def test_of_several_sums_that_with_the_least_noise_is_named(caplog) -> None:
-    sums = (GaussianSum("weak", 1.0, 0.2), GaussianSum("bare", 1.0, 0.0))
-    adapter = SimpleNamespace(
-        is_sampler=False, population_size=1, class_weight=None
-    )
-    batch = SimpleNamespace(x=np.zeros([1, 3]), sample_weight=None)
-    planned = Round(FullDataset(), sums)
-
-    judge(FIRST_BATCH, FirstBatch(planned, average(), adapter, batch))
-
-    assert "'bare' is only 0 times its clip" in caplog.text
-
-
-def test_the_denominators_of_groups_are_compared_with_the_sample(
-    caplog,
-) -> None:
-    groups = NestedQuery({"a": average(), "b": average(denominator=800)})
-    source = SimpleNamespace(expected_sample_size=200, microbatches=None)
-    adapter = SimpleNamespace(
-        is_sampler=True, population_size=1000, class_weight=None, source=source
-    )
-    batch = SimpleNamespace(x=np.zeros([1, 3]), sample_weight=None)
-    planned = Round(FullDataset(), (GaussianSum("a", 1.0, 1.0),))
-
-    judge(FIRST_BATCH, FirstBatch(planned, groups, adapter, batch))
-
-    assert "The denominator is 800, where samples have 200" in caplog.text
 
 
 @pytest.mark.parametrize(

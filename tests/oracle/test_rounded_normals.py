@@ -210,13 +210,6 @@ def test_variables_near_half_integers_are_wrong_in_float64():
     assert 0.2 < np.mean(found != rounded) < 0.8
 
 
-def test_random_variables_are_seldom_in_doubt():
-    """With probability 2^-21.8 at 1.5 2^24 or so; of a pair, twice."""
-    drawn = rng().integers(0, 2**32, (2**16, 4), np.uint32)
-
-    assert not is_in_doubt(*fast(drawn)).any()
-
-
 class TestStream:
     def drawn(self, count=1000):
         return streams.rounded_normals(count, seeds.fresh(3), UNIT)[0].numpy()

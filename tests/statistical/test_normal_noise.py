@@ -180,14 +180,6 @@ def test_words_become_what_the_definition_says(number, angle):
             assert abs(one - other) <= 1e-15 * abs(other)
 
 
-def test_the_largest_in_float64_is_beyond_nine_standard_deviations():
-    """The radius of the first uniform variable is the root of 2 log 2^65."""
-    values = [float(value[0]) for value in pair_of(0, 0)]
-
-    assert np.hypot(*values) == pytest.approx(np.sqrt(130 * np.log(2)))
-    assert np.hypot(*values) > 9
-
-
 def test_every_word_becomes_a_finite_number_that_is_not_zero():
     bits = [0, 1, 2, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF]
     grid = np.array(np.meshgrid(*[bits] * 4), np.uint32).reshape(4, -1)

@@ -198,3 +198,17 @@ def test_a_layer_that_others_call_as_well_is_counted_once(make) -> None:
             np.testing.assert_allclose(
                 record.materialize()[i], want, rtol=1e-4, atol=1e-5
             )
+
+
+class TestTheCostModel:
+    def test_takes_the_way_with_less_memory_where_one_needs_too_much(self):
+        pixels, depth, filters = 56 * 56, 9 * 256, 256
+        assert cost_model.instantiates(64, 1, pixels, depth, filters, 4)
+        assert not cost_model.instantiates(32, 1, 128, 4096, 4096, 4)
+
+    def test_takes_the_faster_way_otherwise(self):
+        assert cost_model.instantiates(64, 1, 128, 256, 256, 4)
+        assert not cost_model.instantiates(64, 1, 4, 256, 256, 4)
+
+    def test_never_builds_a_single_outer_product(self):
+        assert not cost_model.instantiates(1, 1, 1, 2, 2, 4)

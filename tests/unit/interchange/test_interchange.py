@@ -139,17 +139,6 @@ class TestToADpEvent:
 
         assert found == event
 
-    def test_a_bare_sum_of_a_sample_costs_everything(self) -> None:
-        event = to_dp_event(
-            [(of(PoissonSampling(0.1), NonPrivateSum("loss")), 1)]
-        )
-
-        for accountant in (
-            dp.rdp.RdpAccountant(),
-            dp.pld.PLDAccountant(),
-        ):
-            assert accountant.compose(event).get_epsilon(1e-5) == math.inf
-
     @pytest.mark.parametrize(
         ("sampling", "queries"),
         [

@@ -91,17 +91,6 @@ class TestWhatARecordAdds:
         assert len(found) == 10
         assert all(500 < count < 700 for count in counts)
 
-    def test_is_bounded_for_a_text_of_a_million_words(
-        self, without_noise
-    ) -> None:
-        """Its words pass no threshold, and others are not crowded out."""
-        adapter = TextVectorization(**LITTLE, max_keys=5)
-        huge = " ".join(map(str, range(10**6)))
-
-        layer = adapter.adapt([huge, "ham", "ham"], in_memory())
-
-        assert released(layer) == ["ham"]
-
 
 class TestStringLookup:
     @pytest.mark.parametrize(
@@ -160,14 +149,6 @@ class TestStringLookup:
         masked = mask_token is not None and output_mode == "int"
         assert released(layer) == (["a"] if masked else ["a", "b"])
         assert layer.vocabulary_size() == 3
-
-    def test_never_has_a_text_that_nobody_holds(self) -> None:
-        """With much noise and no threshold to speak of."""
-        adapter = StringLookup(5.0, 0.5)
-
-        layer = adapter.adapt(["a", "b"] * 200, in_memory())
-
-        assert {*released(layer)} == {"a", "b"}
 
 
 class TestIntegerLookup:

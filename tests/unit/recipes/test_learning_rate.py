@@ -173,6 +173,37 @@ class TestTheRate:
         for step in (0, 30, 66, 67, 134, 199):
             assert float(found(step)) == pytest.approx(float(ending(step)))
 
+    @pytest.mark.parametrize(
+        ("weights", "walk_"),
+        [
+            (Weights(0, 10_000), 0.2),
+            (Weights(0, 300), 0.3),
+            (Weights(80_000, 300), 0.48),
+            (Weights(200, 300, averages=True), 0.48),
+            (Weights(0, 300, averages=True), 0.3),
+            (Weights(80_000, 0), 0.3),
+            (Weights(80_000, 10_000), 0.2),
+        ],
+        ids=repr,
+    )
+    def test_is_for_the_size_of_the_network(self, weights, walk_) -> None:
+        chosen = chosen_rate(optimizers.SGD(), query(), ROUNDS, weights)
+
+        assert chosen.walk == pytest.approx(walk_, abs=0.005)
+
+    @pytest.mark.parametrize(
+        ("signal", "walk_"), [(2_000, 0.96), (5_000, 0.68), (math.inf, 0.48)]
+    )
+    def test_is_larger_where_rows_of_tables_are_averaged(
+        self, signal, walk_
+    ) -> None:
+        noise = math.sqrt(ROUNDS) * 512 / signal
+        weights = Weights(80_000, 300, averages=True)
+
+        chosen = chosen_rate(optimizers.SGD(), query(noise), ROUNDS, weights)
+
+        assert chosen.walk == pytest.approx(walk_, abs=0.006)
+
 
 class TestWeights:
     @pytest.mark.parametrize(

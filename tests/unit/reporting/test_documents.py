@@ -18,8 +18,7 @@ from keras_dp.ledger import (
 from keras_dp.reporting import certify, explain, make_report, render
 from keras_dp.reporting.account_state import accounts_document
 from keras_dp.reporting.commands import questions
-from keras_dp.reporting.document import Code, Document, Picture, Table, Text
-from keras_dp.reporting.renderers import FORMS
+from keras_dp.reporting.document import Code, Picture, Text
 from keras_dp.reporting.run_costs import runs_document
 
 DELTA = 1e-5
@@ -176,11 +175,6 @@ class TestEveryDocument:
         assert content == json.loads(json.dumps(dict(document.facts)))
         assert content
 
-    def test_fits_a_terminal(self, document) -> None:
-        plans = isinstance(document.parts[0], Code)
-        widest = max(map(len, render(document).split("\n")))
-        assert plans or widest <= 82
-
     @pytest.mark.parametrize("form", ["text", "markdown"])
     def test_can_be_printed(self, document, form) -> None:
         text = render(document, form)
@@ -221,21 +215,3 @@ def test_markdown_names_neither_people_nor_machines() -> None:
     assert f"@{author.host}" in render(document)
     for name in (f"{author.user}@", f"@{author.host}", author.program):
         assert name not in render(document, "markdown")
-
-
-def test_a_table_is_aligned_and_may_have_no_head() -> None:
-    table = Table("T", ("a", "b"), (("x", "1"), ("y", "100")), 2, (1,))
-    bare_table = Table("F", (), (("x", ("1", "2")),))
-    document = Document("D", (table, bare_table), {})
-
-    assert render(document).split("\n") == [
-        *("T:", "  a    b", "  x    1", "  y  100", ""),
-        *("F:", "  x", "      1", "      2"),
-    ]
-    assert "| x | 1<br>2 |" in render(document, "markdown")
-
-
-def test_another_form_is_refused() -> None:
-    with pytest.raises(ValueError, match="`form`"):
-        render(Document("D", (), {}), "pdf")
-    assert FORMS == ("text", "json", "html", "markdown")

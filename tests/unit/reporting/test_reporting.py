@@ -127,6 +127,24 @@ class TestEveryKindOfSum:
         assert text.count("gradients: Gaussian sum") == 2
         assert len(facts(report)["rounds"]) == 31
 
+    def test_rounds_that_come_again_are_no_other_pass(self) -> None:
+        """Kinds stay in order, and one pass counts once."""
+        other = [GaussianSum("gradients", 1.0, 5.0)]
+        ledger = in_memory(
+            (PoissonSampling(0.1), STEP, 3),
+            (PoissonSampling(0.2), STEP, 1),
+            (PoissonSampling(0.1), STEP, 3),
+            (DisjointBatches("a"), STEP, 2),
+            (DisjointBatches("a"), other, 1),
+            (DisjointBatches("a"), STEP, 2),
+        )
+
+        text = str(make_report(ledger, delta=DELTA))
+
+        assert "passes]" not in text
+        assert text.count("3 x Poisson sample, probability 0.1") == 2
+        assert text.count("2 x disjoint batch") == 2
+
 
 class TestTheText:
     def test_protects_all_rows_of_a_unit(self) -> None:
