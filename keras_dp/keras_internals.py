@@ -1,8 +1,8 @@
 """Every private name of Keras and TensorFlow that the package touches.
 
 One function each. Its docstring says which name it reads, the version it was
-seen in, and what breaks without it. `tests/unit/test_keras_internals.py` calls
-all of them, and finds private names that are touched elsewhere.
+seen in, and what breaks without it. `tests/unit/test_keras_internals.py` asks
+whether each exists, and finds private names that are touched elsewhere.
 """
 
 import collections

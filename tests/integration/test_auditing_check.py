@@ -235,13 +235,6 @@ def _of_the_batch(targets, outputs):
     return keras.ops.mean(keras.ops.square(targets - outputs)) / spread
 
 
-@pytest.mark.nightly
-def test_a_training_that_runs_eagerly_passes():
-    report = check(training(run_eagerly=True), samples(), records=2)
-
-    assert report.passed, str(report)
-
-
 @pytest.mark.full
 def test_a_ledger_that_was_tampered_with_is_found(tmp_path):
     """Before the step is looked at, which is refused: that is quick."""

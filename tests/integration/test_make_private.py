@@ -161,6 +161,15 @@ class TestWhatItMakes:
         ):
             made(ledger=own)
 
+    def test_clips_automatically_on_request(self) -> None:
+        private = made(l2_norm_clip="automatic")
+
+        query = private.optimizer.query
+        assert (query.l2_norm_clip, query.gamma) == (1.0, 0.01)
+        assert query.noise_multiplier == made().optimizer.query.noise_multiplier
+        assert "automatic clipping (gamma 0.01)" in said(private)
+        private.fit(verbose=0)
+
     def test_chooses_a_batch_size_and_a_delta(self) -> None:
         private = made(batch_size=None, delta=None, epochs=10)
 

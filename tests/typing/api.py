@@ -4,13 +4,11 @@ Functions, so that each example has its own names. What is built on TensorFlow
 and Keras, which ship no types, is checked for names and arguments only.
 """
 
-from typing import Any, assert_type
+from typing import assert_type
 
-import keras
 import numpy as np
 import numpy.typing as npt
 
-import keras_dp
 from keras_dp import accountants
 from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.ledger import (
@@ -22,41 +20,9 @@ from keras_dp.ledger import (
     RunWriter,
     Verification,
 )
-from keras_dp.optimizers import LedgerOfChief
 from keras_dp.reporting import Report, make_report, render
 
 Floats = npt.NDArray[np.float32]
-
-
-def swap_an_optimizer(x: Floats, y: Floats) -> dict[str, list[float]]:
-    """Trains a Keras model privately: two changed lines and a sampler."""
-    model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(2)])
-    query = keras_dp.GaussianAverageQuery(
-        l2_norm_clip=1.0, sum_stddev=1.1, denominator=256
-    )
-    ledger = keras_dp.PrivacyLedger.open(
-        "clinic.ledger", dataset="clinic-2026", unit="patient"
-    )
-    assert_type(ledger, PrivacyLedger)
-
-    private = keras_dp.PrivateModel(model)
-    private.compile(
-        optimizer=keras_dp.optimizers.DPAdam(1e-3, query=query, ledger=ledger),
-        loss="sparse_categorical_crossentropy",
-        metrics=["accuracy"],
-    )
-    samples = keras_dp.sampling.PoissonBatches(
-        (x, y), sampling_probability=256 / len(x)
-    )
-    assert_type(samples.rounds_per_epoch, int)
-    history: dict[str, list[float]] = private.fit(
-        samples,
-        epochs=15,
-        delta=1e-6,
-    ).history
-    model.save("model.keras")
-    ledger.close()
-    return history
 
 
 def replay_a_ledger() -> dict[str, float]:
@@ -88,40 +54,6 @@ def replay_a_ledger() -> dict[str, float]:
         assert_type(report, Report)
         assert_type(render(report.document(), "json"), str)
         return costs
-
-
-def compose_groups(model: Any) -> keras_dp.DPOptimizer:
-    """Gives heterogeneous layers their own clip and noise."""
-    groups = keras_dp.optimizers.group_variables(
-        model, {"embedding": "embed*", "conv": "conv*", "rest": ...}
-    )
-    assert_type(groups, keras_dp.optimizers.VariableGroups)
-    assert_type(groups["rest"], tuple[str, ...])
-    query = keras_dp.dp_queries.NestedQuery(
-        {
-            "embedding": keras_dp.GaussianAverageQuery(
-                0.3, sum_stddev=0.9, denominator=256
-            ),
-            "conv": keras_dp.GaussianAverageQuery(
-                1.0, sum_stddev=1.4, denominator=256
-            ),
-            "rest": keras_dp.dp_queries.GaussianSumQuery(
-                l2_norm_clip=1.0, stddev=1.4
-            ),
-        }
-    )
-    general: keras_dp.dp_queries.DPQuery = query
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="clinic-2026")
-    named: keras_dp.DPOptimizer = keras_dp.optimizers.DPSGD(
-        0.1, query=general, groups=groups, ledger=ledger
-    )
-    assert_type(named.ledger, PrivacyLedger | LedgerOfChief | None)
-    return keras_dp.DPOptimizer(
-        keras.optimizers.SGD(0.1),
-        query=query,
-        groups={"embedding": "embed*", "conv": "conv*", "rest": ...},
-        ledger=ledger,
-    )
 
 
 def write_a_ledger_by_hand() -> float:

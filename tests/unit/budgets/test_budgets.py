@@ -260,6 +260,19 @@ class TestAccounts:
         budgets.verify_prices(ledger)
         assert Fourier().epsilon(ledger, delta=DELTA) <= 1.0
 
+    def test_one_of_several_is_named(self, ledger) -> None:
+        half = budgets.RenyiFilter(0.5, DELTA / 2)
+        for name in "ab":
+            budgets.open_account(ledger, name, half)
+
+        with pytest.raises(ValueError, match=r"\['a', 'b'\]"):
+            budgets.chosen_account(ledger, None)
+        with pytest.raises(ValueError, match="'c'"):
+            budgets.chosen_account(ledger, "c")
+        with pytest.raises(ValueError, match="`parent`"):
+            budgets.open_account(ledger, "c", half, parent="a")
+        spend(ledger, gaussian(20.0), 1, account="b")
+
     def test_shares_of_a_plan_are_composed_exactly(self, ledger) -> None:
         step, mean = gaussian(1.0, 0.01), gaussian(20.0)
         whole = budgets.FixedPlan([(step, 1000), (mean, 10)], 3.0, DELTA)
@@ -291,6 +304,10 @@ class TestAccounts:
         assert found.basis == "account"
         assert found.claim.epsilon == whole.cost
         assert found.ex_post.epsilon < whole.cost
+
+    def test_a_plan_too_large_is_refused(self) -> None:
+        with pytest.raises(BudgetExceededError, match="cost at most"):
+            budgets.FixedPlan([(gaussian(1.0), 100)], 1.0, DELTA)
 
     def test_the_first_account_pays_for_what_is_held(self, ledger) -> None:
         step = gaussian(1.0, 0.01)
@@ -696,6 +713,21 @@ class TestASearch:
 
     RELEASE = Round(FullDataset(True), (GaussianSum("all", 1.0, 9.0),))
     SEARCH = Selection([[(RELEASE, 3)]], TruncatedNegativeBinomial(1, 5)).round
+
+    def test_is_planned_beside_other_rounds(self, ledger) -> None:
+        rounds = [(self.SEARCH, 1), (self.RELEASE, 4)]
+        plan = budgets.FixedPlan(rounds, 5.0, DELTA)
+        budgets.open_account(ledger, "all", plan)
+
+        spend(ledger, self.SEARCH, 1)
+        spend(ledger, self.RELEASE, 4)
+        # Another search was not planned.
+        with pytest.raises(BudgetExceededError):
+            spend(ledger, self.SEARCH, 1)
+
+        budgets.verify_prices(ledger)
+        assert [*ledger.rounds] == rounds
+        assert plan.cost == Fourier().epsilon(ledger, delta=DELTA)
 
     def test_is_paid_by_its_moments(self, ledger) -> None:
         budget = budgets.RenyiFilter(4.0, DELTA, order=6.0)

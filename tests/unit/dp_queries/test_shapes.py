@@ -66,6 +66,16 @@ def test_masks_are_never_broadcast(query, size):
         answer(query, tf.zeros([3]), tf.ones([2, 3]), mask)
 
 
+def test_masks_are_boolean():
+    with pytest.raises(TypeError, match="`mask` must"):
+        answer(
+            GaussianSumQuery(1.0, 0.0),
+            tf.zeros([3]),
+            tf.ones([2, 3]),
+            np.array([1, 0]),
+        )
+
+
 @pytest.mark.parametrize(
     "query", [GaussianSumQuery(1.0, 0.0), NoPrivacySumQuery()], ids=repr
 )
@@ -93,6 +103,12 @@ def test_records_have_the_structure_of_the_template(records):
     ) as raised:
         answer(GaussianSumQuery(1.0, 0.0), [tf.zeros([3])], records)
     assert "numpy" not in str(raised.value)  # Shapes, but no data.
+
+
+def test_a_template_has_leaves():
+    for query in (GaussianSumQuery(1.0, 0.0), NoPrivacySumQuery()):
+        with pytest.raises(ValueError, match="`template` must"):
+            query.initial_sample_state([])
 
 
 def test_integers_cannot_be_clipped():

@@ -15,6 +15,7 @@ from keras import layers
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import GradientEngine
 from keras_dp.gradients.capture.graph_of_call import GraphOfCall
+from tests.layer_table import make_without_weights
 from tests.models import MODELS
 from tests.unit.gradients.test_graph_rules import STEPS
 
@@ -283,6 +284,33 @@ def test_the_models_of_the_tests_are_proven(case) -> None:
 
     # `tf.map_fn` reads examples by a number that it counts.
     assert engine.is_proven_apart == (case.name != "around_loop")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Dropout", "GaussianNoise", "RandomBrightness", "RandomContrast"),
+        *("RandomCrop", "RandomFlip", "RandomRotation", "RandomTranslation"),
+        *("RandomZoom", "Resizing", "SpatialDropout2D", "UpSampling2D"),
+    ],
+)
+def test_a_network_on_images_is_proven(name) -> None:
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            make_without_weights(name),
+            layers.SeparableConv2D(4, 3, padding="same", dilation_rate=2),
+            layers.GroupNormalization(2),
+            layers.MaxPooling2D(2, padding="same"),
+            layers.UpSampling2D(2, interpolation="bilinear"),
+            layers.Conv2DTranspose(2, 2, activation="silu"),
+            layers.GlobalAveragePooling2D(),
+        ]
+    )
+
+    engine = _proof(model, np.zeros((BATCH, 8, 8, 3), "float32"))
+
+    assert engine.not_shown is None
 
 
 def test_nothing_is_proven_before_a_trace_or_without_one() -> None:

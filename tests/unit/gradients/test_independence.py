@@ -202,14 +202,6 @@ class TestTheRow:
         with pytest.raises(GradientCheckError, match=words):
             _check(layers.Dense(4), Draws(added), layers.Dense(2))
 
-    def test_may_be_told_of_positions_within_an_example(self) -> None:
-        steps = tf.constant(np.arange(3.0), tf.float32)
-        positions = Does(lambda x: x + steps[:, tf.newaxis])
-        x = tf.repeat(X[:, tf.newaxis], 3, axis=1)
-        stack = [layers.Dense(4), positions, layers.Flatten()]
-
-        assert _check(*stack, layers.Dense(2), x=x)
-
 
 class TestEveryRow:
     def test_has_its_gradient_compared(self, monkeypatch) -> None:

@@ -140,12 +140,6 @@ class TestAModel:
             # float32 rounding of gradients of order 1.
             np.testing.assert_allclose(one, two, atol=1e-5)
 
-    @pytest.mark.parametrize("make", MODELS)
-    def test_is_trained(self, make) -> None:
-        ledger = fitted(make(), data().numpy(), np.zeros((BATCH, 2)))
-
-        assert len(ledger) == 2
-
 
 class TestIsRefusedByName:
     def test_a_state_of_other_examples(self) -> None:

@@ -197,6 +197,12 @@ def test_of_a_tied_table(uses) -> None:
     )
 
 
+def test_of_a_loss_that_was_scaled() -> None:
+    inner = records_lib.MaterializedRecords(tf.constant(normal(3, 2)))
+
+    assert_scaled(records_lib.ScaledRecords(inner, 2.0**-7))
+
+
 @pytest.mark.parametrize("size", [1e-38, 1e-19, 1.0, 1e19, 1e38])
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 @pytest.mark.parametrize("builds", [True, False])

@@ -78,12 +78,6 @@ def test_a_marked_database_without_tables_is_refused(tmp_path, mode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_folder_is_refused(tmp_path, mode: str) -> None:
-    with pytest.raises(LedgerFormatError, match=r"`path` must .*Received"):
-        PrivacyLedger.open(tmp_path, dataset="d", mode=mode)
-
-
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("version", "error"),
     [

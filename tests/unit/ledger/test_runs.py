@@ -22,7 +22,6 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
 )
-from keras_dp.ledger.places import schema
 from keras_dp.ledger.rows import chain, log, statements
 from tests.ledger_faults import in_a_fork, run_together
 
@@ -286,30 +285,6 @@ class TestInterrupted:
         assert [run.rest for run in ledger.runs] == [None, None, None]
 
 
-def test_the_end_of_a_run_is_found_by_the_index() -> None:
-    plans = []
-
-    class Explained:
-        """Asks a database how it would answer, and finds nothing."""
-
-        def __init__(self, database) -> None:
-            self._database = database
-
-        def execute(self, sql, values):
-            plans.extend(
-                row[-1]
-                for row in self._database.execute(
-                    f"EXPLAIN QUERY PLAN {sql}", values
-                )
-            )
-            return self._database.execute("SELECT 1 WHERE 0")
-
-    with contextlib.closing(schema.new_database("{}")) as database:
-        log._check_open(Explained(database), 1)
-
-    assert any("INDEX ends" in plan for plan in plans)
-
-
 class TestAccounts:
     @pytest.mark.parametrize(
         "prices",
@@ -396,6 +371,12 @@ class TestAccounts:
             ledger.open_account(account("more", 7, parent="all"), charge)
         assert [each.balance.spent for each in ledger.accounts] == [(60,), (0,)]
         ledger.verify()
+
+    def test_names_are_given_once(self, ledger) -> None:
+        ledger.open_account(account("a"))
+
+        with pytest.raises(ValueError, match="a name that no account"):
+            ledger.open_account(account("a"))
 
     @pytest.mark.parametrize("capacity", [-1, 2**63, 1.0, True])
     def test_capacities_are_whole_numbers(self, capacity) -> None:

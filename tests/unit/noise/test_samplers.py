@@ -78,16 +78,6 @@ class TestSample:
             compiled(sample)(like), sample(like), rtol=1e-9, atol=1e-12
         )
 
-    def test_of_a_registered_family_is_what_it_says(self):
-        class Own:
-            scale = 3.0
-
-        samplers.sample.register(Own, lambda noise, like, seed: like + 3.0)
-        samplers.cdf.register(Own, lambda noise, x: x / noise.scale)
-
-        assert samplers.sample(Own(), tf.zeros([2]), SEED)[0] == 3.0
-        assert samplers.cdf(Own(), tf.constant([1.5]))[0] == 0.5
-
     def test_refuses_a_family_it_cannot_draw(self):
         with pytest.raises(TypeError, match="`noise` must"):
             samplers.sample(None, tf.zeros([3]), SEED)

@@ -28,15 +28,6 @@ class TestWithoutNoise:
             np.abs(kernel), [[0.6, 0.8], [0.8, 0.6]], atol=1e-5
         )
 
-    def test_records_of_several_axes_are_sets_of_vectors(self) -> None:
-        x = np.random.default_rng(1).normal(size=(9, 2, 3, 4))
-        scaled = x / np.sqrt((x**2).sum(axis=(1, 2, 3), keepdims=True))
-
-        summed = PCA(1, 1.0).bounded_sum(x)
-
-        expected = np.einsum("nhwi,nhwj->ij", scaled, scaled)
-        np.testing.assert_allclose(summed, expected, atol=1e-3)
-
 
 @pytest.mark.parametrize("pixels", [False, True])
 @pytest.mark.parametrize("clip", [None, 1e-3, 2.0, 1e200])

@@ -3,11 +3,14 @@
 from fractions import Fraction
 
 import numpy as np
+import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_dp.preprocessing.rows import (
     exact_sum,
+    number_chunks,
     whole_total,
 )
 
@@ -38,3 +41,20 @@ def test_rows_are_rounded_towards_zero(numbers) -> None:
     each = [exact_sum([np.array([[number]])])[0] for number in numbers]
     (together,) = exact_sum([np.array(numbers)[:, np.newaxis]])
     assert Fraction(float(together)) == sum(map(Fraction, map(float, each)))
+
+
+def test_batches_must_be_alike() -> None:
+    data = tf.data.Dataset.from_generator(
+        lambda: [np.ones(3), np.ones(3), np.ones(4)],
+        output_signature=tf.TensorSpec([None], tf.float32),
+    ).padded_batch(2)
+
+    with pytest.raises(ValueError, match="one shape"):
+        list(number_chunks(data))
+
+
+def test_no_batch_is_refused() -> None:
+    data = tf.data.Dataset.from_tensor_slices(np.ones((0, 3))).batch(2)
+
+    with pytest.raises(ValueError, match="at least one batch"):
+        list(number_chunks(data))

@@ -262,3 +262,7 @@ class TestSignatures:
         ):
             with pytest.raises(ImportError, match=r"keras_dp\[signing\]"):
                 attempt()
+
+    def test_no_signature_is_found(self, ledger) -> None:
+        with pytest.raises(LedgerIntegrityError, match="not signed"):
+            certify(ledger, delta=DELTA).check_signature()

@@ -17,6 +17,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
     ThresholdedSum,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 from keras_dp.reporting import (
@@ -219,6 +220,19 @@ class TestCautions:
             "The unit is a microbatch",
         ):
             assert text in found
+
+    @pytest.mark.parametrize("rows", [1, 5])
+    def test_say_that_truncation_counts_for_each_row(self, rows) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=rows
+        )
+        sampling = TruncatedPoissonSampling(0.01, 20, 1000, True)
+        ledger.record(sampling, STEP.queries)
+
+        found = self.cautions(ledger)
+
+        assert "Samples were truncated" in found
+        assert ("for 5 records of one unit it is more" in found) == (rows == 5)
 
     def test_count_what_thresholds_let_through_for_all_rows(self) -> None:
         """A key that five records of a unit hold passes more often."""

@@ -17,6 +17,7 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import (
     Charge,
+    CountedRound,
     FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
@@ -542,6 +543,40 @@ def test_no_run_begins_with_a_wrong_argument(ledger, argument, call) -> None:
     with pytest.raises((TypeError, ValueError), match=f"`{argument}`"):
         call(ledger)
     assert not ledger.runs
+
+
+@pytest.mark.parametrize("limit", ["target_epsilon", "account", "plan"])
+def test_rounds_that_do_not_fit_together_name_their_limit(
+    ledger, limit
+) -> None:
+    rest = target = None
+    if limit == "account":
+        open_plan(ledger)
+    if limit == "plan":
+        rest = CountedRound(STEP, 10)
+    if limit == "target_epsilon":
+        target = EpsilonLimit(PrivacyTarget(1.0, DELTA), ledger)
+    limits = RunLimits(ledger, target=target, rest=rest)
+    with ledger.start_run("a", limits=limits) as run:
+        run.cover(STEP, 6)
+        with pytest.raises(BudgetExceededError, match=f"{limit}.*1,000 more"):
+            run.cover(STEP, 1_000)
+
+
+def test_limits_of_ones_own_end_a_run_before_the_round(ledger) -> None:
+    class Three(run_writer.Limits):
+        is_limited = True
+
+        def room(self, planned, count, own):
+            return min(count, 3 - own)
+
+    with ledger.start_run("own", limits=Three()) as run:
+        for _ in range(3):
+            run.cover(STEP)
+        with pytest.raises(BudgetExceededError, match="`limits` must"):
+            run.cover(STEP)
+
+    assert (len(ledger), ledger.runs[0].outcome) == (3, "budget")
 
 
 def _busy(handle, *, writing: bool) -> None:

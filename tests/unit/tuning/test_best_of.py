@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from keras_dp.ledger import PoissonTrials, TruncatedNegativeBinomial
+from keras_dp.ledger import TruncatedNegativeBinomial
 from keras_dp.tuning.best_of import Scored, best_of, uniform
 
 LAW = TruncatedNegativeBinomial(shape=1, mean=4)
@@ -22,14 +22,6 @@ def _many_trials():
     return lambda: next(first, None) or others.random()
 
 
-def test_the_highest_score_is_kept() -> None:
-    scores = iter([3.0, 9.0, 1.0] + [0.0] * 100)
-
-    best = best_of(LAW, lambda: Scored(next(scores), "x"), _many_trials())
-
-    assert best == Scored(9.0, "x")
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_score_that_is_not_finite_is_the_worst(bad) -> None:
     scores = iter([bad, -5.0] + [bad] * 100)
@@ -41,13 +33,6 @@ def test_a_score_that_is_not_finite_is_the_worst(bad) -> None:
 
 def test_trials_without_a_score_give_nothing() -> None:
     assert best_of(LAW, lambda: Scored(math.nan, 1), _many_trials()) is None
-
-
-def test_a_law_without_trials_gives_nothing() -> None:
-    def never():
-        pytest.fail("No trial was drawn.")
-
-    assert best_of(PoissonTrials(mean=3), never, lambda: 0.0) is None
 
 
 def test_the_number_is_drawn_before_the_first_trial_and_once() -> None:
