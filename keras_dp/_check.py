@@ -246,7 +246,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
         others = set(other.split("_"))
         shared = len(words & others) / len(words | others)
         if words <= others:  # A part of a name stands for all of it.
-            shared = (1 + shared) / 2
+            shared = max(shared, 0.5)
         letters = difflib.SequenceMatcher(None, name, other).ratio()
         return max(shared, letters - _UNLIKE)
 
