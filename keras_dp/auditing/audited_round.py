@@ -109,12 +109,11 @@ class AuditedRound:
             (query, sums[name], self._state[name])
             for name, query in optimizer.round.queries.items()
         ]
-        factor = 1 if self._grouping is None else self._grouping.bound_factor
         self.planned: Round = optimizer.planned_round(
             event,
             batch.sampling,
             seeded=adapter.seeded,
-            gradient_bound_factor=factor,
+            gradient_bound_factor=adapter.bound_factor,
         )
 
     def observed(

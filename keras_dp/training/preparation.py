@@ -119,9 +119,7 @@ class Preparation(NamedTuple):
         Args:
             planned: The first of the rounds.
         """
-        asked, factor = self.optimizer.round, 1
-        if self.adapter.grouping is not None:
-            factor = self.adapter.grouping.bound_factor
+        asked, factor = self.optimizer.round, self.adapter.bound_factor
         events = asked.coming_events(self.optimizer.read_state())
         if events is None:
             return None
@@ -140,25 +138,27 @@ class Preparation(NamedTuple):
 
     def new_run(
         self, details: RunDetails | str | None, most: int | None
-    ) -> RunWriter | None:
+    ) -> RunWriter:
         """Returns a run of the ledger, which begins with its first round.
+
+        A worker whose chief records covers its rounds in a ledger that nobody
+        reads. Its sums are released with those of the chief or not at all.
 
         Args:
             details: The argument `run` of `fit`.
             most: The most rounds that will run; `None` if the data decides.
-
-        Returns:
-            The run; `None` on a worker whose chief records.
 
         Raises:
             TypeError: `details` is something else.
             ValueError: The ledger has no such account, or several of which
                 none was named.
         """
-        if not isinstance(self.ledger, PrivacyLedger):
-            return None
+        ledger = self.ledger
+        if not isinstance(ledger, PrivacyLedger):
+            ledger = PrivacyLedger.in_memory(dataset=ledger.header.dataset)
+            return new_run(ledger, most=most)
         return new_run(
-            self.ledger,
+            ledger,
             RunDetails.of(details),
             name=self.model.name,
             model=summary_hash(self.model),

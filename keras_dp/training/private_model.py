@@ -473,14 +473,18 @@ class PrivateModel(HeldModel):
             run = self.run
             if x is self.samples:
                 run = ready.continuing(run, self.last_run)
-        with self._running(
-            ready,
-            terms,
-            ready.new_run(run, terms.rounds),
-            try_out=lambda: self._try_out(
-                ready.adapter.source, y, batch_size, options
-            ),
-        ) as loop:
+        recorded = ready.new_run(run, terms.rounds)
+        with (
+            recorded,
+            self._running(
+                ready,
+                terms,
+                recorded,
+                try_out=lambda: self._try_out(
+                    ready.adapter.source, y, batch_size, options
+                ),
+            ) as loop,
+        ):
             if verbose and self.shows_settings:
                 print_line(
                     f"Private training of {self.model.name!r}:\n{self.settings}"
@@ -548,20 +552,23 @@ class PrivateModel(HeldModel):
         )
         terms = FitTerms(1, {"steps_per_epoch": rounds}, 1)
         recorded = ready.new_run(run, rounds)
-        with self._running(
-            ready,
-            terms,
+        with (
             recorded,
-            try_out=lambda: self._try_out(samples, None),
-            watches_weights=False,
-        ) as loop:
+            self._running(
+                ready,
+                terms,
+                recorded,
+                try_out=lambda: self._try_out(samples, None),
+                watches_weights=False,
+            ) as loop,
+        ):
             for _ in range(rounds):
                 self.reset_metrics()
                 if not loop.run(iter(()), rounds=1):
                     break
                 loop.renew_seeds()
                 yield loop.logs
-                if loop.is_exhausted:
+                if loop.is_over:
                     break
 
     @override
@@ -590,16 +597,14 @@ class PrivateModel(HeldModel):
         if self._batches_run is None:
             run = self.run if run is None else run
             self._batches_run = ready.new_run(run, None)
-            if self._batches_run is not None:
-                # Batches have no end but that of the model.
-                weakref.finalize(self, self._batches_run.abandon)
+            # Batches have no end but that of the model.
+            weakref.finalize(self, self._batches_run.abandon)
         self.reset_metrics()  # As Keras does.
         with self._running(
             ready,
             terms,
             self._batches_run,
             try_out=lambda: None if self._looked_at else self._try_out(x, y),
-            ends_run=False,
         ) as loop:
             loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = python_values(loop.logs)
@@ -637,6 +642,8 @@ class PrivateModel(HeldModel):
                 "your own."
             )
         self._loop.run(iterator, self._rounds_a_call)
+        if self._loop.is_over:
+            self.stop_training = True  # As a callback ends `fit`.
         return self._loop.logs
 
     @property
@@ -799,22 +806,17 @@ class PrivateModel(HeldModel):
         finally:
             self.reset_metrics()
 
-    def _stop(self) -> None:
-        """Ends `fit` as a callback would."""
-        self.stop_training = True
-
     @contextlib.contextmanager
     def _running(
         self,
         ready: Preparation,
         terms: FitTerms,
-        run: RunWriter | None,
+        run: RunWriter,
         *,
         try_out: Callable[[], None],
         watches_weights: bool = True,
-        ends_run: bool = True,
     ) -> Iterator[TrainingLoop]:
-        """Records the rounds run inside, and settles them at the end."""
+        """Covers the rounds that run inside, and settles them at the end."""
         if self._loop is not None:
             raise nested_training()
         self._weights.check(ready.said)
@@ -825,10 +827,8 @@ class PrivateModel(HeldModel):
             terms,
             run,
             self._built_step,
-            stop=self._stop,
             weights=self._weights if watches_weights else None,
             try_out=try_out,
-            ends_run=ends_run,
         )
         self._one_by_one = ready.one_by_one
         with loop.recording():
@@ -841,7 +841,7 @@ class PrivateModel(HeldModel):
                     self._step.close()
                     if watches_weights:
                         self._weights.note()
-                self.last_run = None if run is None else run.row
+                self.last_run = run.row
 
 
 def _references(*data: Any) -> list[Any]:

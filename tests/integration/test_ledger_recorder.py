@@ -2,7 +2,6 @@
 
 import collections
 import sys
-import types
 
 import pytest
 
@@ -20,7 +19,6 @@ from keras_dp.ledger import (
 from keras_dp.ledger.rows import log, run_writer
 from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.spending.run import new_run
-from keras_dp.training.loop import recording_with
 
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
 STEP = Round(FullDataset(), QUERIES)
@@ -130,9 +128,7 @@ def interrupted_at(
     recorder, before = new_run(ledger, most=4), sys.gettrace()
     sys.settrace(trace)
     try:
-        with recording_with(
-            types.SimpleNamespace(is_recording=False), recorder
-        ):
+        with recorder:
             for _ in range(2):
                 recorder.cover(STEP)
                 released += 1
@@ -175,7 +171,7 @@ def test_a_failure_at_the_end_does_not_hide_the_first_one() -> None:
     def train(first: str) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d")
         run = new_run(ledger, most=4)
-        with recording_with(types.SimpleNamespace(is_recording=False), run):
+        with run:
             run.cover(STEP)
             ledger.close()
             if first:

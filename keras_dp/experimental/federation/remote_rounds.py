@@ -14,7 +14,7 @@ from keras_dp._override import override
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.keras_internals import check_compiled
-from keras_dp.ledger import PoissonUserSampling, Round
+from keras_dp.ledger import PoissonUserSampling, PrivacyLedger, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import GRADIENTS, Event, Sample
 from keras_dp.optimizers.record_batch import RecordBatch
@@ -26,7 +26,7 @@ from keras_dp.training.advice.of_models import BUILT
 from keras_dp.training.advice.of_trainings import RESTORED
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
-from keras_dp.training.loop import recording_with
+from keras_dp.training.loop import busy
 from keras_dp.training.preparation import prepare
 
 User = TypeVar("User", bound=Hashable)
@@ -110,8 +110,7 @@ class RemoteRounds:
             target_epsilon=target_epsilon,
             delta=delta,
         )
-        recorded = ready.new_run(federated.run if run is None else run, rounds)
-        if recorded is None:
+        if not isinstance(ready.ledger, PrivacyLedger):
             raise PrivateTrainingError(
                 "The server of a federated training must keep the ledger "
                 f"itself. Received: ledger={_check.shown(ready.ledger)}. Open "
@@ -124,7 +123,8 @@ class RemoteRounds:
         self._rounds, self._rounds_run = rounds, 0
         self._optimizer: DPOptimizer = optimizer
         self._variables = list(model.trainable_variables)
-        self._run = recorded
+        run = federated.run if run is None else run
+        self._run = ready.new_run(run, rounds)
         self._planned: Event | None = None
         self._sample: Sample | None = None
         self._before: list[tf.Tensor] = []
@@ -137,7 +137,7 @@ class RemoteRounds:
         Raises:
             PrivateTrainingError: The optimizer is training already.
         """
-        with recording_with(self._optimizer, self._run):
+        with busy(self._optimizer), self._run:
             yield
 
     def draw(self, users: Sequence[User]) -> list[User] | None:

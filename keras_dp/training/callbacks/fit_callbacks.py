@@ -1,6 +1,6 @@
 """Adds callbacks of private training to those that `fit` is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -19,7 +19,7 @@ from keras_dp.training.callbacks.time_ahead import TimeAhead
 def fit_callbacks(
     given: Any,
     begin: Callable[[int], None],
-    end: Callable[[], None],
+    end: Callable[[Mapping[str, Any]], None],
     ledger: PrivacyLedger | LedgerOfChief,
     delta: float,
     rounds_left: Callable[[], int | None],
@@ -36,7 +36,8 @@ def fit_callbacks(
     Args:
         given: The argument `callbacks` of `fit`.
         begin: Is called at the beginning of each epoch, with its number.
-        end: Is called at the end of each epoch, before callbacks of the user.
+        end: Is called with the logs at the end of each epoch, before callbacks
+            of the user.
         ledger: The ledger that will record the training. Without a
             `PrivacyLedger`, as on workers other than the chief, no epsilon is
             shown.
@@ -53,7 +54,7 @@ def fit_callbacks(
     own: list[keras.callbacks.Callback] = [
         keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs: begin(epoch),
-            on_epoch_end=lambda epoch, logs: end(),
+            on_epoch_end=lambda epoch, logs: end(logs or {}),
         ),
         SignalProgress(sizes),
         TimeAhead(),

@@ -250,6 +250,11 @@ class DataAdapter:
             groups.rows, groups.size, groups.bound_factor, groups.averages
         )
 
+    @property
+    def bound_factor(self) -> int:
+        """See `RowsOfRecord`; 1 where each row is a record."""
+        return 1 if self.grouping is None else self.grouping.bound_factor
+
     def batches(self) -> Iterator[Any]:
         """Returns the sampler's endless physical batches, prefetched."""
         return iter(self._batches)

@@ -152,22 +152,22 @@ class FitTerms(NamedTuple):
 
 
 def check_agreement(
-    replicas: Replicas,
+    ledger: PrivacyLedger | LedgerOfChief,
     adapter: DataAdapter,
+    replicas: Replicas,
     planned: Round,
     terms: tuple[Any, ...],
-    refusal: PrivateTrainingError | None,
 ) -> None:
     """Raises on every worker unless all are about to do the same.
 
     Every worker must call it at the same point, because it waits for all.
 
     Args:
-        replicas: The replicas of the model.
+        ledger: The ledger of this worker.
         adapter: The data of this worker.
+        replicas: The replicas of the model.
         planned: The round that this worker expects.
         terms: The result of `FitTerms.with_optimizer`.
-        refusal: The result of `refusal_of` on this worker.
 
     Raises:
         PrivateTrainingError: They differ in what the ledger is told, in how
@@ -175,6 +175,7 @@ def check_agreement(
     """
     index, count = _shard(adapter) or (-1, -1)
     size = getattr(adapter.source, "population_size", None)
+    refusal = refusal_of(ledger, adapter, replicas)
     # A worker that refuses tells the others, which would wait for it forever.
     may_train = int(refusal is None)
     row = [may_train, index, count, *_words((planned, terms, size))]
