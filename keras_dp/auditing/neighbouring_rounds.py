@@ -105,9 +105,9 @@ def check(
     """
     _check.kind(PrivateModel, private_model=private_model)
     _check.integer_at_least(2, records=records)
-    ready = private_model._preparation(_source(batches))
-    adapter = ready.adapter
-    if ready.replicas.are_many:
+    training = private_model._training(DataAdapter(_source(batches)))
+    adapter = training.adapter
+    if training.replicas.are_many:
         raise PrivateTrainingError(
             "`private_model` must train on one device. Received: the strategy "
             f"{private_model.distribute_strategy!r}. Make the same model "

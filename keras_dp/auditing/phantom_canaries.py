@@ -46,7 +46,7 @@ from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.sampler import Pass
 from keras_dp.training import PrivateModel
 from keras_dp.training.data.data_adapter import DataAdapter
-from keras_dp.training.preparation import Preparation
+from keras_dp.training.metrics.side_queries import SideQueries
 
 Places = npt.NDArray[np.int32]
 # The probability that a round samples more canaries than there is room for.
@@ -310,22 +310,29 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
     @override
     def on_train_begin(self, logs: Any = None) -> None:
         model = self.model
-        if not isinstance(model, PrivateModel) or model._loop is None:
+        if not isinstance(model, PrivateModel):
             raise PrivateTrainingError(
                 "Phantom canaries must be in the fit of a PrivateModel. "
                 f"Received: model={model!r}. Wrap the model in "
                 "keras_dp.PrivateModel."
             )
-        model._answer_by(self._round_with_canaries(model._loop.ready))
 
-    @override
-    def on_train_end(self, logs: Any = None) -> None:
-        self.model._answer_by(None)
+    def answering_round(
+        self,
+        optimizer: DPOptimizer,
+        side_queries: SideQueries,
+        adapter: DataAdapter,
+    ) -> PhantomRound:
+        """Returns the round that answers in a training with the canaries.
 
-    def _round_with_canaries(self, ready: Preparation) -> PhantomRound:
-        query = check_query(ready.optimizer)
-        queries = {GRADIENTS: query, **ready.side_queries.queries}
-        probability = _probability_of(ready.adapter)
+        Args:
+            optimizer: The optimizer of the private model.
+            side_queries: The queries beside the query of the gradients.
+            adapter: The data.
+        """
+        query = check_query(optimizer)
+        queries = {GRADIENTS: query, **side_queries.queries}
+        probability = _probability_of(adapter)
         if self._phantoms is None:
             most = self._most(probability)
             draws = self._draws(probability, most)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from keras_dp import _check
 from keras_dp._counted import first_of
@@ -78,6 +79,19 @@ class RunDetails:
                 f"run={given!r}. Pass such as RunDetails(name='night')."
             )
         return cls(given)
+
+    def continuing(self, row: int | None, ledger: Any) -> "RunDetails":
+        """Returns details that continue a run, if that was interrupted.
+
+        Args:
+            row: The row in which the run began; `None` without one.
+            ledger: Where it is recorded.
+        """
+        runs = ledger.runs if isinstance(ledger, PrivacyLedger) else ()
+        for run in runs:
+            if run.row == row and run.rest is not None:
+                return dataclasses.replace(self, continues=run.number)
+        return self
 
 
 class RunLimits(Limits):

@@ -29,14 +29,11 @@ from keras_dp.training.data.block import Block
 from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.data.first_batch import check_batch
 from keras_dp.training.data.in_range import check_in_range
-from keras_dp.training.devices.workers import (
-    FitTerms,
-    check_agreement,
-)
-from keras_dp.training.preparation import Preparation
+from keras_dp.training.devices.workers import check_agreement
 from keras_dp.training.step.batch_computation import BatchKind
 from keras_dp.training.step.layer_states import LayerSeeds, renew_adapters
 from keras_dp.training.step.training_step import TrainingStep
+from keras_dp.training.training import Training
 
 # Returns the compiled steps for batches of this form. It raises if the model or
 # the optimizer was changed since they were compiled.
@@ -62,41 +59,38 @@ class TrainingLoop:
     """The rounds of one call of `fit` or `train_on_batch`.
 
     Attributes:
-        ready: The terms of the training.
+        training: The terms.
         logs: The metrics after the last round, empty before the first.
         is_over: Whether there is no room for a round more.
     """
 
     def __init__(
         self,
-        ready: Preparation,
-        terms: FitTerms,
+        training: Training,
         run: RunWriter,
         built_step: BuiltStep,
-        *,
-        weights: ReleasedWeights | None = None,
+        weights: ReleasedWeights,
         try_out: Callable[[], None],
     ) -> None:
         """Starts with nothing recorded.
 
         Args:
-            ready: The terms of the training.
-            terms: The arguments that all workers must agree on.
+            training: The terms.
             run: Covers the rounds in the ledger.
             built_step: Returns the compiled steps for a batch.
             weights: Remembers the weights after a release.
             try_out: Is called once the first round is traced, before the ledger
                 holds anything. An error that it raises costs no privacy.
         """
-        self.ready = ready
-        self._terms, self._run, self._built_step = terms, run, built_step
+        self.training, self._run, self._built_step = training, run, built_step
         self._try_out, self._weights = try_out, weights
-        self._adapter, self._optimizer = ready.adapter, ready.optimizer
-        self._seeds = LayerSeeds(ready.model, ready.optimizer.seed)
+        self._adapter, self._optimizer = training.adapter, training.optimizer
+        self._seeds = LayerSeeds(training.model, training.optimizer.seed)
         self.logs: Mapping[str, Any] = {}
         self.is_over = False
         # What must be done once is done while it is 0.
         self._rounds_run = 0
+        self._first_epoch = training.first_epoch  # A callback may restore one.
         # The ledger is settled at the end of an epoch, and covers no more.
         self._left_of_epoch: int | None = None
         # Where no event follows from answers, that of the first round stays:
@@ -131,10 +125,6 @@ class TrainingLoop:
         self.renew_seeds()
         self._run.settle()
 
-    def run_one_by_one(self, why: str) -> None:
-        """Runs the rounds from now on one by one, for a reason."""
-        self.ready = self.ready._replace(one_by_one=why)
-
     def begin_epoch(self, epoch: int) -> None:
         """Draws new seeds, and counts the rounds to come.
 
@@ -143,9 +133,9 @@ class TrainingLoop:
                 that fewer epochs are left.
         """
         if not self._rounds_run:
-            self._terms = self._terms.from_epoch(epoch)
-            self._run.limits.expect(self._terms.rounds)
-        self._left_of_epoch = self._terms.options.get("steps_per_epoch")
+            self._first_epoch = epoch
+            self._run.limits.expect(self.training.rounds_from(epoch))
+        self._left_of_epoch = self.training.fit.get("steps_per_epoch")
         self.renew_seeds()
 
     def end_epoch(self, logs: Mapping[str, Any]) -> None:
@@ -155,10 +145,9 @@ class TrainingLoop:
             logs: What `fit` shows of the epoch.
         """
         self._run.settle()
-        if self._weights is not None:
-            self._weights.note()
+        self._weights.note()
         self.renew_seeds()
-        judge(EPOCHS, logs, said=self.ready.said)
+        judge(EPOCHS, logs, said=self.training.said)
 
     def renew_seeds(self) -> None:
         """Draws new seeds of layers: a checkpoint may hold the old ones."""
@@ -189,7 +178,7 @@ class TrainingLoop:
             ValueError: A batch has no targets, its parts have different
                 lengths, or its labels or ids are out of range.
         """
-        if self._adapter.is_sampler and self.ready.one_by_one:
+        if self._adapter.is_sampler and self.training.one_by_one:
             if self._drawn is None:
                 self._drawn = self._adapter.batches()
             iterator = self._drawn
@@ -214,7 +203,8 @@ class TrainingLoop:
             raise
         except tf.errors.ResourceExhaustedError as error:
             raise _out_of_memory(error) from error
-        if self.is_over and self._rounds_run != self._terms.rounds:
+        most = self.training.rounds_from(self._first_epoch)
+        if self.is_over and self._rounds_run != most:
             logging.warning(
                 "Training ends after %d rounds: one more would exceed the "
                 "target epsilon, the account, or the plan of the run.",
@@ -232,8 +222,8 @@ class TrainingLoop:
         if not self._rounds_run:
             self._try_out()
         # Looked at about once a second: to compare takes as long as to copy.
-        if self._weights is not None and self._run.is_between_blocks:
-            self._weights.check(self.ready.said)
+        if self._run.is_between_blocks:
+            self._weights.check(self.training.said)
         alike = rounds.alike
         if self._left_of_epoch is not None:
             alike = min(alike, self._left_of_epoch)
@@ -246,11 +236,10 @@ class TrainingLoop:
         self._rounds_run += count
         if self._left_of_epoch is not None:
             self._left_of_epoch -= count
-        if self._weights is not None:
-            if self._run.is_between_blocks:
-                self._weights.note()
-            else:
-                self._weights.forget()
+        if self._run.is_between_blocks:
+            self._weights.note()
+        else:
+            self._weights.forget()
         if sampling != self._coming().sampling:
             self._plan(sampling)
 
@@ -258,7 +247,7 @@ class TrainingLoop:
         self, steps: Iterator[PhysicalStep], most: int
     ) -> _Dispatch:
         """Draws and traces the next rounds, up to `most` in one call."""
-        if self.ready.one_by_one:
+        if self.training.one_by_one:
             return self._one_round(steps)
         samples = self._adapter.samples
         first = samples.first()
@@ -275,7 +264,7 @@ class TrainingLoop:
             )
             most = 1
         grouping = self._adapter.grouping
-        room = step.room_for(self._terms.steps_per_execution)
+        room = step.room_for(self.training.at_once)
         most = samples.alike(min(most, room))
         block = Block(self._adapter.resident, samples.places(1), room)
         step.prepare_block(block, grouping, event)
@@ -339,16 +328,11 @@ class TrainingLoop:
             event = self._optimizer.plan()
         if event is not self._event or is_other:
             self._event = event
-            self._round = self._optimizer.planned_round(
-                event,
-                sampling,
-                seeded=self._adapter.seeded,
-                gradient_bound_factor=self._adapter.bound_factor,
-            )
+            self._round = self.training.planned(event, sampling)
         return event
 
     def _step_of(self, data: Any) -> PhysicalStep:
-        replicas = self.ready.replicas
+        replicas = self.training.replicas
         if not replicas.are_many:
             return self._adapter.step_from(data)
         step = self._adapter.step_from(replicas.whole(data))
@@ -367,20 +351,20 @@ class TrainingLoop:
             step.check(batch)
         if step.examples_apart:
             self._run.note = f"examples kept apart: {step.examples_apart}"
-        if not self._rounds_run and self.ready.replicas.workers > 1:
+        if not self._rounds_run and self.training.replicas.workers > 1:
             check_agreement(
-                self.ready.ledger,
+                self.training.ledger,
                 self._adapter,
-                self.ready.replicas,
+                self.training.replicas,
                 self._coming(),
-                self._terms.with_optimizer(self._optimizer),
+                self.training.agreed(self._first_epoch),
             )
         return step, event
 
     def _begin(self, batch: PhysicalStep) -> None:
         """Acts once the model is built, before the first round."""
-        renew_adapters(self.ready.model, self._optimizer)
-        said, query = self.ready.said, self._optimizer.query
+        renew_adapters(self.training.model, self._optimizer)
+        said, query = self.training.said, self._optimizer.query
         judge(RESTORED, self._optimizer, said=said)
         first = FirstBatch(self._coming(), query, self._adapter, batch)
         judge(FIRST_BATCH, first, said=said)

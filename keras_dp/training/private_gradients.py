@@ -1,6 +1,5 @@
 """Private gradients for training loops of the user's own."""
 
-import contextlib
 from collections.abc import Generator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from keras_dp.optimizers.groups import Patterns, VariableGroups
 from keras_dp.optimizers.inner_optimizer import KeptAnswers
 from keras_dp.sampling import Sampler
 from keras_dp.spending.run import RunDetails
+from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.private_model import PrivateModel
 
@@ -95,6 +95,7 @@ class PrivateGradients:
         self._private = PrivateModel(
             model, self_check_examples=self_check_examples
         )
+        self._private._weights.are_watched = False  # The caller changes them.
         if tf.distribute.has_strategy():
             raise PrivateTrainingError(
                 "Private gradients must be computed without a strategy. "
@@ -159,19 +160,29 @@ class PrivateGradients:
             rounds = samples.rounds_per_epoch
         _check.integer_at_least(1, rounds=rounds)
         return self._answers(
-            self._private._each_round(
-                samples,
-                rounds,
-                target_epsilon=target_epsilon,
-                delta=delta,
-                run=run,
-            )
+            samples,
+            rounds,
+            target_epsilon=target_epsilon,
+            delta=delta,
+            run=run,
         )
 
     def _answers(
-        self, run: Generator[Mapping[str, Any], None, None]
+        self, samples: Sampler, rounds: int, **terms: Any
     ) -> Generator[list[tf.Tensor], None, None]:
-        with contextlib.closing(run):
-            for metrics in run:
-                self.metrics = {k: float(v) for k, v in metrics.items()}
+        """Runs rounds as `fit` does, and yields after each of them.
+
+        The caller may save the model between two rounds: the secret seeds of
+        its layers are replaced before each yield.
+        """
+        private, fit = self._private, {"steps_per_epoch": rounds}
+        training = private._training(DataAdapter(samples), fit, **terms)
+        with private._running(training) as loop:
+            while rounds and not loop.is_over:
+                private.reset_metrics()
+                if not loop.run(iter(()), rounds=1):
+                    break
+                rounds -= 1
+                loop.renew_seeds()
+                self.metrics = {k: float(v) for k, v in loop.logs.items()}
                 yield self._kept.read()

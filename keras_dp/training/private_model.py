@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -42,10 +42,8 @@ from keras_dp.training.advice.of_models import (
     Compiling,
 )
 from keras_dp.training.advice.of_trainings import (
-    BESIDES_A_SAMPLER,
     CALLBACKS,
     OTHER_DATA,
-    VALIDATION,
     check_counts,
 )
 from keras_dp.training.advice.other_trainings import (
@@ -53,12 +51,10 @@ from keras_dp.training.advice.other_trainings import (
     warn_of_plain_training,
 )
 from keras_dp.training.callbacks.fit_callbacks import fit_callbacks
-from keras_dp.training.data.block import why_one_by_one
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.data.first_batch import (
     build_and_check,
     check_given,
-    check_some_targets,
 )
 from keras_dp.training.data.in_range import (
     check_ranges,
@@ -66,23 +62,28 @@ from keras_dp.training.data.in_range import (
 )
 from keras_dp.training.description import description_of
 from keras_dp.training.devices.replicas import Replicas
-from keras_dp.training.devices.workers import FitTerms
 from keras_dp.training.held_model import HeldModel
 from keras_dp.training.loop import TrainingLoop, nested_training
 from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.metrics.side_queries import SideQueries
-from keras_dp.training.preparation import (
-    Preparation,
-    prepare,
+from keras_dp.training.rounds_at_once import (
+    rounds_at_once,
+    why_one_by_one,
 )
-from keras_dp.training.rounds_at_once import acts_on_batches, rounds_at_once
 from keras_dp.training.step.step_parts import (
     StepOptions,
     StepParts,
     resolved_loss_scale,
 )
 from keras_dp.training.step.training_step import TrainingStep
+from keras_dp.training.training import (
+    Training,
+    check,
+    keras_arguments,
+    resolved_target,
+    round_of_audit,
+)
 
 
 def check_kind(model: Any, *, releases_statistics: bool) -> None:
@@ -196,7 +197,6 @@ class PrivateModel(HeldModel):
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
         self._chooses_steps = False
-        self._rounds_a_call = 1
         self._one_by_one: str | None = None
 
     # Its own description.
@@ -438,6 +438,13 @@ class PrivateModel(HeldModel):
         if x is None and self.samples is not None:
             x = self.samples
             epochs = self.epochs if epochs is None else epochs
+        elif x is None:
+            raise ValueError(
+                "`x` must be given: a PoissonBatches, or what Keras takes. "
+                "Received: x=None. Only a model of make_private has samples, "
+                "and a file does not keep them: after loading, pass the model "
+                "inside, `.model`, to make_private again, with the same ledger."
+            )
         elif self.samples is not None and x is not self.samples:
             judge(OTHER_DATA, self.optimizer.required_ledger().header)
         epochs = 1 if epochs is None else epochs
@@ -448,43 +455,21 @@ class PrivateModel(HeldModel):
             self.history.on_train_begin()
             return self.history  # As in Keras, all these epochs are over.
         check_given(x=x, y=y, sample_weight=options.get("sample_weight"))
-        ready = self._preparation(
-            x,
-            class_weight=options.get("class_weight"),
+        training = self._training(
+            DataAdapter(x, options.get("class_weight")),
+            {
+                "y": y,
+                "batch_size": batch_size,
+                "epochs": epochs,
+                "verbose": verbose,
+                "callbacks": callbacks,
+                **options,
+            },
             target_epsilon=target_epsilon,
             delta=delta,
+            run=run,
         )
-        if self._side_queries.metrics is None:
-            judge(CALLBACKS, callbacks)
-        if ready.adapter.is_sampler:
-            given = {"y": y, "batch_size": batch_size, **options}
-            judge(BESIDES_A_SAMPLER, given)
-        options = ready.keras_options(options)
-        check_given(validation_data=options.get("validation_data"))
-        check_some_targets(validation_data=options.get("validation_data"))
-        judge(VALIDATION, x, options.get("validation_data"), said=self._said)
-        at_once = self.steps_per_execution
-        if self._chooses_steps:
-            at_once = self._rounds_at_once(
-                ready, callbacks, options, verbose=verbose
-            )
-        terms = FitTerms(epochs, options, at_once)
-        if run is None:
-            run = self.run
-            if x is self.samples:
-                run = ready.continuing(run, self.last_run)
-        recorded = ready.new_run(run, terms.rounds)
-        with (
-            recorded,
-            self._running(
-                ready,
-                terms,
-                recorded,
-                try_out=lambda: self._try_out(
-                    ready.adapter.source, y, batch_size, options
-                ),
-            ) as loop,
-        ):
+        with self._running(training) as loop:
             if verbose and self.shows_settings:
                 print_line(
                     f"Private training of {self.model.name!r}:\n{self.settings}"
@@ -492,84 +477,12 @@ class PrivateModel(HeldModel):
                 self.shows_settings = False
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
-            self.steps_per_execution = at_once
+            self.steps_per_execution = training.at_once
+            own = fit_callbacks(loop, self._answer_sizes)
             try:
-                return super().fit(
-                    **ready.keras_data(y, batch_size, options),
-                    epochs=epochs,
-                    verbose=verbose,
-                    callbacks=fit_callbacks(
-                        callbacks,
-                        loop.begin_epoch,
-                        loop.end_epoch,
-                        ready.ledger,
-                        ready.delta,
-                        lambda: loop.rounds_left,
-                        self.optimizer,
-                        self._answer_sizes,
-                    ),
-                )
+                return super().fit(**training.given_to_keras(own))
             finally:
                 self._evaluate_batch_by_batch()
-
-    def _rounds_at_once(
-        self,
-        ready: Preparation,
-        callbacks: Any,
-        options: Mapping[str, Any],
-        *,
-        verbose: Any,
-    ) -> int:
-        """Returns the `steps_per_execution` of a training that chooses it."""
-        if ready.one_by_one:
-            return 1
-        if name := acts_on_batches(callbacks):
-            if verbose:
-                print_line(
-                    f"Rounds run one at a time, for {name} acts on each."
-                )
-            return 1
-        rounds = options["steps_per_epoch"]  # A sampler says it.
-        return rounds_at_once(self.model, ready.adapter.source, rounds)
-
-    def _each_round(
-        self,
-        samples: Sampler,
-        rounds: int,
-        *,
-        target_epsilon: float | None = None,
-        delta: float | None = None,
-        run: RunDetails | str | None = None,
-    ) -> Generator[Mapping[str, Any], None, None]:
-        """Runs rounds as `fit` does, and yields after each of them.
-
-        `PrivateGradients` uses it. The caller may save the model or change its
-        weights between two rounds: the secret seeds of its layers are replaced
-        before each yield. It yields the metrics of each round.
-        """
-        ready = self._preparation(
-            samples, target_epsilon=target_epsilon, delta=delta
-        )
-        terms = FitTerms(1, {"steps_per_epoch": rounds}, 1)
-        recorded = ready.new_run(run, rounds)
-        with (
-            recorded,
-            self._running(
-                ready,
-                terms,
-                recorded,
-                try_out=lambda: self._try_out(samples, None),
-                watches_weights=False,
-            ) as loop,
-        ):
-            for _ in range(rounds):
-                self.reset_metrics()
-                if not loop.run(iter(()), rounds=1):
-                    break
-                loop.renew_seeds()
-                yield loop.logs
-                if loop.is_over:
-                    break
 
     @override
     def train_on_batch(
@@ -587,25 +500,19 @@ class PrivateModel(HeldModel):
         All batches until `compile` are one run of the ledger, with the details
         that came with the first of them.
         """
-        ready = self._preparation(x, class_weight=class_weight)
-        if ready.adapter.is_sampler:
+        if isinstance(x, Sampler):
             raise TypeError(
                 "`x` must be a batch of inputs. Received: a sampler. Pass "
                 "the sampler to fit."
             )
-        terms = FitTerms(1, {}, self.steps_per_execution)
+        data = DataAdapter(x, class_weight)
+        training = self._training(data, {"y": y}, run=run)
         if self._batches_run is None:
-            run = self.run if run is None else run
-            self._batches_run = ready.new_run(run, None)
+            self._batches_run = training.new_run()
             # Batches have no end but that of the model.
             weakref.finalize(self, self._batches_run.abandon)
         self.reset_metrics()  # As Keras does.
-        with self._running(
-            ready,
-            terms,
-            self._batches_run,
-            try_out=lambda: None if self._looked_at else self._try_out(x, y),
-        ) as loop:
+        with self._running(training, self._batches_run) as loop:
             loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = python_values(loop.logs)
         return logs if return_dict else metrics_in_order(self, logs)
@@ -619,7 +526,6 @@ class PrivateModel(HeldModel):
 
     @override
     def make_train_function(self, force: bool = False) -> Any:
-        self._rounds_a_call = self.steps_per_execution
         self._evaluate_batch_by_batch()
         self.train_function = self._run_rounds
         return self.train_function
@@ -641,7 +547,7 @@ class PrivateModel(HeldModel):
                 "it. Call one of these, or use PrivateGradients for a loop of "
                 "your own."
             )
-        self._loop.run(iterator, self._rounds_a_call)
+        self._loop.run(iterator, self._loop.training.at_once)
         if self._loop.is_over:
             self.stop_training = True  # As a callback ends `fit`.
         return self._loop.logs
@@ -670,13 +576,6 @@ class PrivateModel(HeldModel):
                 self._step = TrainingStep(self.step_parts())
         self._step.check_unchanged(self.model, self.optimizer)
         return self._step
-
-    def _answer_by(self, round_: PrivateRound | None) -> None:
-        """Makes another round answer, with the same queries, one by one."""
-        self._round, self._step = round_, None
-        if round_ is not None and self._loop is not None:
-            self._one_by_one = "an audit looks at each round"
-            self._loop.run_one_by_one(self._one_by_one)
 
     def step_parts(self) -> StepParts:
         """Returns what the steps of training are made of, once it is built."""
@@ -715,22 +614,24 @@ class PrivateModel(HeldModel):
         if isinstance(optimizer, DPOptimizer) and self.built:
             optimizer.build_round(self.model, self._side_queries.queries)
 
-    def _preparation(
+    def _training(
         self,
-        x: Any,
+        adapter: DataAdapter,
+        fit: Mapping[str, Any] = MappingProxyType({}),
         *,
-        class_weight: Any = None,
         target_epsilon: float | None = None,
         delta: float | None = None,
-    ) -> Preparation:
-        """Returns what trains on what, unless it must not."""
-        if x is None:
-            raise ValueError(
-                "`x` must be given: a PoissonBatches, or what Keras takes. "
-                "Received: x=None. Only a model of make_private has samples, "
-                "and a file does not keep them: after loading, pass the model "
-                "inside, `.model`, to make_private again, with the same ledger."
-            )
+        run: RunDetails | str | None = None,
+    ) -> Training:
+        """Returns the terms of a training, unless it must not begin.
+
+        Args:
+            adapter: The data.
+            fit: The other arguments of Keras's `fit`.
+            target_epsilon: As in `fit`.
+            delta: As in `fit`.
+            run: As in `fit`.
+        """
         check_compiled(self, "fit")
         optimizer = self.optimizer
         if not isinstance(optimizer, DPOptimizer):
@@ -740,60 +641,79 @@ class PrivateModel(HeldModel):
             )
         if self._step is not None:
             self._step.check_unchanged(self.model, optimizer)
-        if self._side_queries.metrics is None:
-            self._said.warn(
-                "The losses and metrics shown during private training are "
-                "computed on the training data without noise. They are not "
-                "covered by the privacy guarantee: do not publish them, and "
-                "let no callback decide by them."
-            )
+        fit = keras_arguments(adapter, fit, self._said)
+        round_ = round_of_audit(
+            fit.get("callbacks"), optimizer, self._side_queries, adapter
+        )
         queries = [optimizer.query, *self._side_queries.queries.values()]
-        return prepare(
-            self.model,
-            optimizer,
-            self._side_queries,
-            DataAdapter(x, class_weight),
-            Replicas(self.distribute_strategy),
+        replicas = Replicas(self.distribute_strategy)
+        why = why_one_by_one(
+            adapter.source,
+            adapts=any(query.adapts for query in queries),
+            spreads=replicas.are_many,
+            is_eager=self.run_eagerly,
+            is_audited=round_ is not None,
+        )
+        at_once = self.steps_per_execution
+        if self._chooses_steps and not why:
+            at_once = rounds_at_once(self.model, adapter.source, fit)
+        target, delta = resolved_target(
+            self.target,
+            target_epsilon,
+            delta,
+            adapter.population_size,
             self._said,
-            why_one_by_one(
-                x,
-                adapts=any(query.adapts for query in queries),
-                spreads=Replicas(self.distribute_strategy).are_many,
-                is_eager=self.run_eagerly,
-            ),
-            target=self.target,
-            target_epsilon=target_epsilon,
-            delta=delta,
+        )
+        details = RunDetails.of(self.run if run is None else run)
+        is_held = adapter.source is not None and adapter.source is self.samples
+        if run is None and is_held:
+            details = details.continuing(self.last_run, optimizer.ledger)
+        return check(
+            Training(
+                model=self.model,
+                optimizer=optimizer,
+                side_queries=self._side_queries,
+                round=round_,
+                adapter=adapter,
+                replicas=replicas,
+                fit=fit,
+                one_by_one=why,
+                at_once=at_once,
+                delta=delta,
+                target=target,
+                details=details,
+                said=self._said,
+            )
         )
 
-    def _try_out(
-        self,
-        x: Any,
-        y: Any,
-        batch_size: int | None = None,
-        options: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
+    def _try_out(self, training: Training, run: RunWriter) -> None:
         """Looks for faults that a later record would cause, once it is drawn.
 
         Labels and ids in memory are read, and the first batch of the validation
-        data goes through the model. What it tells is forgotten.
+        data goes through the model. What it tells is forgotten. Of the batches
+        of `train_on_batch` the first is looked at.
 
         Raises:
             ValueError: A label or an id is out of range, or the model cannot be
                 evaluated on the validation data.
         """
-        data = options.get("validation_data")
+        if run is self._batches_run and self._looked_at:
+            return
+        x, fit = training.adapter.source, training.fit
+        y, data = fit.get("y"), fit.get("validation_data")
         if _same_objects(self._looked_at, (x, y, data)):
             return  # A look takes as long as a trace.
         loss = compiled_loss_of(self)
         check_ranges(self.model, loss, x, y)
         self._looked_at = _references(x, y, data)
-        alone = Replicas(self.distribute_strategy).workers == 1
         # An iterator can be read but once, at the end of the epoch.
-        if data is None or isinstance(data, Iterator) or not alone:
+        is_readable = data is not None and not isinstance(data, Iterator)
+        if not is_readable or training.replicas.workers > 1:
             return
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        batch_size = options.get("validation_batch_size") or batch_size or 32
+        batch_size = (
+            fit.get("validation_batch_size") or fit.get("batch_size") or 32
+        )
         if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
             batch_size = None  # It has batches of its own.
         try:
@@ -808,30 +728,42 @@ class PrivateModel(HeldModel):
 
     @contextlib.contextmanager
     def _running(
-        self,
-        ready: Preparation,
-        terms: FitTerms,
-        run: RunWriter,
-        *,
-        try_out: Callable[[], None],
-        watches_weights: bool = True,
+        self, training: Training, run: RunWriter | None = None
     ) -> Iterator[TrainingLoop]:
-        """Covers the rounds that run inside, and settles them at the end."""
+        """Covers the rounds that run inside, and settles them at the end.
+
+        Args:
+            training: The terms.
+            run: Covers the rounds in the ledger; by default a run of their own,
+                which ends with them.
+        """
         if self._loop is not None:
             raise nested_training()
-        self._weights.check(ready.said)
+        if self._side_queries.metrics is None:
+            self._said.warn(
+                "The losses and metrics shown during private training are "
+                "computed on the training data without noise. They are not "
+                "covered by the privacy guarantee: do not publish them, and "
+                "let no callback decide by them."
+            )
+            judge(CALLBACKS, training.fit.get("callbacks"))
+        self._weights.check(self._said)
         # Callbacks may load weights when the training begins.
         self._weights.forget()
-        loop = TrainingLoop(
-            ready,
-            terms,
-            run,
-            self._built_step,
-            weights=self._weights if watches_weights else None,
-            try_out=try_out,
-        )
-        self._one_by_one = ready.one_by_one
-        with loop.recording():
+        self._one_by_one = training.one_by_one
+        if training.round is not None:
+            self._round, self._step = training.round, None
+        with contextlib.ExitStack() as stack:
+            if run is None:
+                run = stack.enter_context(training.new_run())
+            loop = TrainingLoop(
+                training,
+                run,
+                self._built_step,
+                self._weights,
+                try_out=lambda: self._try_out(training, run),
+            )
+            stack.enter_context(loop.recording())
             self._loop = loop
             try:
                 yield loop
@@ -839,8 +771,9 @@ class PrivateModel(HeldModel):
                 self._loop = None
                 if self._step is not None:
                     self._step.close()
-                    if watches_weights:
-                        self._weights.note()
+                    self._weights.note()
+                if training.round is not None:
+                    self._round = self._step = None
                 self.last_run = run.row
 
 

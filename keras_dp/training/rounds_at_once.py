@@ -1,13 +1,16 @@
-"""How many rounds `fit` runs between two calls of its callbacks."""
+"""Whether rounds run in blocks, and how many between two calls of callbacks."""
 
 import math
+import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_dp._nests import Nest
+from keras_dp.keras_internals import print_line
 from keras_dp.sampling import Sampler
 
 # Between two callbacks; `fit` shows its progress so often.
@@ -16,6 +19,8 @@ _SECONDS = 0.5
 _FORWARD_PASSES = 3.0
 # A first call that takes longer is not repeated. It prepares operations, too.
 _LONG = 0.2
+# Where nobody says how much memory there is, as on an accelerator.
+_MOST_BYTES = 4 * 2**30
 # Nobody knows how long a model takes that is not built.
 _UNKNOWN = 8
 _OF_BATCHES = (
@@ -26,17 +31,75 @@ _OF_BATCHES = (
 )
 
 
-def rounds_at_once(model: keras.Model, sampler: Sampler, rounds: int) -> int:
+def why_one_by_one(
+    source: Any,
+    *,
+    adapts: bool,
+    spreads: bool,
+    is_eager: bool,
+    is_audited: bool,
+) -> str:
+    """Returns why rounds are run one by one, "" if they run in blocks.
+
+    Args:
+        source: The argument `x` of `fit`.
+        adapts: Whether the event of a round follows from answers before it.
+        spreads: Whether replicas or workers share each batch.
+        is_eager: Whether steps are not compiled.
+        is_audited: Whether the round of an audit answers.
+    """
+    if not isinstance(source, Sampler):
+        return "the batches come from the caller"
+    for holds, why in (
+        (adapts, "what a round releases depends on the rounds before"),
+        (spreads, "replicas share each batch"),
+        (is_eager, "`run_eagerly` is True"),
+        (is_audited, "an audit looks at each round"),
+        (source.map is not None, "a map changes records that are drawn"),
+        (
+            source.records_in_memory is None,
+            "the records are read from files, or from a source",
+        ),
+    ):
+        if holds:
+            return why
+    size = sum(x.nbytes for x in keras.tree.flatten(source.records_in_memory))
+    if size > _most_bytes():
+        return (
+            f"the records take {size / 2**30:,.1f} GiB, more than a third of "
+            "the memory"
+        )
+    return ""
+
+
+def _most_bytes() -> float:
+    """Returns a third of the memory of the device."""
+    devices = tf.config.list_physical_devices()
+    has_accelerator = any(each.device_type != "CPU" for each in devices)
+    if has_accelerator or not hasattr(os, "sysconf"):  # Windows has none.
+        return _MOST_BYTES
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 3
+
+
+def rounds_at_once(
+    model: keras.Model, sampler: Sampler, fit: Mapping[str, Any]
+) -> int:
     """Returns a number of rounds that take about half a second.
 
     It divides an epoch into equal parts. The time follows from a forward pass
-    on zeros, so that it tells nothing of the records.
+    on zeros, so that it tells nothing of the records. It is 1 where a callback
+    acts on each round.
 
     Args:
         model: The user's model.
         sampler: Whose records are in memory.
-        rounds: The number of rounds of an epoch.
+        fit: The arguments of `fit`, with the rounds of an epoch.
     """
+    if name := _acts_on_batches(fit.get("callbacks")):
+        if fit.get("verbose"):
+            print_line(f"Rounds run one at a time, for {name} acts on each.")
+        return 1
+    rounds = int(fit["steps_per_epoch"])
     if not model.built:
         return min(_UNKNOWN, rounds)
     structure = sampler.record_structure
@@ -63,7 +126,7 @@ def _seconds(model: keras.Model, inputs: Nest) -> float:
     return time.perf_counter() - start
 
 
-def acts_on_batches(callbacks: Any) -> str:
+def _acts_on_batches(callbacks: Any) -> str:
     """Returns the name of a callback that must see each round, "" for none.
 
     Callbacks of Keras count rounds where several run at once.

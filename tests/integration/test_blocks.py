@@ -28,7 +28,8 @@ from keras_dp.sampling import (
     RandomMicrobatches,
     ShuffledBatches,
 )
-from keras_dp.training.data import block
+from keras_dp.training import rounds_at_once
+from keras_dp.training.loop import TrainingLoop
 from keras_dp.training.metrics.private_metrics import PrivateLoss
 from keras_dp.training.step.engine_check import EngineCheck
 from keras_dp.training.step.training_step import TrainingStep
@@ -322,7 +323,7 @@ def test_another_size_of_batches_is_checked_anew(monkeypatch) -> None:
 
 
 def test_too_many_records_run_one_by_one(monkeypatch) -> None:
-    monkeypatch.setattr(block, "_most_bytes", lambda: 100.0)
+    monkeypatch.setattr(rounds_at_once, "_most_bytes", lambda: 100.0)
     calls = calls_of(monkeypatch)
     private, lines = compiled(5), []
 
@@ -510,10 +511,22 @@ def test_a_device_without_memory_is_named(monkeypatch) -> None:
 
 
 class TestAuto:
-    def test_runs_an_epoch_of_a_small_model_at_once(self) -> None:
+    @pytest.fixture
+    def asked(self, monkeypatch):
+        """The rounds that each call of the loop is asked for."""
+        found, run = [], TrainingLoop.run
+
+        def noting(self, iterator, rounds):
+            found.append(rounds)
+            return run(self, iterator, rounds)
+
+        monkeypatch.setattr(TrainingLoop, "run", noting)
+        return found
+
+    def test_runs_an_epoch_of_a_small_model_at_once(self, asked) -> None:
         private = compiled("auto")
         private.fit(poisson(), steps_per_epoch=10, verbose=0)
-        assert private._rounds_a_call == 10
+        assert asked == [10]
 
     @pytest.mark.parametrize(
         ("callback", "steps"),
@@ -529,18 +542,18 @@ class TestAuto:
         ],
     )
     def test_calls_a_callback_of_batches_after_each(
-        self, callback, steps
+        self, callback, steps, asked
     ) -> None:
         private = compiled("auto")
         private.fit(
             poisson(), steps_per_epoch=10, verbose=0, callbacks=[callback]
         )
-        assert private._rounds_a_call == steps
+        assert asked == [steps] * (10 // steps)
 
-    def test_is_one_for_batches_of_the_caller(self) -> None:
+    def test_is_one_for_batches_of_the_caller(self, asked) -> None:
         private = compiled("auto")
         private.fit(*data(), batch_size=50, verbose=0)
-        assert private._rounds_a_call == 1
+        assert asked == [1] * 4
 
     def test_does_not_change_how_records_are_evaluated(self) -> None:
         private = compiled("auto")

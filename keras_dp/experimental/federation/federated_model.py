@@ -10,11 +10,11 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.experimental.federation.local_updates import LocalTraining
-from keras_dp.sampling import UserBatches
+from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
-from keras_dp.training.preparation import Preparation
 from keras_dp.training.private_model import PrivateModel
 from keras_dp.training.step.step_parts import StepParts
+from keras_dp.training.training import Training
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
@@ -92,12 +92,14 @@ class FederatedModel(PrivateModel):
         )
 
     @override
-    def _preparation(self, x: Any, **options: Any) -> Preparation:
-        if x is not None and not isinstance(x, UserBatches):
+    def _training(
+        self, adapter: DataAdapter, *fit: Any, **run: Any
+    ) -> Training:
+        if adapter.unit != "user":
             raise TypeError(
                 "`x` must be UserBatches, which know whose records they draw. "
-                f"Received: a {type(x).__name__}. Call fit(UserBatches((x, y), "
-                "user_ids=...))."
+                f"Received: a {type(adapter.source).__name__}. Call "
+                "fit(UserBatches((x, y), user_ids=...))."
             )
         if Replicas(self.distribute_strategy).are_many:
             raise PrivateTrainingError(
@@ -105,6 +107,6 @@ class FederatedModel(PrivateModel):
                 f"strategy {self.distribute_strategy!r}. Make it outside of "
                 "its scope."
             )
-        if x is not None:
-            self.local.steps(x.records_per_user)
-        return super()._preparation(x, **options)
+        if adapter.is_sampler:
+            self.local.steps(adapter.source.records_per_user)
+        return super()._training(adapter, *fit, **run)

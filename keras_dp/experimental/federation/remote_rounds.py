@@ -15,19 +15,17 @@ from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.keras_internals import check_compiled
 from keras_dp.ledger import PoissonUserSampling, PrivacyLedger, Round
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import GRADIENTS, Event, Sample
 from keras_dp.optimizers.record_batch import RecordBatch
 from keras_dp.sampling import random_words
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.spending.run import RunDetails
-from keras_dp.training.advice.condition import Said, judge
+from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_models import BUILT
 from keras_dp.training.advice.of_trainings import RESTORED
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.loop import busy
-from keras_dp.training.preparation import prepare
 
 User = TypeVar("User", bound=Hashable)
 
@@ -97,34 +95,26 @@ class RemoteRounds:
         _check_built(model.built, Replicas(federated.distribute_strategy))
         judge(BUILT, model)
         federated.build_optimizer()
-        parts = federated.step_parts()
-        ready = prepare(
-            model,
-            parts.optimizer,
-            parts.side_queries,
+        training = federated._training(
             _RemoteUsers(),
-            parts.options.replicas,
-            Said(),
-            "users train elsewhere",
-            target=federated.target,
+            {"steps_per_epoch": rounds},
             target_epsilon=target_epsilon,
             delta=delta,
+            run=run,
         )
-        if not isinstance(ready.ledger, PrivacyLedger):
+        if not isinstance(training.ledger, PrivacyLedger):
             raise PrivateTrainingError(
                 "The server of a federated training must keep the ledger "
-                f"itself. Received: ledger={_check.shown(ready.ledger)}. Open "
-                "it with PrivacyLedger.open."
+                f"itself. Received: ledger={_check.shown(training.ledger)}. "
+                "Open it with PrivacyLedger.open."
             )
-        optimizer = parts.optimizer
-        judge(RESTORED, optimizer, said=ready.said)
+        judge(RESTORED, training.optimizer, said=training.said)
         self.federated = federated
         self.sampling_probability = float(sampling_probability)
         self._rounds, self._rounds_run = rounds, 0
-        self._optimizer: DPOptimizer = optimizer
+        self._optimizer = training.optimizer
         self._variables = list(model.trainable_variables)
-        run = federated.run if run is None else run
-        self._run = ready.new_run(run, rounds)
+        self._run = training.new_run()
         self._planned: Event | None = None
         self._sample: Sample | None = None
         self._before: list[tf.Tensor] = []

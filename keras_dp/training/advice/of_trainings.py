@@ -418,7 +418,7 @@ BATCHES = (
     ),
 )
 
-# These are asked of a `Preparation`.
+# These are asked of a `Training`.
 PREPARED = (
     Condition(
         _rounded_factors,

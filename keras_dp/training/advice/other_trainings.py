@@ -27,7 +27,11 @@ _ledgers_of: weakref.WeakKeyDictionary[keras.Model, dict[str, set[str]]] = (
 
 
 class ReleasedWeights:
-    """Remembers the weights of a model after a release, as a few numbers."""
+    """Remembers the weights of a model after a release, as a few numbers.
+
+    Attributes:
+        are_watched: Whether only releases may change them.
+    """
 
     def __init__(self, model: keras.Model) -> None:
         """Remembers nothing yet.
@@ -35,12 +39,13 @@ class ReleasedWeights:
         Args:
             model: The user's model.
         """
-        self._model = model
+        self._model, self.are_watched = model, True
         self._seen: list[int] | None = None
 
     def note(self) -> None:
         """Remembers the weights as they are."""
-        self._seen = _numbers_of(self._model)
+        if self.are_watched:
+            self._seen = _numbers_of(self._model)
 
     def forget(self) -> None:
         """Takes other weights for granted, such as those of a file."""

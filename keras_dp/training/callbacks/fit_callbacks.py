@@ -1,6 +1,6 @@
 """Adds callbacks of private training to those that `fit` is given."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,21 +10,15 @@ from keras_dp._override import override
 from keras_dp.keras_internals import averages_of
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.answer_sizes import Sizes
-from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.callbacks.epsilon_progress import EpsilonProgress
 from keras_dp.training.callbacks.signal_progress import SignalProgress
 from keras_dp.training.callbacks.time_ahead import TimeAhead
+from keras_dp.training.loop import TrainingLoop
 
 
 def fit_callbacks(
-    given: Any,
-    begin: Callable[[int], None],
-    end: Callable[[Mapping[str, Any]], None],
-    ledger: PrivacyLedger | LedgerOfChief,
-    delta: float,
-    rounds_left: Callable[[], int | None],
-    optimizer: DPOptimizer,
-    sizes: Callable[[], Sizes | None],
+    loop: TrainingLoop, sizes: Callable[[], Sizes | None]
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of `fit`, with what a private training adds.
 
@@ -34,37 +28,34 @@ def fit_callbacks(
     averages.
 
     Args:
-        given: The argument `callbacks` of `fit`.
-        begin: Is called at the beginning of each epoch, with its number.
-        end: Is called with the logs at the end of each epoch, before callbacks
-            of the user.
-        ledger: The ledger that will record the training. Without a
-            `PrivacyLedger`, as on workers other than the chief, no epsilon is
-            shown.
-        delta: The delta of the shown epsilon, in (0, 1).
-        rounds_left: Returns how many more rounds the target and the account
-            leave room for, `None` if neither limits the training.
-        optimizer: The private optimizer.
+        loop: The rounds of the training. On workers other than the chief, no
+            epsilon is shown.
         sizes: Returns how large answers and their noise were so far, `None` if
             it is not known.
 
     Raises:
-        TypeError: `given` is a `CallbackList`.
+        TypeError: `callbacks` is a `CallbackList`.
     """
+    training = loop.training
     own: list[keras.callbacks.Callback] = [
         keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: begin(epoch),
-            on_epoch_end=lambda epoch, logs: end(logs or {}),
+            on_epoch_begin=lambda epoch, logs: loop.begin_epoch(epoch),
+            on_epoch_end=lambda epoch, logs: loop.end_epoch(logs or {}),
         ),
         SignalProgress(sizes),
         TimeAhead(),
     ]
-    if isinstance(ledger, PrivacyLedger):
-        own.append(EpsilonProgress(ledger, delta, rounds_left))
-    own.append(AveragedWeights(optimizer))
+    if isinstance(training.ledger, PrivacyLedger):
+        own.append(
+            EpsilonProgress(
+                training.ledger, training.delta, lambda: loop.rounds_left
+            )
+        )
+    own.append(AveragedWeights(training.optimizer))
     # `AveragedWeights` stands in its place, and does not round the weights.
     swaps = keras.callbacks.SwapEMAWeights
-    return [*own, *(x for x in _listed(given) if not isinstance(x, swaps))]
+    given = _listed(training.fit.get("callbacks"))
+    return [*own, *(x for x in given if not isinstance(x, swaps))]
 
 
 def _listed(given: Any) -> list[keras.callbacks.Callback]:

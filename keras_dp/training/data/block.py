@@ -7,7 +7,6 @@ call of a compiled function, which gathers the records of each.
 
 import collections
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -25,8 +24,6 @@ from keras_dp.training.data.sampled_batches import as_tensor
 _AHEAD = 256
 # The most places of one block, 16 MiB.
 _MOST_PLACES = 2**22
-# Where nobody says how much memory there is, as on an accelerator.
-_MOST_BYTES = 4 * 2**30
 
 
 class ResidentRecords(NamedTuple):
@@ -95,53 +92,6 @@ def gathered(leaves: list[Any], places: tf.Tensor) -> list[Any]:
         )
 
     return [taken(leaf) for leaf in leaves]
-
-
-def why_one_by_one(
-    source: Any,
-    *,
-    adapts: bool,
-    spreads: bool,
-    is_eager: bool,
-) -> str:
-    """Returns why rounds are run one by one, "" if they run in blocks.
-
-    Args:
-        source: The argument `x` of `fit`.
-        adapts: Whether the event of a round follows from answers before it.
-        spreads: Whether replicas or workers share each batch.
-        is_eager: Whether steps are not compiled.
-    """
-    if not isinstance(source, Sampler):
-        return "the batches come from the caller"
-    for holds, why in (
-        (adapts, "what a round releases depends on the rounds before"),
-        (spreads, "replicas share each batch"),
-        (is_eager, "`run_eagerly` is True"),
-        (source.map is not None, "a map changes records that are drawn"),
-        (
-            source.records_in_memory is None,
-            "the records are read from files, or from a source",
-        ),
-    ):
-        if holds:
-            return why
-    size = sum(x.nbytes for x in keras.tree.flatten(source.records_in_memory))
-    if size > _most_bytes():
-        return (
-            f"the records take {size / 2**30:,.1f} GiB, more than a third of "
-            "the memory"
-        )
-    return ""
-
-
-def _most_bytes() -> float:
-    """Returns a third of the memory of the device."""
-    devices = tf.config.list_physical_devices()
-    has_accelerator = any(each.device_type != "CPU" for each in devices)
-    if has_accelerator or not hasattr(os, "sysconf"):  # Windows has none.
-        return _MOST_BYTES
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 3
 
 
 class DrawnSamples:

@@ -7,15 +7,14 @@ records. No record belongs to two of them.
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import keras
 import tensorflow as tf
 
 from keras_dp import ledger as ledger_lib
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import PrivacyLedger, Round
-from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
+from keras_dp.optimizers.dp_optimizer import LedgerOfChief
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 
@@ -113,44 +112,6 @@ def refusal_of(
     return None
 
 
-class FitTerms(NamedTuple):
-    """Arguments that all workers must agree on, next to the planned round.
-
-    Attributes:
-        epochs: As in `keras.Model.fit`.
-        options: Other arguments of `fit`.
-        steps_per_execution: As in `keras.Model.compile`.
-    """
-
-    epochs: int
-    options: Mapping[str, Any]
-    steps_per_execution: int
-
-    @property
-    def rounds(self) -> int | None:
-        """The most rounds that will run; `None` if the data decides."""
-        steps = self.options.get("steps_per_epoch")
-        if steps is None:
-            return None
-        return steps * (self.epochs - self.options.get("initial_epoch", 0))
-
-    def from_epoch(self, epoch: int) -> "FitTerms":
-        """Returns the terms of a training that begins with another epoch."""
-        return self._replace(options={**self.options, "initial_epoch": epoch})
-
-    def with_optimizer(self, optimizer: DPOptimizer) -> tuple[Any, ...]:
-        """Returns the values to be compared, with those of the optimizer."""
-        return (
-            self.epochs,
-            self.options.get("initial_epoch", 0),
-            self.options.get("steps_per_epoch"),
-            self.steps_per_execution,
-            self.options.get("validation_data") is not None,
-            self.options.get("validation_freq", 1),
-            keras.saving.serialize_keras_object(optimizer.inner),
-        )
-
-
 def check_agreement(
     ledger: PrivacyLedger | LedgerOfChief,
     adapter: DataAdapter,
@@ -167,7 +128,7 @@ def check_agreement(
         adapter: The data of this worker.
         replicas: The replicas of the model.
         planned: The round that this worker expects.
-        terms: The result of `FitTerms.with_optimizer`.
+        terms: The result of `Training.agreed`.
 
     Raises:
         PrivateTrainingError: They differ in what the ledger is told, in how

@@ -1,0 +1,305 @@
+"""The terms of one training, made and checked before anything is recorded."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from keras_dp._counted import in_step
+from keras_dp.keras_internals import untuned_arrays
+from keras_dp.ledger import PrivacyLedger, Round, RunWriter, SamplingEvent
+from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
+from keras_dp.optimizers.private_round import Event, PrivateRound
+from keras_dp.planning.calibration import check_target_delta, default_delta
+from keras_dp.sampling import Sampler
+from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
+from keras_dp.spending.run import RunDetails, new_run
+from keras_dp.training.advice.condition import Said, judge
+from keras_dp.training.advice.of_trainings import (
+    BATCHES,
+    BESIDES_A_SAMPLER,
+    PREPARED,
+    TARGETS,
+    VALIDATION,
+)
+from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
+from keras_dp.training.data.data_adapter import DataAdapter
+from keras_dp.training.data.first_batch import check_given, check_some_targets
+from keras_dp.training.data.sampled_batches import batches_in_order
+from keras_dp.training.description import summary_hash
+from keras_dp.training.devices.replicas import Replicas
+from keras_dp.training.devices.workers import check_worker
+from keras_dp.training.metrics.side_queries import SideQueries
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The terms of a training: what is trained, on what, and how far.
+
+    `PrivateModel` makes one for each call that trains. What changes while
+    rounds run is in `TrainingLoop`.
+
+    Attributes:
+        model: The user's model.
+        optimizer: The optimizer of the private model.
+        side_queries: The queries beside the query of the gradients.
+        round: The round of an audit, which answers in the place of that of the
+            optimizer; `None` without one.
+        adapter: The data, which yields the samples.
+        replicas: The replicas of the model.
+        fit: Arguments for Keras's `fit`, from `keras_arguments`.
+        one_by_one: Why rounds run one by one, "" if they run in blocks.
+        at_once: The most rounds between two calls of callbacks.
+        delta: The delta of the target and of the shown epsilon, in (0, 1).
+        target: The most that the ledger may spend; `None` for no limit.
+        details: How the ledger describes the run.
+        said: The warnings of the private model so far.
+    """
+
+    model: keras.Model
+    optimizer: DPOptimizer
+    side_queries: SideQueries
+    round: PrivateRound | None
+    adapter: DataAdapter
+    replicas: Replicas
+    fit: Mapping[str, Any]
+    one_by_one: str
+    at_once: int
+    delta: float
+    target: PrivacyTarget | None
+    details: RunDetails
+    said: Said
+
+    @property
+    def ledger(self) -> PrivacyLedger | LedgerOfChief:
+        """The ledger that records the rounds."""
+        return self.optimizer.required_ledger()
+
+    @property
+    def first_epoch(self) -> int:
+        """The number of the first epoch; a callback may restore a later one."""
+        return int(self.fit.get("initial_epoch", 0))
+
+    def rounds_from(self, epoch: int) -> int | None:
+        """Returns how many rounds run at most; `None` if the data decides.
+
+        Args:
+            epoch: The number of the first epoch.
+        """
+        steps = self.fit.get("steps_per_epoch")
+        if steps is None:
+            return None
+        return int(steps) * (self.fit.get("epochs", 1) - epoch)
+
+    def agreed(self, first_epoch: int) -> tuple[Any, ...]:
+        """Returns what all workers must agree on, next to the planned round.
+
+        Args:
+            first_epoch: The number of the first epoch.
+        """
+        return (
+            self.fit.get("epochs", 1),
+            first_epoch,
+            self.fit.get("steps_per_epoch"),
+            self.at_once,
+            self.fit.get("validation_data") is not None,
+            self.fit.get("validation_freq", 1),
+            keras.saving.serialize_keras_object(self.optimizer.inner),
+        )
+
+    def planned(self, event: Event, sampling: SamplingEvent) -> Round:
+        """Returns a round as the ledger records it.
+
+        Args:
+            event: What it releases.
+            sampling: How its sample is drawn.
+        """
+        return self.optimizer.planned_round(
+            event,
+            sampling,
+            seeded=self.adapter.seeded,
+            gradient_bound_factor=self.adapter.bound_factor,
+        )
+
+    def _correlated(self, planned: Round) -> list[tuple[Round, int]] | None:
+        """Returns all rounds to come of correlated noise; else `None`.
+
+        Args:
+            planned: The first of the rounds.
+        """
+        asked, factor = self.optimizer.round, self.adapter.bound_factor
+        events = asked.coming_events(self.optimizer.read_state())
+        if events is None:
+            return None
+        rounds = sum(count for _, count in events)
+        return [
+            (
+                dataclasses.replace(
+                    drawn, queries=asked.ledger_events(event, factor)
+                ),
+                count,
+            )
+            for (drawn, event), count in in_step(
+                self.adapter.coming(planned, rounds), events
+            )
+        ]
+
+    def new_run(self) -> RunWriter:
+        """Returns a run of the ledger, which begins with its first round.
+
+        A worker whose chief records covers its rounds in a ledger that nobody
+        reads. Its sums are released with those of the chief or not at all.
+
+        Raises:
+            ValueError: The ledger has no such account, or several of which
+                none was named.
+        """
+        most, ledger = self.rounds_from(self.first_epoch), self.ledger
+        if not isinstance(ledger, PrivacyLedger):
+            ledger = PrivacyLedger.in_memory(dataset=ledger.header.dataset)
+            return new_run(ledger, most=most)
+        limit = None
+        if self.target is not None:
+            passes = self.adapter.rounds_per_pass
+            limit = EpsilonLimit(self.target, ledger, passes)
+        return new_run(
+            ledger,
+            self.details,
+            name=self.model.name,
+            model=summary_hash(self.model),
+            most=most,
+            target=limit,
+            coming=self.adapter.coming,
+            correlated=self._correlated,
+            delta=self.delta,
+        )
+
+    def given_to_keras(self, callbacks: Any) -> dict[str, Any]:
+        """Returns the arguments of Keras's own `fit`.
+
+        Args:
+            callbacks: All callbacks.
+        """
+        given = {**self.fit, "x": self.adapter.source, "callbacks": callbacks}
+        if self.adapter.is_sampler:
+            return {**given, "x": self.replicas.nothing()}
+        # Replicas wait with and without the tuning.
+        if self.replicas.are_many or keras.config.max_steps_per_epoch():
+            return given
+        return untuned_arrays(given)
+
+
+def round_of_audit(
+    callbacks: Any,
+    optimizer: DPOptimizer,
+    side_queries: SideQueries,
+    adapter: DataAdapter,
+) -> PrivateRound | None:
+    """Returns the round of the first callback that has one, else `None`.
+
+    Args:
+        callbacks: The argument of `fit`.
+        optimizer: The optimizer of the private model.
+        side_queries: The queries beside the query of the gradients.
+        adapter: The data.
+    """
+    for each in keras.tree.flatten(callbacks):
+        if hasattr(each, "answering_round"):
+            found: PrivateRound = each.answering_round(
+                optimizer, side_queries, adapter
+            )
+            return found
+    return None
+
+
+def keras_arguments(
+    adapter: DataAdapter, given: Mapping[str, Any], said: Said
+) -> dict[str, Any]:
+    """Returns the arguments for Keras's own `fit`, unless they do not fit.
+
+    Args:
+        adapter: The data.
+        given: The other arguments of the private `fit`, by name. With a
+            sampler, their `steps_per_epoch` comes before the rounds that it
+            says.
+        said: The warnings of the private model so far.
+
+    Raises:
+        ValueError: The data holds no record, an argument does not go with a
+            sampler, or the data to validate on cannot be evaluated.
+    """
+    if adapter.population_size == 0:
+        raise ValueError(
+            "`x` must hold at least one record. Received: data of no records. "
+            "Pass the records to train on."
+        )
+    found = {**given, "class_weight": None}  # The adapter weighs the classes.
+    if adapter.is_sampler:
+        judge(BESIDES_A_SAMPLER, given)
+        # The sampler draws at random: Keras has nothing to shuffle.
+        found["shuffle"] = False
+        if found.get("steps_per_epoch") is None:
+            found["steps_per_epoch"] = adapter.source.rounds_per_epoch
+    held_back = found.get("validation_data")
+    if isinstance(held_back, Sampler):
+        held_back = found["validation_data"] = batches_in_order(held_back)
+    if held_back is not None:
+        check_given(validation_data=held_back)
+        check_some_targets(validation_data=held_back)
+        judge(VALIDATION, adapter.source, held_back, said=said)
+    return found
+
+
+def resolved_target(
+    target: PrivacyTarget | None,
+    epsilon: float | None,
+    delta: float | None,
+    population: int | None,
+    said: Said,
+) -> tuple[PrivacyTarget | None, float]:
+    """Returns the target of a training, and the delta of its shown epsilon.
+
+    Args:
+        target: The target of the private model, or `None`.
+        epsilon: The epsilon of a target in its place, > 0.
+        delta: In (0, 1). By default that of `target`, else `default_delta`.
+        population: The number of records, if it is known.
+        said: The warnings of the private model so far.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+    if delta is None:
+        delta = default_delta(population) if target is None else target.delta
+    check_target_delta(delta)
+    if epsilon is not None:
+        target = PrivacyTarget(epsilon, delta)
+        judge(TARGETS, epsilon, said=said)
+    return target, delta
+
+
+def check(training: Training) -> Training:
+    """Returns a training, unless it must not begin.
+
+    Raises:
+        PrivateTrainingError: The precision, the strategy, the unit or the data
+            does not go with a private training, or there is no ledger.
+        ValueError: There is a target with several workers.
+    """
+    adapter, said = training.adapter, training.said
+    ledger, workers = training.ledger, training.replicas.workers
+    check_worker(ledger, adapter, training.replicas)
+    if not adapter.is_sampler and adapter.source is not None:
+        judge(BATCHES, adapter.source, said=said)
+    judge(PREPARED, training, said=said)
+    warn_of_other_ledgers(training.model, ledger)
+    is_chief_alone = workers == 1 and isinstance(ledger, PrivacyLedger)
+    if training.target is not None and not is_chief_alone:
+        raise ValueError(  # It would stop the chief alone.
+            "`target_epsilon` must be None with several workers, because only "
+            "the chief has the ledger. Received: "
+            f"{workers} workers. Choose the noise for your epochs "
+            "with calibrate_noise."
+        )
+    return training
