@@ -1,6 +1,7 @@
 """Runs rounds. The ledger covers each round before it is computed."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ from keras_dp.errors import (
 )
 from keras_dp.keras_internals import counting_one_replica
 from keras_dp.ledger import Round, RunWriter, SamplingEvent
-from keras_dp.ledger.rows.run_writer import LARGEST_BLOCK
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import Event
 from keras_dp.training.advice.condition import judge
@@ -92,7 +92,7 @@ class TrainingLoop:
         self._rounds_run = 0
         self._first_epoch = training.first_epoch  # A callback may restore one.
         # The ledger is settled at the end of an epoch, and covers no more.
-        self._left_of_epoch: int | None = None
+        self._left_of_epoch = sys.maxsize
         # Where no event follows from answers, that of the first round stays:
         # a release of a state that was changed since is withheld.
         self._event: Event | None = None
@@ -135,7 +135,8 @@ class TrainingLoop:
         if not self._rounds_run:
             self._first_epoch = epoch
             self._run.limits.expect(self.training.rounds_from(epoch))
-        self._left_of_epoch = self.training.fit.get("steps_per_epoch")
+        steps = self.training.fit.get("steps_per_epoch")
+        self._left_of_epoch = sys.maxsize if steps is None else steps
         self.renew_seeds()
 
     def end_epoch(self, logs: Mapping[str, Any]) -> None:
@@ -184,9 +185,8 @@ class TrainingLoop:
             iterator = self._drawn
         steps = map(self._step_of, iterator)
         before = self._rounds_run
-        if self._left_of_epoch is not None:
-            # `steps_per_execution` need not divide the rounds of an epoch.
-            rounds = min(rounds, self._left_of_epoch)
+        # `steps_per_execution` need not divide the rounds of an epoch.
+        rounds = min(rounds, self._left_of_epoch)
         try:
             while self._rounds_run < before + rounds and not self.is_over:
                 self._block(steps, before + rounds - self._rounds_run)
@@ -224,9 +224,7 @@ class TrainingLoop:
         # Looked at about once a second: to compare takes as long as to copy.
         if self._run.is_between_blocks:
             self._weights.check(self.training.said)
-        alike = rounds.alike
-        if self._left_of_epoch is not None:
-            alike = min(alike, self._left_of_epoch)
+        alike = min(rounds.alike, self._left_of_epoch)
         count = self._run.cover_some(self._coming(), rounds.most, most=alike)
         self.logs, event, sampling = rounds.run(count)
         factor = self._adapter.bound_factor
@@ -234,8 +232,7 @@ class TrainingLoop:
             lambda: self._optimizer.round.ledger_events(event, factor), count
         )
         self._rounds_run += count
-        if self._left_of_epoch is not None:
-            self._left_of_epoch -= count
+        self._left_of_epoch -= count
         if self._run.is_between_blocks:
             self._weights.note()
         else:
@@ -267,18 +264,17 @@ class TrainingLoop:
         room = step.room_for(self.training.at_once)
         most = samples.alike(min(most, room))
         block = Block(self._adapter.resident, samples.places(1), room)
-        step.prepare_block(block, grouping, event)
+        together = step.prepare_block(block, grouping, event)
 
         def run(count: int) -> tuple[Mapping[str, Any], Event, SamplingEvent]:
-            whole = block._replace(places=samples.places(count))
-            logs, released = step.run_block(whole, grouping, event)
+            logs, released = together(samples.places(count))
             for _ in range(count):
                 last = samples.take()
             return logs, released, sampling_of(last.of.next_round())
 
         is_pass = self._adapter.rounds_per_pass is not None
-        left = first.of.rounds_left + 1 if is_pass else LARGEST_BLOCK
-        return _Dispatch(most, left, run)
+        left = first.of.rounds_left if is_pass else None
+        return _Dispatch(most, _alike(left), run)
 
     def _one_round(self, steps: Iterator[PhysicalStep]) -> _Dispatch:
         """Draws and traces one sample, in one physical batch or several."""
@@ -287,16 +283,14 @@ class TrainingLoop:
         grouping = self._adapter.grouping
         is_whole = first.ends_sample and not step.releases_apart
         kind = BatchKind(is_whole, grouping)
-        step.prepare(first, kind, event)
+        begin = step.prepare(first, kind, event)
 
         def run(count: int) -> tuple[Mapping[str, Any], Event, SamplingEvent]:
-            logs, released = step.run(first, kind, event)
-            ends_sample = first.ends_sample
-            while not ends_sample:
+            logs, released = begin()
+            batch = first
+            while not batch.ends_sample:
                 batch = next(steps)
-                part = BatchKind(is_whole=False, grouping=grouping)
-                step.run(batch, part, event, is_first=False)
-                ends_sample = batch.ends_sample
+                step.prepare(batch, kind, event, is_first=False)()
             if not is_whole:
                 # The release waits for the chief, which has covered the round.
                 logs, released = step.release(event)
@@ -304,9 +298,8 @@ class TrainingLoop:
                 raise RuntimeError("A sample must end with a release.")
             return logs, released, first.next_sampling
 
-        left = first.rounds_left
-        alike = LARGEST_BLOCK if left is None else left + 1
-        return _Dispatch(1, 1 if self._adapts else alike, run)
+        alike = 1 if self._adapts else _alike(first.rounds_left)
+        return _Dispatch(1, alike, run)
 
     @property
     def _adapts(self) -> bool:
@@ -369,6 +362,11 @@ class TrainingLoop:
         first = FirstBatch(self._coming(), query, self._adapter, batch)
         judge(FIRST_BATCH, first, said=said)
         self.renew_seeds()  # Building may have made generators.
+
+
+def _alike(left: int | None) -> int:
+    """Returns how many rounds a pass has; `left` are those after the next."""
+    return sys.maxsize if left is None else left + 1
 
 
 def _out_of_memory(error: Exception) -> PrivateTrainingError:

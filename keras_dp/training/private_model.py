@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import keras
-import tensorflow as tf
 
 from keras_dp import _check
 from keras_dp._override import override
@@ -56,10 +55,6 @@ from keras_dp.training.data.first_batch import (
     build_and_check,
     check_given,
 )
-from keras_dp.training.data.in_range import (
-    check_ranges,
-    invalid_validation_data,
-)
 from keras_dp.training.description import description_of
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.held_model import HeldModel
@@ -78,6 +73,7 @@ from keras_dp.training.step.step_parts import (
 )
 from keras_dp.training.step.training_step import TrainingStep
 from keras_dp.training.training import (
+    FirstLook,
     Training,
     check,
     keras_arguments,
@@ -187,7 +183,7 @@ class PrivateModel(HeldModel):
         self._loop: TrainingLoop | None = None
         self._batches_run: RunWriter | None = None
         self._weights = ReleasedWeights(model)
-        self._looked_at: list[Any] = []
+        self._first_look = FirstLook(self)
         self.last_run: int | None = None
         self.samples: Sampler | None = None
         self.epochs = 1
@@ -329,7 +325,7 @@ class PrivateModel(HeldModel):
         self._side_queries = side_queries
         self._weights.check(self._said)
         self._weights.forget()
-        self._looked_at = []
+        self._first_look = FirstLook(self)
         self._said = Said()
         judge(HELD, self.model, said=self._said)
         self._loss_scale = loss_scale
@@ -686,46 +682,6 @@ class PrivateModel(HeldModel):
             )
         )
 
-    def _try_out(self, training: Training, run: RunWriter) -> None:
-        """Looks for faults that a later record would cause, once it is drawn.
-
-        Labels and ids in memory are read, and the first batch of the validation
-        data goes through the model. What it tells is forgotten. Of the batches
-        of `train_on_batch` the first is looked at.
-
-        Raises:
-            ValueError: A label or an id is out of range, or the model cannot be
-                evaluated on the validation data.
-        """
-        if run is self._batches_run and self._looked_at:
-            return
-        x, fit = training.adapter.source, training.fit
-        y, data = fit.get("y"), fit.get("validation_data")
-        if _same_objects(self._looked_at, (x, y, data)):
-            return  # A look takes as long as a trace.
-        loss = compiled_loss_of(self)
-        check_ranges(self.model, loss, x, y)
-        self._looked_at = _references(x, y, data)
-        # An iterator can be read but once, at the end of the epoch.
-        is_readable = data is not None and not isinstance(data, Iterator)
-        if not is_readable or training.replicas.workers > 1:
-            return
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        batch_size = (
-            fit.get("validation_batch_size") or fit.get("batch_size") or 32
-        )
-        if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
-            batch_size = None  # It has batches of its own.
-        try:
-            check_ranges(self.model, loss, x, y)
-            self.evaluate(
-                x, y, batch_size, 0, weight, steps=1, return_dict=True
-            )
-        except (TypeError, ValueError, tf.errors.OpError) as error:
-            raise invalid_validation_data(error) from None
-        finally:
-            self.reset_metrics()
-
     @contextlib.contextmanager
     def _running(
         self, training: Training, run: RunWriter | None = None
@@ -761,7 +717,11 @@ class PrivateModel(HeldModel):
                 run,
                 self._built_step,
                 self._weights,
-                try_out=lambda: self._try_out(training, run),
+                try_out=functools.partial(
+                    self._first_look.look,
+                    training,
+                    is_one_of_many=run is self._batches_run,
+                ),
             )
             stack.enter_context(loop.recording())
             self._loop = loop
@@ -775,22 +735,3 @@ class PrivateModel(HeldModel):
                 if training.round is not None:
                     self._round = self._step = None
                 self.last_run = run.row
-
-
-def _references(*data: Any) -> list[Any]:
-    """Returns weak references to data, or what cannot be referred to so."""
-    found: list[Any] = []
-    for leaf in keras.tree.flatten(data):
-        try:
-            found.append(weakref.ref(leaf))
-        except TypeError:
-            found.append(lambda leaf=leaf: leaf)
-    return found
-
-
-def _same_objects(references: list[Any], data: Any) -> bool:
-    """Whether data are the objects that were referred to."""
-    leaves = keras.tree.flatten(data)
-    return len(references) == len(leaves) and all(
-        each() is leaf for each, leaf in zip(references, leaves, strict=True)
-    )

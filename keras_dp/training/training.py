@@ -1,13 +1,15 @@
 """The terms of one training, made and checked before anything is recorded."""
 
 import dataclasses
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from keras_dp._counted import in_step
-from keras_dp.keras_internals import untuned_arrays
+from keras_dp.keras_internals import compiled_loss_of, untuned_arrays
 from keras_dp.ledger import PrivacyLedger, Round, RunWriter, SamplingEvent
 from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.optimizers.private_round import Event, PrivateRound
@@ -26,10 +28,14 @@ from keras_dp.training.advice.of_trainings import (
 from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.data.first_batch import check_given, check_some_targets
+from keras_dp.training.data.in_range import (
+    check_ranges,
+    invalid_validation_data,
+)
 from keras_dp.training.data.sampled_batches import batches_in_order
 from keras_dp.training.description import summary_hash
 from keras_dp.training.devices.replicas import Replicas
-from keras_dp.training.devices.workers import check_worker
+from keras_dp.training.devices.workers import refusal_of
 from keras_dp.training.metrics.side_queries import SideQueries
 
 
@@ -289,7 +295,9 @@ def check(training: Training) -> Training:
     """
     adapter, said = training.adapter, training.said
     ledger, workers = training.ledger, training.replicas.workers
-    check_worker(ledger, adapter, training.replicas)
+    refusal = refusal_of(ledger, adapter, training.replicas)
+    if refusal is not None and workers == 1:
+        raise refusal  # Several workers raise together, in `check_agreement`.
     if not adapter.is_sampler and adapter.source is not None:
         judge(BATCHES, adapter.source, said=said)
     judge(PREPARED, training, said=said)
@@ -303,3 +311,73 @@ def check(training: Training) -> Training:
             "with calibrate_noise."
         )
     return training
+
+
+class FirstLook:
+    """Looks for faults that a later record would cause, once it is drawn.
+
+    Labels and ids in memory are read, and the first batch of the validation
+    data goes through the model. What it tells is forgotten. A look takes as
+    long as a trace: the same data is not looked at twice in turn.
+    """
+
+    def __init__(self, private: keras.Model) -> None:
+        """Looks at nothing yet.
+
+        Args:
+            private: The private model.
+        """
+        self._private = private
+        # Weak references to the data, or what cannot be referred to so.
+        self._seen: list[Any] = []
+
+    def look(self, training: Training, *, is_one_of_many: bool) -> None:
+        """Looks at the data of a training.
+
+        Args:
+            training: The terms.
+            is_one_of_many: Whether it is of one of the batches of
+                `train_on_batch`, of which the first is looked at.
+
+        Raises:
+            ValueError: A label or an id is out of range, or the model cannot be
+                evaluated on the validation data.
+        """
+        x, fit, private = training.adapter.source, training.fit, self._private
+        y, data = fit.get("y"), fit.get("validation_data")
+        is_seen = is_one_of_many or self._has_seen(x, y, data)
+        if self._seen and is_seen:
+            return
+        loss = compiled_loss_of(private)
+        check_ranges(private.model, loss, x, y)
+        self._remember(x, y, data)
+        # An iterator can be read but once, at the end of the epoch.
+        is_readable = data is not None and not isinstance(data, Iterator)
+        if not is_readable or training.replicas.workers > 1:
+            return
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        size = fit.get("validation_batch_size") or fit.get("batch_size") or 32
+        if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
+            size = None  # It has batches of its own.
+        try:
+            check_ranges(private.model, loss, x, y)
+            private.evaluate(x, y, size, 0, weight, steps=1, return_dict=True)
+        except (TypeError, ValueError, tf.errors.OpError) as error:
+            raise invalid_validation_data(error) from None
+        finally:
+            private.reset_metrics()
+
+    def _remember(self, *data: Any) -> None:
+        self._seen = []
+        for leaf in keras.tree.flatten(data):
+            try:
+                self._seen.append(weakref.ref(leaf))
+            except TypeError:
+                self._seen.append(lambda leaf=leaf: leaf)
+
+    def _has_seen(self, *data: Any) -> bool:
+        leaves = keras.tree.flatten(data)
+        return len(self._seen) == len(leaves) and all(
+            seen() is leaf
+            for seen, leaf in zip(self._seen, leaves, strict=True)
+        )

@@ -498,10 +498,10 @@ def test_a_process_that_dies_inside_a_block_has_paid_for_it(
 
 
 def test_a_device_without_memory_is_named(monkeypatch) -> None:
-    def fails(self, *arguments):
+    def fails(places):
         raise tf.errors.ResourceExhaustedError(None, None, "no memory")
 
-    monkeypatch.setattr(TrainingStep, "run_block", fails)
+    monkeypatch.setattr(TrainingStep, "prepare_block", lambda *_: fails)
     private = compiled(5)
 
     with pytest.raises(PrivateTrainingError, match="`physical_batch_size`"):

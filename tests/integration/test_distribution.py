@@ -19,7 +19,7 @@ from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_models import COMPILED, Compiling
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
-from keras_dp.training.devices.workers import LedgerOfChief, check_worker
+from keras_dp.training.devices.workers import LedgerOfChief, refusal_of
 from tests.waiting import HUNG_SECONDS
 
 SCRIPT = Path(__file__).with_name("replica_training.py")
@@ -233,5 +233,6 @@ class TestRefusals:
         alone = Replicas(tf.distribute.get_strategy())
         elsewhere = LedgerOfChief(keras_dp.ledger.Header("test"))
 
-        with pytest.raises(PrivateTrainingError, match="PrivacyLedger on"):
-            check_worker(elsewhere, DataAdapter(None), alone)
+        refusal = refusal_of(elsewhere, DataAdapter(None), alone)
+
+        assert "PrivacyLedger on" in str(refusal)

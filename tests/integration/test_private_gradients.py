@@ -207,15 +207,20 @@ class TestTheLedger:
             import numpy as np, keras, keras_dp
             from keras_dp.training.step.training_step import TrainingStep
 
-            run, calls = TrainingStep.run_block, []
+            prepare, calls = TrainingStep.prepare_block, []
 
-            def killed(*arguments):
-                calls.append(None)
-                if len(calls) == 3:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return run(*arguments)
+            def prepared(*arguments):
+                run = prepare(*arguments)
 
-            TrainingStep.run_block = killed
+                def killed(places):
+                    calls.append(None)
+                    if len(calls) == 3:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return run(places)
+
+                return killed
+
+            TrainingStep.prepare_block = prepared
             gradients = keras_dp.PrivateGradients(
                 keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]),
                 "mse",

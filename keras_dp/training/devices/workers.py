@@ -59,23 +59,6 @@ def open_ledger(
     return LedgerOfChief(ledger_lib.Header(dataset, unit, pairs))
 
 
-def check_worker(
-    ledger: PrivacyLedger | LedgerOfChief,
-    adapter: DataAdapter,
-    replicas: Replicas,
-) -> None:
-    """Raises unless this process may train, if it is the only one.
-
-    Several workers raise together, in `check_agreement`.
-
-    Raises:
-        PrivateTrainingError: See `refusal_of`.
-    """
-    refusal = refusal_of(ledger, adapter, replicas)
-    if refusal is not None and replicas.workers == 1:
-        raise refusal
-
-
 def refusal_of(
     ledger: PrivacyLedger | LedgerOfChief,
     adapter: DataAdapter,

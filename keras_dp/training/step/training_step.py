@@ -69,10 +69,6 @@ class TrainingStep:
         self._traces: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._functions: dict[Any, Any] = {}
         self._compiled_cores: dict[BatchKind, Any] = {}
-        # The batch that was prepared last, with its step and arguments.
-        self._ready: (
-            tuple[PhysicalStep, Callable[..., Any], tuple[Any, ...]] | None
-        ) = None
         optimizer = parts.optimizer
         parts.side_queries.check_names(optimizer.public_metrics())
         replicas = parts.options.replicas
@@ -145,9 +141,14 @@ class TrainingStep:
         return self._check.is_done(batch)
 
     def prepare(
-        self, step: PhysicalStep, kind: BatchKind, planned: Event
-    ) -> None:
-        """Traces all that the first batch of a sample runs, and runs nothing.
+        self,
+        step: PhysicalStep,
+        kind: BatchKind,
+        planned: Event,
+        *,
+        is_first: bool = True,
+    ) -> Callable[[], tuple[Mapping[str, Any], Event | None]]:
+        """Traces all that a physical batch runs, and runs nothing.
 
         An error of the model, its loss or its metrics shows here, before the
         ledger holds a round.
@@ -156,75 +157,56 @@ class TrainingStep:
             step: The batch.
             kind: Which step it takes.
             planned: The event of the release that the ledger will cover.
+            is_first: Whether the batch begins its sample.
+
+        Returns:
+            Runs the batch. It returns the metrics so far, and the event of the
+            release. A part of a sample has neither: `release` follows the last
+            one.
         """
         before = len(self._traces)
-        function, arguments = self._traced(step, kind, planned, is_first=True)
-        self._ready = step, function, arguments
+        function, arguments = self._traced(
+            step, kind, planned, is_first=is_first
+        )
         if len(self._traces) > before:
             if not kind.is_whole:
                 self._release(planned)
             if kind in self._compiled_cores:
                 judge(COMPILED_BY_XLA, self._compiled_cores[kind], arguments)
 
-    def run(
-        self,
-        step: PhysicalStep,
-        kind: BatchKind,
-        planned: Event,
-        *,
-        is_first: bool = True,
-    ) -> tuple[Mapping[str, Any], Event | None]:
-        """Runs one physical batch.
+        def run() -> tuple[Mapping[str, Any], Event | None]:
+            if is_first:
+                self._parts.round.prepare()
+            found: tuple[Mapping[str, Any], Event | None]
+            found = function(*arguments)
+            return found
 
-        Args:
-            step: The batch.
-            kind: Which step it takes.
-            planned: The event that the ledger covers.
-            is_first: Whether the batch begins its sample.
-
-        Returns:
-            The metrics so far, and the event of the release. A part of a sample
-            has neither: `release` follows the last one.
-        """
-        if is_first:
-            self._parts.round.prepare()
-        ready, self._ready = self._ready, None
-        if ready is not None and ready[0] is step:
-            _, function, arguments = ready
-        else:
-            function, arguments = self._traced(
-                step, kind, planned, is_first=is_first
-            )
-        return function(*arguments)
+        return run
 
     def prepare_block(
         self, block: Block, grouping: RowsOfRecord | None, planned: Event
-    ) -> None:
+    ) -> Callable[[np.ndarray], tuple[Mapping[str, Any], Event]]:
         """Traces what a block of rounds runs, and runs nothing; see `prepare`.
 
         Args:
             block: The samples.
             grouping: The rows that make one record.
-            planned: See `prepare`.
+            planned: The event of each of the rounds.
+
+        Returns:
+            From the places of the records of rounds, it runs these in one call.
+            It returns the metrics after the last round, and the event of a
+            round: if any differs from the planned one, the first of these.
         """
         self._traced_block(block, grouping, planned)
 
-    def run_block(
-        self, block: Block, grouping: RowsOfRecord | None, planned: Event
-    ) -> tuple[Mapping[str, Any], Event]:
-        """Runs rounds, each on its own sample, in one call.
+        def run(places: np.ndarray) -> tuple[Mapping[str, Any], Event]:
+            whole = block._replace(places=places)
+            function, arguments = self._traced_block(whole, grouping, planned)
+            found: tuple[Mapping[str, Any], Event] = function(*arguments)
+            return found
 
-        Args:
-            block: The samples.
-            grouping: The rows that make one record.
-            planned: The event of each of the rounds, which the ledger covers.
-
-        Returns:
-            The metrics after the last round, and the event of a round: if any
-            differs from the planned one, the first of these.
-        """
-        function, arguments = self._traced_block(block, grouping, planned)
-        return function(*arguments)
+        return run
 
     def room_for(self, at_once: int) -> int:
         """Returns the most rounds of a block.
