@@ -434,13 +434,6 @@ class PrivateModel(HeldModel):
         if x is None and self.samples is not None:
             x = self.samples
             epochs = self.epochs if epochs is None else epochs
-        elif x is None:
-            raise ValueError(
-                "`x` must be given: a PoissonBatches, or what Keras takes. "
-                "Received: x=None. Only a model of make_private has samples, "
-                "and a file does not keep them: after loading, pass the model "
-                "inside, `.model`, to make_private again, with the same ledger."
-            )
         elif self.samples is not None and x is not self.samples:
             judge(OTHER_DATA, self.optimizer.required_ledger().header)
         epochs = 1 if epochs is None else epochs
@@ -452,7 +445,7 @@ class PrivateModel(HeldModel):
             return self.history  # As in Keras, all these epochs are over.
         check_given(x=x, y=y, sample_weight=options.get("sample_weight"))
         training = self._training(
-            DataAdapter(x, options.get("class_weight")),
+            _given(x, options.get("class_weight")),
             {
                 "y": y,
                 "batch_size": batch_size,
@@ -501,7 +494,7 @@ class PrivateModel(HeldModel):
                 "`x` must be a batch of inputs. Received: a sampler. Pass "
                 "the sampler to fit."
             )
-        data = DataAdapter(x, class_weight)
+        data = _given(x, class_weight)
         training = self._training(data, {"y": y}, run=run)
         if self._batches_run is None:
             self._batches_run = training.new_run()
@@ -735,3 +728,14 @@ class PrivateModel(HeldModel):
                 if training.round is not None:
                     self._round = self._step = None
                 self.last_run = run.row
+
+
+def _given(x: Any, class_weight: Any) -> DataAdapter:
+    if x is None:
+        raise ValueError(
+            "`x` must be given: a PoissonBatches, or what Keras takes. "
+            "Received: x=None. Only a model of make_private has samples, "
+            "and a file does not keep them: after loading, pass the model "
+            "inside, `.model`, to make_private again, with the same ledger."
+        )
+    return DataAdapter(x, class_weight)
