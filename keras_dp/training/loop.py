@@ -88,7 +88,7 @@ class TrainingLoop:
         self._seeds = LayerSeeds(training.model, training.optimizer.seed)
         self.logs: Mapping[str, Any] = {}
         self.is_over = False
-        # What must be done once is done while it is 0.
+        # It is 0 while the first round is prepared: some acts happen once.
         self._rounds_run = 0
         self._first_epoch = training.first_epoch  # A callback may restore one.
         # The ledger is settled at the end of an epoch, and covers no more.
@@ -143,7 +143,7 @@ class TrainingLoop:
         """Settles the ledger and draws new seeds, before callbacks save.
 
         Args:
-            logs: What `fit` shows of the epoch.
+            logs: The metrics that `fit` shows of the epoch.
         """
         self._run.settle()
         self._weights.note()

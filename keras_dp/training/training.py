@@ -118,7 +118,7 @@ class Training:
         """Returns a round as the ledger records it.
 
         Args:
-            event: What it releases.
+            event: The events of its release, by query.
             sampling: How its sample is drawn.
         """
         return self.optimizer.planned_round(
