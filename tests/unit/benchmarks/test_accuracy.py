@@ -51,7 +51,7 @@ class TestPage:
 
 
 class TestScript:
-    @pytest.mark.full
+    @pytest.mark.nightly
     def test_an_interrupted_row_goes_on(self, accuracy, monkeypatch, tmp_path):
         row = accuracy.Row("task", 3.0, "", lambda: small(accuracy), "", 0)
         monkeypatch.setitem(accuracy.ROWS, "small", row)

@@ -90,6 +90,7 @@ class TestEvents:
         assert query.adapts
 
 
+@pytest.mark.full
 def test_no_noise_moves_the_clip_out_of_its_range():
     query = AdaptiveClipSumQuery(2.0, 1.0, 1e9, 1)
     a_round = tf.function(lambda state: one_round(query, state)[:2])

@@ -161,10 +161,10 @@ def as_on_an_accelerator(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
-        ("eager", 100),
+        pytest.param("eager", 100, marks=pytest.mark.nightly),
         ("eager", 5 * 512),
         ("compiled", 6 * 512 - 3),
-        ("unknown count", 5 * 512),
+        pytest.param("unknown count", 5 * 512, marks=pytest.mark.nightly),
     ],
 )
 def test_an_accelerator_draws_the_same_numbers(

@@ -67,7 +67,7 @@ class TestAWalk:
 
 
 class TestTheRate:
-    @pytest.mark.full
+    @pytest.mark.nightly
     @pytest.mark.parametrize(
         "kind",
         [

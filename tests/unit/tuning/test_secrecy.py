@@ -134,7 +134,7 @@ def test_one_trial_and_three_leave_the_same(traces) -> None:
     assert traces(1, "one") == traces(3, "three")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_they_differ_where_trials_are_not_silenced(traces, monkeypatch) -> None:
     """The control: the same comparison finds what is printed and logged."""
     monkeypatch.setattr(
@@ -335,7 +335,7 @@ def test_no_live_object_or_thread_is_a_count_of_trials(held_after) -> None:
     assert held_after(1) == held_after(3)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_they_are_where_nobody_frees_them(held_after, monkeypatch) -> None:
     """The control: Python has not looked for them when the search ends."""
     monkeypatch.setattr(
