@@ -220,24 +220,6 @@ class TestTheWeights:
         ]
 
 
-def test_a_training_goes_on_from_a_saved_model(tmp_path) -> None:
-    ledger = PrivacyLedger.in_memory(dataset="d", unit="user")
-    made = federated(adaptive(), ledger)
-
-    def save(number, arrays):
-        made.save(tmp_path / f"{number}.keras")
-
-    trained(made, honest_nodes(), rounds=2, evaluate_fn=save)
-    loaded = keras.saving.load_model(tmp_path / "2.keras")
-    clip = loaded.optimizer.public_metrics()
-    loaded.optimizer.ledger = ledger
-    trained(loaded, honest_nodes(), rounds=1)
-
-    assert clip == made.optimizer.public_metrics()
-    assert clip != loaded.optimizer.public_metrics()
-    assert loaded.optimizer.rounds_released == len(ledger) == 3
-
-
 def moved_by(number):
     """Returns a node that claims the same change of every weight."""
 
@@ -495,14 +477,6 @@ class TestTheSample:
         assert abs(sizes.mean() - 80) < 5 * np.sqrt(64 / 50)
         assert abs(counts[1:].var() - 8) < 5 * 8 * np.sqrt(2 / 400)
         assert sizes.std() > 4
-
-    def test_of_nobody_releases_noise(self) -> None:
-        made = federated(average(1.0))
-
-        changes = trained(made, {1: lambda message: []})
-
-        assert np.abs(changes).min() > 0
-        assert len(made.optimizer.ledger) == 1
 
 
 class TestWhatIsRefused:
