@@ -158,19 +158,6 @@ class TestBothKinds:
         assert history.epoch == [3, 4]
         assert int(trainer.optimizer.iterations) == 2 * RECORDS // BATCH
 
-    def test_forget_metrics_before_each_batch(self, kind) -> None:
-        trainer = compiled(kind, one_output(), metrics=["mae"])
-        trainer.optimizer.learning_rate = 0.0
-        trainer.train_on_batch(X[:4], Y[:4])
-        after = trainer.train_on_batch(X[4:8], Y[4:8])
-        trainer.reset_metrics()
-        alone = trainer.train_on_batch(X[4:8], Y[4:8])
-
-        np.testing.assert_array_equal(after, alone)
-        assert trainer.get_metrics_result()["loss"] == after[0]
-        trainer.reset_metrics()
-        assert trainer.get_metrics_result()["loss"] == 0
-
     @pytest.mark.parametrize("steps", [1, 3])
     def test_call_back_once_an_execution(self, kind, steps) -> None:
         class Counts(keras.callbacks.Callback):

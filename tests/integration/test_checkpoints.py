@@ -9,7 +9,6 @@ import pytest
 from keras import layers
 
 import keras_dp
-from keras_dp.errors import PrivateTrainingError
 from tests.imports import ROOT
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -191,38 +190,3 @@ class TestWeights:
         assert last.queries[0].noise_stddev == 1.0 + (not is_equal)
         # The momenta were restored all the same.
         assert int(private.optimizer.iterations) == 2
-
-
-@pytest.mark.parametrize("make", [sequential, Subclassed])
-def test_the_trained_model_is_exported(make, tmp_path) -> None:
-    private = private_model(make())
-
-    private.export(tmp_path / "served", verbose=False)
-
-    served = layers.TFSMLayer(tmp_path / "served", call_endpoint="serve")
-    np.testing.assert_allclose(served(X), private.model(X), rtol=1e-6)
-
-
-@pytest.mark.full
-def test_training_goes_on_from_a_checkpoint_of_keras(tmp_path) -> None:
-    """`BackupAndRestore` and `ModelCheckpoint`, with the ledger set again."""
-    private = private_model(sequential())
-    path = tmp_path / "run.keras"
-    private.fit(
-        X,
-        Y,
-        callbacks=[
-            keras.callbacks.ModelCheckpoint(path),
-            keras.callbacks.BackupAndRestore(tmp_path / "backup"),
-        ],
-        verbose=0,
-    )
-
-    loaded = keras.saving.load_model(path)
-
-    with pytest.raises(PrivateTrainingError, match="given its ledger"):
-        loaded.fit(X, Y, verbose=0)
-    loaded.optimizer.ledger = private.optimizer.ledger
-    loaded.fit(X, Y, verbose=0)
-    assert int(loaded.optimizer.iterations) == 3
-    assert len(private.optimizer.ledger) == 3

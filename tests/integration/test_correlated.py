@@ -18,8 +18,7 @@ from keras_dp.planning import (
     calibrate_correlated_noise,
     plan_correlated_noise,
 )
-from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches
-from keras_dp.spending import RunDetails
+from keras_dp.sampling import CyclicPoissonBatches
 
 RECORDS, CLASSES, PROBABILITY, ROUNDS = 60, 3, 0.5, 10
 DELTA = 1e-5
@@ -118,35 +117,6 @@ class TestATraining:
                 delta=DELTA,
             )
         assert len(ledger) == 0
-
-    def test_goes_on_in_its_process_with_its_own_keys(self, ledger) -> None:
-        private = private_model(query(), ledger)
-        source = PoissonBatches(records(), sampling_probability=0.5)
-
-        def stop(batch, logs):
-            if batch == 3:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            private.fit(
-                source,
-                epochs=1,
-                steps_per_epoch=ROUNDS,
-                verbose=0,
-                callbacks=[keras.callbacks.LambdaCallback(on_batch_end=stop)],
-            )
-        (left,) = (run.rest.count for run in ledger.runs)
-        private.fit(
-            source,
-            epochs=1,
-            steps_per_epoch=left,
-            verbose=0,
-            run=RunDetails(continues=1),
-        )
-
-        assert left == ROUNDS - 4
-        (only,) = ledger.rounds
-        assert only.count == ROUNDS
 
 
 def bands_of(private):

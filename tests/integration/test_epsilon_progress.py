@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_dp
-from keras_dp import accountants, budgets, planning
+from keras_dp import accountants, planning
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import (
     FullDataset,
@@ -221,20 +221,6 @@ class TestWhatIsLeft:
         last = shown.strip().splitlines()[-1]
         assert last == f"There is room for {left:,} more rounds like the last."
 
-    def test_is_what_an_account_has_room_for(self) -> None:
-        ledger = in_memory()
-        budgets.open_account(ledger, "all", budgets.RenyiFilter(6.0, DELTA))
-        private, samples = private_model(ledger)
-
-        history = private.fit(samples, epochs=2, verbose=0).history
-
-        (account,) = ledger.accounts
-        ((_, charge),) = ledger.runs[0].charges
-        assert history["rounds_left"] == [
-            account.balance.room(charge, 10**9) + 4,
-            account.balance.room(charge, 10**9),
-        ]
-
 
 class TestATarget:
     @pytest.mark.parametrize("executions", [1, 2])
@@ -292,26 +278,6 @@ class TestATarget:
         ((round_, count),) = ledger.rounds
         assert TIGHT.epsilon([(round_, count)], delta=DELTA) <= 6.0
         assert TIGHT.epsilon([(round_, count + 1)], delta=DELTA) > 6.0
-
-    def test_counts_rounds_that_another_handle_records(self, tmp_path) -> None:
-        path = tmp_path / "shared.ledger"
-        with PrivacyLedger.open(path, dataset="clinic") as ledger:
-            private, samples = private_model(ledger)
-
-            def record(epoch, logs) -> None:
-                if epoch == 0:
-                    ledger.record(PoissonSampling(0.25), STEP, count=100)
-
-            private.fit(
-                samples,
-                epochs=50,
-                target_epsilon=9.0,
-                delta=DELTA,
-                verbose=0,
-                callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=record)],
-            )
-
-            assert 8.5 < TIGHT.epsilon(ledger, delta=DELTA) <= 9.0
 
     def test_follows_queries_whose_events_change(self) -> None:
         """Noise follows an adaptive clip, at one multiplier."""

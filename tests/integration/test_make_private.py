@@ -184,30 +184,6 @@ class TestWhatItMakes:
         size = private.samples.expected_sample_size
         assert size == rows.recommended.batch_size
 
-    @pytest.mark.parametrize(
-        ("rows", "ids", "words"),
-        [
-            (1, None, "each is taken to be one patient"),
-            (3, None, "one patient is taken to have at most 3"),
-            (
-                3,
-                np.arange(800) // 4,
-                "at most 3 of one patient are kept: 200 are left out, and 200",
-            ),
-        ],
-        ids=["one", "several", "ids"],
-    )
-    def test_says_what_a_record_is_taken_for(self, rows, ids, words) -> None:
-        own = PrivacyLedger.in_memory(
-            dataset="d", unit="patient", rows_per_unit=rows
-        )
-
-        private = made(ledger=own, unit_ids=ids)
-
-        assert words in said(private)
-        kept = 800 if ids is None else 600
-        assert private.samples.population_size == kept
-
 
 class TestDataOfFit:
     """`fit` has the records of `make_private`, or says what differs."""
@@ -301,21 +277,6 @@ class TestMistakes:
     def test_name_the_argument(self, changes, message) -> None:
         with pytest.raises((TypeError, ValueError), match=message):
             made(**changes)
-
-    @pytest.mark.parametrize(
-        ("method", "remedy"),
-        [
-            ("train_step", "Give its loss to compile"),
-            ("compute_loss", "one more output of the model"),
-        ],
-    )
-    def test_the_kind_of_model_comes_before_its_loss(
-        self, method, remedy
-    ) -> None:
-        own = type("Own", (keras.Sequential,), {method: lambda *_: None})
-
-        with pytest.raises(PrivateTrainingError, match=remedy):
-            made(own([keras.layers.Dense(1)]), loss=None)
 
     @pytest.mark.parametrize("name", ["sigma", "epsilon", "unit_ids"])
     def test_hold_no_data(self, name) -> None:

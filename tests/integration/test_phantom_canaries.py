@@ -109,17 +109,6 @@ def test_halved_noise_is_seen(monkeypatch):
     assert advantage(faulty) > 1.2 * advantage(honest) > 0
 
 
-@pytest.mark.full
-def test_steps_in_one_execution_draw_anew_for_each_round():
-    one = PhantomCanaries(10_000)
-    several = PhantomCanaries(10_000)
-
-    fitted(one, query=average(noise_multiplier=0.5))
-    fitted(several, query=average(noise_multiplier=0.5), steps_per_execution=5)
-
-    assert advantage(several) == pytest.approx(advantage(one), rel=0.2)
-
-
 @pytest.mark.parametrize(
     "query",
     [

@@ -286,21 +286,6 @@ class TestTheLedger:
             np.testing.assert_array_equal(old, new)
         ledger.close()
 
-    def test_counts_the_rounds_before_an_exception_in_a_callback(self) -> None:
-        class Stops(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                if batch == 2:
-                    raise RuntimeError("stop")
-
-        ledger = _ledger()
-        private = _private(query=_query(1.0), ledger=ledger)
-
-        with pytest.raises(RuntimeError, match="stop"):
-            private.fit(*_data(), batch_size=4, callbacks=[Stops()], verbose=0)
-
-        assert len(ledger) == 3
-        assert ledger.unsettled == 0
-
     @pytest.mark.parametrize(
         "mode",
         [
@@ -505,39 +490,6 @@ class TestRefusals:
 
         with pytest.raises(PrivateTrainingError, match="TensorFloat-32"):
             private.train_on_batch(*_data())
-
-
-class TestKerasHabits:
-    def test_the_metrics_are_those_of_the_real_records(self) -> None:
-        """Padding rows would all be right here, and raise the accuracy."""
-        x, _ = _data()
-        x += 3
-        y = np.ones(RECORDS, int)
-        model = _model()
-        model.layers[-1].kernel.assign(tf.zeros((FEATURES, 3)))
-        model.layers[-1].bias.assign([0.0, -1.0, -1.0])
-        private = _private(model, _query(clip=0.0))
-
-        logs = private.fit(
-            PoissonBatches((x, y), sampling_probability=0.5),
-            verbose=0,
-        ).history
-
-        assert logs["accuracy"] == [0.0]
-        want = np.log(1 + 2 * np.exp(-1)) + 1
-        np.testing.assert_allclose(logs["loss"], [want], rtol=1e-5)
-
-    @pytest.mark.parametrize("steps", [3, 7, 100])
-    def test_steps_per_execution_need_not_divide_an_epoch(self, steps) -> None:
-        ledger = _ledger()
-        private = _private(
-            query=_query(1.0), ledger=ledger, steps_per_execution=steps
-        )
-        samples = PoissonBatches(_data(), sampling_probability=0.1)
-
-        private.fit(samples, epochs=2, verbose=0)
-
-        assert len(ledger) == 2 * samples.rounds_per_epoch == 20
 
 
 class TestSaving:

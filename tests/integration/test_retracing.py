@@ -89,17 +89,6 @@ def test_the_count_above_can_grow() -> None:
     assert private.trace_count == 2
 
 
-@pytest.mark.full
-def test_xla_compiles_the_step_that_says_so() -> None:
-    """Else the test above would compare one thing with itself."""
-    private = private_model(True)
-    private.fit(batches(200, rounds=2), epochs=1, verbose=0)
-
-    (trace,) = private._step._traces.values()
-    functions = trace.graph.as_graph_def().library.function
-    assert any(each.attr["_XlaMustCompile"].b for each in functions)
-
-
 def _undefined_shapes(function, *arguments) -> list[str]:
     graph = function.get_concrete_function(*arguments).graph
     return [

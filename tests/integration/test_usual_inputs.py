@@ -342,27 +342,6 @@ def test_a_generator_that_goes_on_with_text_shows_none_of_it() -> None:
     assert "secret" not in str(error.value)
 
 
-class TestEvaluation:
-    @pytest.mark.parametrize("physical", [7, 64])
-    def test_takes_each_record_once_in_order(self, physical) -> None:
-        x, y = data()
-        private = compiled(metrics=["accuracy"])
-        batches = samples((x, y), 0.1, physical_batch_size=physical)
-
-        # float32 rounding of sums over other batches.
-        np.testing.assert_allclose(
-            private.evaluate(batches, verbose=0),
-            private.evaluate(x, y, verbose=0),
-            rtol=1e-5,
-        )
-        np.testing.assert_allclose(
-            private.predict(batches, verbose=0),
-            private.predict(x, verbose=0),
-            rtol=1e-5,
-        )
-        assert len(private.optimizer.ledger) == 0
-
-
 @pytest.fixture
 def checked(monkeypatch):
     """Counts self-checks."""
@@ -409,17 +388,6 @@ def test_masks_of_floats_are_there_in_the_self_check() -> None:
 
     with pytest.raises(GradientCheckError, match="of class MeanOfBatch"):
         private.fit(samples((x, data()[1])), verbose=0)
-
-
-def test_records_that_are_all_alike_do_not_repeat_the_self_check(
-    checked,
-) -> None:
-
-    compiled().fit(
-        samples((np.ones((RECORDS, 4)), data()[1])), epochs=2, verbose=0
-    )
-
-    assert len(checked) == 1
 
 
 class TestRecordsThatAreNotFinite:

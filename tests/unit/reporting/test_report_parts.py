@@ -118,14 +118,6 @@ class TestRuns:
         assert (cost.epsilon, cost.as_dict()["epsilon"]) == (math.inf, "inf")
         assert cost.name == "rounds without a run"
 
-    def test_that_are_alike_are_priced_once(self, asked) -> None:
-        ledger, own = many_runs(60, kinds=4)
-
-        costs = run_costs(ledger, delta=DELTA)
-
-        assert [each.epsilon for each in costs] == pytest.approx(own, rel=1e-9)
-        assert len(asked) <= 4 + 40
-
     def test_that_are_many_have_totals_that_hold(self, asked) -> None:
         """Those of the last runs, which a report shows, are exact.
 
