@@ -25,7 +25,7 @@ local_repository(name = "pypi", path = "../pypi")
 """
 
 pytestmark = [
-    pytest.mark.full,
+    pytest.mark.nightly,
     pytest.mark.skipif(
         BAZEL is None,
         reason="there is no bazel (Debian's package is bazel-bootstrap)",
