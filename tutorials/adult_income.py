@@ -123,7 +123,11 @@ def train_privately(
 def train_without_privacy(train: Records, test: Records, epochs: int) -> float:
     """Returns the test accuracy of the same network without privacy."""
     model = make_model(train.x.shape[1])
-    model.compile(keras.optimizers.Adam(1e-3), **loss_and_metrics())
+    model.compile(
+        keras.optimizers.Adam(1e-3),
+        steps_per_execution=32,  # For speed alone.
+        **loss_and_metrics(),
+    )
     model.fit(*train, batch_size=256, epochs=epochs, verbose=0)
     accuracy: float = model.evaluate(*test, batch_size=4096, verbose=0)[1]
     return accuracy
