@@ -1,0 +1,105 @@
+"""A seed gives the same samples, in the same rows, in every version.
+
+The digests were made once. Who changes one changes what a seed means.
+"""
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+
+from keras_dp.sampling import (
+    CyclicPoissonBatches,
+    FixedMicrobatches,
+    FixedSizeBatches,
+    PoissonBatches,
+    RandomMicrobatches,
+    ShuffledBatches,
+    UserBatches,
+)
+
+DATA = np.arange(1, 1201)
+POISSON = {"sampling_probability": 0.05}
+SAMPLERS = {
+    "poisson": (PoissonBatches, POISSON),
+    "small batches": (PoissonBatches, POISSON | {"physical_batch_size": 16}),
+    "rare": (PoissonBatches, {"sampling_probability": 2e-3}),
+    "truncated": (PoissonBatches, POISSON | {"truncate_at": 50}),
+    "fixed microbatches": (
+        PoissonBatches,
+        POISSON | {"microbatches": FixedMicrobatches(4)},
+    ),
+    "random microbatches": (
+        PoissonBatches,
+        POISSON | {"microbatches": RandomMicrobatches(4)},
+    ),
+    "fixed size": (FixedSizeBatches, {"sample_size": 60}),
+    "shuffled": (
+        ShuffledBatches,
+        {"batch_size": 350, "physical_batch_size": 100},
+    ),
+    "cyclic": (CyclicPoissonBatches, {"classes": 3}),
+    "cyclic samples": (
+        CyclicPoissonBatches,
+        {"classes": 3, "sampling_probability": 0.3},
+    ),
+    "users": (
+        UserBatches,
+        {
+            "user_ids": DATA * 7 % 101,
+            "sampling_probability": 0.2,
+            "records_per_user": 5,
+        },
+    ),
+}
+EXPECTED = {
+    "poisson": "5a255754bac92d36",
+    "small batches": "e55f1f163d72a14c",
+    "rare": "e95e8ce1262ebb05",
+    "truncated": "dc0f25b486a2b801",
+    "fixed microbatches": "5328a675806752c5",
+    "random microbatches": "fdae2b5f64b0d3bd",
+    "fixed size": "bc0e65698338da3e",
+    "shuffled": "5fbb4dbf4ea1505c",
+    "cyclic": "63de503435f8d012",
+    "cyclic samples": "d408ef60b2e5d9d9",
+    "users": "59572b2d611b41a8",
+    "shards of None": [
+        "4f97a081f6f0ab8f",
+        "2636d2785468c386",
+        "92a1ddb7aac15574",
+    ],
+    "shards of FixedMicrobatches(size=4)": [
+        "4570591628e9d89d",
+        "28f6b778eec19db4",
+        "4f75a262199ad4f2",
+    ],
+}
+
+
+def digest(sampler):
+    """Returns a digest of the first batches of two iterators."""
+    found = hashlib.sha256()
+    for _ in range(2):
+        for batch in itertools.islice(sampler, 9):
+            rows = np.where(batch.mask, batch.records, 0)
+            found.update(rows.astype("<i8").tobytes())
+            found.update(bytes([batch.ends_sample]))
+    return found.hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_are_drawn_by_each_sampler(name):
+    kind, options = SAMPLERS[name]
+
+    assert digest(kind(DATA, seed=5, **options)) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("microbatches", [None, FixedMicrobatches(4)])
+def test_are_drawn_by_each_shard(microbatches):
+    whole = PoissonBatches(DATA, seed=5, microbatches=microbatches, **POISSON)
+
+    found = [digest(whole.shard(i, 3)) for i in range(3)]
+
+    assert found == EXPECTED[f"shards of {microbatches}"]
