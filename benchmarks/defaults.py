@@ -33,7 +33,7 @@ from keras_dp.gradients import GradientEngine, example_losses
 from keras_dp.keras_internals import compiled_loss_of
 from keras_dp.planning import calibrate_noise
 from keras_dp.recipes.learning_rate import chosen_rate, trained_weights
-from keras_dp.sampling.layouts import default_physical_batch_size
+from keras_dp.sampling.draw import default_physical_batch_size
 
 CLIPS = (0.03, 0.1, 0.3, 1.0, 3.0, "automatic")
 EPOCHS = (0.5, 1, 2, 3, 5)

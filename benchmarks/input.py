@@ -47,9 +47,10 @@ WARM_UP = 5
 
 def with_one_ready(batches: Any) -> Any:
     """Makes a sampler draw one batch, and have it ready ever after."""
-    batch, of = next(batches.rounds_of_passes())
-    ready = batch._replace(ends_sample=True), of
-    batches.rounds_of_passes = lambda change=None: itertools.repeat(ready)
+    sample = next(batches.draws())
+    batch = next(batches.batches_of(sample))._replace(ends_sample=True)
+    batches.draws = lambda randomness=None: itertools.repeat(sample)
+    batches.batches_of = lambda sample: [batch]
     return batches
 
 

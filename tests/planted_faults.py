@@ -29,6 +29,7 @@ from keras_dp.sampling import (
     ShuffledBatches,
     UserBatches,
 )
+from keras_dp.sampling.random_words import Randomness
 from tests.audited import X, Y, average, samples, training
 
 Sum, Optimizer = dp_queries.GaussianSumQuery, keras_dp.DPOptimizer
@@ -164,7 +165,8 @@ def encoding(**methods: Any) -> Callable[[], Any]:
 def in_microbatches(factor: int) -> Any:
     """Returns samples whose layout says by how much an example moves them."""
     source = samples(microbatches=RandomMicrobatches(size=2))
-    source.microbatches.bound_factor = factor
+    # By force: a draw is frozen.
+    object.__setattr__(source.microbatches, "bound_factor", factor)
     return source
 
 
@@ -776,22 +778,22 @@ def drawing(make: Any, change: Any, *, early: bool = False) -> Fault:
 
     def source():
         sampler = make()
-        honest = sampler._draws
+        honest = sampler.draws
 
-        def drawn(words, places):
-            others = honest(words, places)
+        def drawn(randomness=None):
+            others = honest(randomness)
 
             def another():
                 return taken(next(others))
 
-            for draw in honest(words, places):
+            for draw in honest(randomness):
                 found = change(taken(draw), another)
                 size = sampler.physical_batch_size
                 rows = np.full([-(-max(1, len(found)) // size), size], -1)
                 rows.ravel()[: len(found)] = found
                 yield draw._replace(rows=rows)
 
-        sampler._draws = drawn
+        sampler.draws = drawn
         return sampler
 
     return Fault("draw", "draw", source=source, early=early)
@@ -806,9 +808,9 @@ def with_rows(make: Any, change: Any) -> Fault:
 
     def source():
         sampler = make()
-        honest = sampler._draws
-        sampler._draws = lambda *words: (
-            draw._replace(rows=change(draw.rows)) for draw in honest(*words)
+        honest = sampler.draws
+        sampler.draws = lambda *given: (
+            draw._replace(rows=change(draw.rows)) for draw in honest(*given)
         )
         return sampler
 
@@ -855,12 +857,12 @@ def every_tenth_again():
 def same_words(make: Any) -> Any:
     """Returns a sampler that draws by words that never change."""
     sampler = make()
-    honest = sampler._draws
+    honest = sampler.draws
 
     def words(count):
         return np.random.default_rng(0).integers(0, 2**64, count, np.uint64)
 
-    sampler._draws = lambda *given: honest(words, words)
+    sampler.draws = lambda *given: honest(Randomness(words, words, words))
     return sampler
 
 
@@ -943,7 +945,7 @@ FAULTS |= {
         lambda: ShuffledBatches((X, Y), batch_size=20), first_and_others
     ),
     "a truncated sample is not truncated": saying(
-        lambda: truncated(truncate_at=20), truncated, "_draws"
+        lambda: truncated(truncate_at=20), truncated, "draws"
     ),
     "a user takes part with one record too many": saying(
         lambda: of_users(records=4), of_users, "records_per_user"

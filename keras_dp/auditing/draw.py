@@ -9,6 +9,7 @@ counted never happens in correct samples.
 
 import functools
 import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,8 @@ from keras_dp.sampling import (
     UserBatches,
     random_words,
 )
-from keras_dp.sampling.sampler import Draw
+from keras_dp.sampling.draw import Sample
+from keras_dp.sampling.random_words import Randomness
 
 Integers = npt.NDArray[np.int64]
 
@@ -48,12 +50,12 @@ def departures(samples: Sampler) -> list[str]:
     rounds = int(
         np.clip(number // max(1, samples.expected_sample_size), 8, _MOST_ROUNDS)
     )
-    draws = list(itertools.islice(samples.draws(), rounds))
+    draws = list(itertools.islice(_draws(samples), rounds))
     taken = [draw.rows[draw.rows >= 0] for draw in draws]
     found = []
     if any(len(np.unique(rows)) < len(rows) for rows in taken):
         found.append("a record stands in one sample twice")
-    again = [d.rows for d in itertools.islice(samples.draws(), 3)]
+    again = [d.rows for d in itertools.islice(_draws(samples), 3)]
     if (
         not samples.seeded
         and all(
@@ -77,6 +79,14 @@ def departures(samples: Sampler) -> list[str]:
     return found + _departures(samples.sampling_of(draws[0].of), drawn)
 
 
+def _draws(samples: Sampler) -> Iterator[Sample]:
+    """Yields samples, with the places of records among those of a shard."""
+    start = samples.positions.start
+    for draw in samples.draws():
+        rows = np.where(draw.rows >= 0, draw.rows - start, -1)
+        yield draw._replace(rows=rows)
+
+
 class _Drawn(NamedTuple):
     """Samples of a sampler.
 
@@ -88,7 +98,7 @@ class _Drawn(NamedTuple):
     """
 
     sampler: Sampler
-    draws: list[Draw]
+    draws: list[Sample]
     units: list[Integers]
     total: int
 
@@ -160,7 +170,7 @@ def _owners(samples: Sampler) -> Integers | None:
 
 
 def _whole_units(
-    samples: Sampler, owners: Integers, draws: list[Draw]
+    samples: Sampler, owners: Integers, draws: list[Sample]
 ) -> list[str]:
     """Compares the rows of one record of the query with its unit.
 
@@ -252,7 +262,8 @@ def _limited(samples: Sampler) -> list[str]:
         def words(count: int, choose: Any = choose) -> Any:
             return choose(system(count), system(count))
 
-        draws = itertools.islice(samples._draws(words, system), _BIASED_SAMPLES)
+        given = Randomness(words, system, system)
+        draws = itertools.islice(samples.draws(given), _BIASED_SAMPLES)
         sizes = {int(np.count_nonzero(draw.rows >= 0)) for draw in draws}
         if len(sizes) == 1 and max(sizes) < len(samples.positions):
             found.append(f"samples have at {limit} {max(sizes)} records")
@@ -307,7 +318,7 @@ def _shares(
     return []
 
 
-def _passes(draws: list[Draw]) -> list[str]:
+def _passes(draws: list[Sample]) -> list[str]:
     """Checks that a record takes part in one batch of a pass at most."""
     passes: dict[Any, list[Any]] = {}
     for draw in draws:

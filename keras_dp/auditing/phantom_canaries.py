@@ -43,7 +43,7 @@ from keras_dp.optimizers.private_round import (
 )
 from keras_dp.optimizers.record_batch import RecordBatch
 from keras_dp.sampling import PoissonBatches
-from keras_dp.sampling.sampler import Pass
+from keras_dp.sampling.draw import Pass
 from keras_dp.training import PrivateModel
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.metrics.side_queries import SideQueries

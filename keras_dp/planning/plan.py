@@ -21,7 +21,7 @@ from keras_dp.planning.calibration import (
     check_below_share_of,
     check_target,
 )
-from keras_dp.sampling.layouts import default_physical_batch_size
+from keras_dp.sampling.draw import default_physical_batch_size
 
 # A share of the best signal that a smaller batch, with more steps, may lose.
 _ENOUGH = 0.95

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from keras_dp.sampling.datasets import is_dataset, record_specs
+from keras_dp.sampling.datasets import record_specs
+from keras_dp.sampling.kinds import is_dataset
 from keras_dp.sampling.units import capped_rows
 
 

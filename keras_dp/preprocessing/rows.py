@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp.preprocessing.columns import Schema, first_of
-from keras_dp.sampling.datasets import batches_of, is_dataset
-from keras_dp.sampling.kinds import as_array
+from keras_dp.sampling.datasets import batches_of
+from keras_dp.sampling.kinds import as_array, is_dataset
 
 Floats = npt.NDArray[np.float64]
 

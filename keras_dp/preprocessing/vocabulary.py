@@ -14,7 +14,8 @@ import tensorflow as tf
 from keras_dp.ledger import ThresholdedSum
 from keras_dp.preprocessing.columns import Schema, first_of
 from keras_dp.preprocessing.release import noised
-from keras_dp.sampling.datasets import batches_of, is_dataset
+from keras_dp.sampling.datasets import batches_of
+from keras_dp.sampling.kinds import is_dataset
 from keras_dp.sampling.random_words import from_operating_system
 
 Key = TypeVar("Key", bound=Hashable)

@@ -21,7 +21,8 @@ from keras_dp.sampling import (
     Sampler,
     datasets,
 )
-from keras_dp.sampling.record_source import RecordReader, as_arrays, is_source
+from keras_dp.sampling.kinds import is_dataset
+from keras_dp.sampling.record_source import Source, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
 from keras_dp.spending import PrivacyTarget
 from keras_dp.training import Augmentation
@@ -139,10 +140,10 @@ class Records:
         records = stored(self.data)
         ids, left_out = None, 0
         if self.unit_ids is not None:
-            left_out = len(RecordReader(records))
+            left_out = len(Source(records))
             records, ids = _capped(records, self.unit_ids, self.rows_per_unit)
             left_out -= len(ids)
-        population = len(RecordReader(records))
+        population = len(Source(records))
         units = None if ids is None else len(np.unique(ids))
         return TrainingData(
             records, population, units, None, left_out, change, self.views
@@ -307,7 +308,7 @@ class TrainingData(NamedTuple):
 
 def stored(data: Any) -> Any:
     """Returns data as arrays, or as the source that they are."""
-    if datasets.is_dataset(data):
+    if is_dataset(data):
         check_keeps_rows_apart(datasets.functions_of(data, name="data"), "data")
         return datasets.stored(data)
     return data if is_source(data) else as_arrays(data)
@@ -400,7 +401,7 @@ def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
             "near the number that most units have costs little."
         )
     datasets.check_order(data, unit_ids=unit_ids)
-    if is_source(data) and not datasets.is_dataset(data):
+    if is_source(data) and not is_dataset(data):
         raise TypeError(
             "`unit_ids` must be None for records that are read when drawn, of "
             f"which none can be left out. Received: {type(data).__name__}. "
@@ -418,7 +419,7 @@ def _capped(
     Raises:
         ValueError: There is not one id for each record.
     """
-    records = len(RecordReader(arrays))
+    records = len(Source(arrays))
     if len(unit_ids) != records:
         raise ValueError(
             f"`unit_ids` must have one entry for each of {records} records. "

@@ -5,11 +5,11 @@ They do not import TensorFlow.
 
 from keras_dp.sampling.cyclic_batches import CyclicPoissonBatches
 from keras_dp.sampling.fixed_size_batches import FixedSizeBatches
-from keras_dp.sampling.layouts import (
+from keras_dp.sampling.poisson_batches import PoissonBatches
+from keras_dp.sampling.poisson_draws import (
     FixedMicrobatches,
     RandomMicrobatches,
 )
-from keras_dp.sampling.poisson_batches import PoissonBatches
 from keras_dp.sampling.record_source import RandomAccessSource
 from keras_dp.sampling.record_source import RecordSpec as RecordSpec
 from keras_dp.sampling.sampler import PhysicalBatch as PhysicalBatch

@@ -1,5 +1,6 @@
 """Poisson samples of classes of the records, which take turns."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,14 +8,17 @@ import numpy as np
 
 from keras_dp import _check
 from keras_dp._nests import Nest
-from keras_dp._override import override
 from keras_dp.ledger import CyclicPoissonSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.sampling.layouts import default_physical_batch_size
-from keras_dp.sampling.random_rows import in_random_rows
+from keras_dp.sampling.draw import (
+    Draw,
+    Integers,
+    Pass,
+    default_physical_batch_size,
+)
 from keras_dp.sampling.random_words import Words, random_integers
-from keras_dp.sampling.record_source import RandomAccessSource
-from keras_dp.sampling.sampler import Draw, Pass, Sampler
+from keras_dp.sampling.record_source import RandomAccessSource, Source
+from keras_dp.sampling.sampler import Sampler
 
 
 class CyclicPoissonBatches(Sampler):
@@ -61,7 +65,7 @@ class CyclicPoissonBatches(Sampler):
     1000
     """
 
-    rounds_per_pass: int
+    _shown = ("classes", "sampling_probability")
 
     def __init__(
         self,
@@ -75,60 +79,49 @@ class CyclicPoissonBatches(Sampler):
         views: int = 1,
         seed: int | None = None,
     ) -> None:
-        super().__init__(data, map=map, views=views, seed=seed)
+        records = Source(data)
         _check.integer_at_least(1, classes=classes)
-        self.classes = self.rounds_per_pass = int(classes)
-        # It checks the probability.
-        draw = BernoulliDraw(self.population_size, sampling_probability)
-        self.sampling_probability = float(draw.sampling_probability)
-        size = default_physical_batch_size(
-            self.population_size, self.sampling_probability / self.classes
-        )
-        rounds = max(1, round(self.classes / self.sampling_probability))
-        self._set_sizes(
-            physical_batch_size, rounds_per_epoch, default=(size, rounds)
-        )
-
-    @property
-    @override
-    def expected_sample_size(self) -> float:
-        share = self.sampling_probability / self.classes
-        return self.population_size * share
-
-    @override
-    def sampling_of(self, of: Pass) -> CyclicPoissonSampling:
-        return CyclicPoissonSampling(
-            of.epoch_id,
+        BernoulliDraw(len(records), sampling_probability)  # It checks.
+        self.classes = int(classes)
+        probability = self.sampling_probability = float(sampling_probability)
+        event = CyclicPoissonSampling(
+            Pass.new().epoch_id,
             self.classes,
-            self.sampling_probability,
+            probability,
             drawn_by_library=True,
         )
-
-    def __repr__(self) -> str:
-        return (
-            f"<CyclicPoissonBatches of {self.population_size:,} records, "
-            f"classes={self.classes}, "
-            f"sampling_probability={self.sampling_probability:.6g}, "
-            f"{self.expected_sample_size:.6g} expected in a sample, "
-            f"physical_batch_size={self.physical_batch_size}>"
+        share = probability / self.classes
+        draw = Draw(
+            len(records),
+            event,
+            functools.partial(_in_turn, len(records), event),
+            expected_size=len(records) * share,
+            most_rows=default_physical_batch_size(len(records), share),
+            rounds_per_epoch=max(1, round(self.classes / probability)),
+            rounds_per_pass=self.classes,
+        )
+        super().__init__(
+            records,
+            draw,
+            physical_batch_size=physical_batch_size,
+            rounds_per_epoch=rounds_per_epoch,
+            map=map,
+            views=views,
+            seed=seed,
         )
 
-    @override
-    def _draws(self, words: Words, places: Words) -> Iterator[Draw]:
-        of = Pass.new()
-        drawn = random_integers(self.population_size, self.classes, words)
-        order = np.argsort(drawn, kind="stable")
-        ends = np.cumsum(np.bincount(drawn, minlength=self.classes))
-        members = np.split(order, ends[:-1])
-        while True:
-            for number, each in enumerate(members):
-                taken = each
-                if len(each) and self.sampling_probability < 1:
-                    draw = BernoulliDraw(len(each), self.sampling_probability)
-                    taken = each[draw.indices(words)]
-                rows = in_random_rows(
-                    taken[:, np.newaxis], self.physical_batch_size, places
-                )
-                of = of._replace(rounds_left=self.classes - 1 - number)
-                yield Draw(rows, of)
-            of = of._replace(number=of.number + 1)
+
+def _in_turn(
+    count: int, event: CyclicPoissonSampling, words: Words
+) -> Iterator[Integers]:
+    """Lets each record draw a class, and samples one after the other."""
+    drawn = random_integers(count, event.classes, words)
+    order = np.argsort(drawn, kind="stable")
+    ends = np.cumsum(np.bincount(drawn, minlength=event.classes))
+    members = np.split(order, ends[:-1])
+    while True:
+        for taken in members:
+            if len(taken) and event.probability < 1:
+                draw = BernoulliDraw(len(taken), event.probability)
+                taken = taken[draw.indices(words)]
+            yield taken[:, np.newaxis]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from keras_dp import _nests
 from keras_dp._nests import Nest, mapped
 from keras_dp.sampling import pipelines
-from keras_dp.sampling.kinds import check_kinds
+from keras_dp.sampling.kinds import check_kinds, is_keras, is_tensorflow
 from keras_dp.sampling.pipelines import Stage, kinds_in
 from keras_dp.sampling.record_source import as_arrays
 
@@ -26,23 +26,6 @@ _PROGRESS_SECONDS = 2.0
 _RANDOM = ("Random", "Multinomial", "TruncatedNormal")
 # Stages that change the order of records.
 _DISORDERLY = ("Shuffle", "Interleave")
-
-
-def is_dataset(data: Any) -> bool:
-    """Whether this is a `tf.data.Dataset` or a `keras.utils.PyDataset`."""
-    return _is_tensorflow(data) or _is_keras(data)
-
-
-def check_is_none(data: Any) -> None:
-    """Raises if `data` is a data set, which has no access by index."""
-    if is_dataset(data):
-        raise TypeError(
-            "`data` must give access to its records in any order. Received: "
-            f"{type(data).__name__}, which yields them in its own. Use "
-            "from_dataset(dataset, ...) of the sampler, such as "
-            "PoissonBatches.from_dataset(dataset, sampling_probability=...), "
-            "which stores the records."
-        )
 
 
 def check_order(dataset: Any, **ids: Any) -> None:
@@ -56,7 +39,7 @@ def check_order(dataset: Any, **ids: Any) -> None:
         ValueError: A stage of the data set changes the order of its records.
     """
     ((name, given),) = ids.items()
-    if given is None or not _is_tensorflow(dataset):
+    if given is None or not is_tensorflow(dataset):
         return
     for stage in Stage(dataset):
         if any(each in stage.kind for each in _DISORDERLY):
@@ -83,7 +66,7 @@ def functions_of(
         ValueError: See `batches_of`.
     """
     is_batched = _check_dataset(dataset, batched)
-    if _is_keras(dataset):
+    if is_keras(dataset):
         return []
     return pipelines.check(dataset, name, is_batched=is_batched)
 
@@ -138,7 +121,7 @@ def stored(
             "`dataset` must hold at least one record. Received: 0 records. "
             "Look at its filters, and at whether it was read to its end before."
         )
-    if _is_tensorflow(dataset):
+    if is_tensorflow(dataset):
         for stage in Stage(dataset):
             pipelines.check_holds_no_records(
                 stage.graphs if stage.with_records else (), [records], "dataset"
@@ -171,7 +154,7 @@ def batches_of(dataset: Any, batched: bool | None) -> Iterator[Nest]:
     """
     functions_of(dataset, batched)
     is_batched = _check_dataset(dataset, batched)
-    if _is_keras(dataset):
+    if is_keras(dataset):
         return (dataset[i] for i in range(dataset.num_batches))
     if is_batched:
         elements: Iterator[Nest] = dataset.as_numpy_iterator()
@@ -194,7 +177,7 @@ def record_specs(dataset: Any) -> Nest:
         ValueError: See `batches_of`.
     """
     is_batched = _check_dataset(dataset, None)
-    if _is_keras(dataset):
+    if is_keras(dataset):
         return None
     specs = dataset.element_spec
     if not is_batched:
@@ -207,7 +190,7 @@ def record_specs(dataset: Any) -> Nest:
 
 def _check_dataset(dataset: Any, batched: bool | None) -> bool:
     """Returns whether an element is a batch of records; see `batches_of`."""
-    if _is_keras(dataset):
+    if is_keras(dataset):
         if batched is False or dataset.num_batches is None:
             raise ValueError(
                 "`dataset` must be finite, and yield batches, where it is a "
@@ -215,7 +198,7 @@ def _check_dataset(dataset: Any, batched: bool | None) -> bool:
                 f"{dataset.num_batches!r}."
             )
         return True
-    if not _is_tensorflow(dataset):
+    if not is_tensorflow(dataset):
         raise TypeError(
             "`dataset` must be a tf.data.Dataset or a keras.utils.PyDataset. "
             f"Received: {type(dataset).__name__}. PoissonBatches takes arrays."
@@ -277,7 +260,7 @@ def changes_at_random(dataset: Any) -> bool:
     Nothing is known of functions that call Python. A `PyDataset` draws some if
     its first batch differs when it is read twice.
     """
-    if _is_keras(dataset):
+    if is_keras(dataset):
         if not dataset.num_batches:
             return False
         pairs = zip(
@@ -292,14 +275,6 @@ def changes_at_random(dataset: Any) -> bool:
         for kind in kinds_in(graph)
         for each in _RANDOM
     )
-
-
-def _is_tensorflow(data: Any) -> bool:
-    return hasattr(data, "as_numpy_iterator") and hasattr(data, "element_spec")
-
-
-def _is_keras(data: Any) -> bool:
-    return any(kind.__name__ == "PyDataset" for kind in type(data).__mro__)
 
 
 def _check_alike(

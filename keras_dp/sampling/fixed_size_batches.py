@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from keras_dp._nests import Nest
-from keras_dp._override import override
 from keras_dp.ledger import FixedSizeWithoutReplacement
-from keras_dp.sampling.random_rows import in_random_rows
+from keras_dp.sampling.draw import Draw, Integers, checked_size
 from keras_dp.sampling.random_words import Words, random_subset
-from keras_dp.sampling.record_source import RandomAccessSource
-from keras_dp.sampling.sampler import Draw, Pass, Sampler
+from keras_dp.sampling.record_source import RandomAccessSource, Source
+from keras_dp.sampling.sampler import Sampler
 
 
 class FixedSizeBatches(Sampler):
@@ -51,6 +52,8 @@ class FixedSizeBatches(Sampler):
     ((32, 28, 28), True, True, 31)
     """
 
+    _shown = ("sample_size",)
+
     def __init__(
         self,
         data: Nest | RandomAccessSource,
@@ -62,44 +65,29 @@ class FixedSizeBatches(Sampler):
         views: int = 1,
         seed: int | None = None,
     ) -> None:
-        super().__init__(data, map=map, views=views, seed=seed)
-        self.sample_size = self._checked_size(sample_size=sample_size)
-        rounds = max(1, round(self.population_size / self.sample_size))
-        self._set_sizes(
-            physical_batch_size,
-            rounds_per_epoch,
-            default=(self.sample_size, rounds),
+        records = Source(data)
+        count = len(records)
+        size = checked_size(count, sample_size=sample_size)
+
+        def units(words: Words) -> Iterator[Integers]:
+            while True:
+                yield random_subset(size, count, words)[:, np.newaxis]
+
+        draw = Draw(
+            count,
+            FixedSizeWithoutReplacement(size, count, drawn_by_library=True),
+            units,
+            expected_size=float(size),
+            most_rows=size,
+            rounds_per_epoch=max(1, round(count / size)),
         )
-
-    @property
-    @override
-    def expected_sample_size(self) -> float:
-        return float(self.sample_size)
-
-    @property
-    def sampling_event(self) -> FixedSizeWithoutReplacement:
-        """The event that a ledger records for the draw of each round."""
-        return FixedSizeWithoutReplacement(
-            self.sample_size, self.population_size, drawn_by_library=True
+        self.sample_size = size
+        super().__init__(
+            records,
+            draw,
+            physical_batch_size=physical_batch_size,
+            rounds_per_epoch=rounds_per_epoch,
+            map=map,
+            views=views,
+            seed=seed,
         )
-
-    @override
-    def sampling_of(self, of: Pass) -> FixedSizeWithoutReplacement:
-        return self.sampling_event
-
-    def __repr__(self) -> str:
-        return (
-            f"<FixedSizeBatches of {self.population_size:,} records, "
-            f"sample_size={self.sample_size}, "
-            f"physical_batch_size={self.physical_batch_size}>"
-        )
-
-    @override
-    def _draws(self, words: Words, places: Words) -> Iterator[Draw]:
-        of = Pass.new()
-        while True:
-            drawn = random_subset(self.sample_size, self.population_size, words)
-            rows = in_random_rows(
-                drawn[:, None], self.physical_batch_size, places
-            )
-            yield Draw(rows, of)

@@ -12,6 +12,21 @@ import numpy.typing as npt
 from keras_dp import _nests
 
 
+def is_dataset(data: Any) -> bool:
+    """Whether this is a `tf.data.Dataset` or a `keras.utils.PyDataset`."""
+    return is_tensorflow(data) or is_keras(data)
+
+
+def is_tensorflow(data: Any) -> bool:
+    """Whether this is a `tf.data.Dataset`."""
+    return hasattr(data, "as_numpy_iterator") and hasattr(data, "element_spec")
+
+
+def is_keras(data: Any) -> bool:
+    """Whether this is a `keras.utils.PyDataset`."""
+    return any(kind.__name__ == "PyDataset" for kind in type(data).__mro__)
+
+
 def check_kinds(nest: Any, name: str, *, needs_rank: bool = True) -> None:
     """Raises for ragged or sparse data, and for lists of numbers.
 

@@ -1,23 +1,16 @@
 """Poisson samples, as physical batches of a fixed size."""
 
 import copy
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from typing import Any, Self
 
 from keras_dp import _check
 from keras_dp._nests import Nest
 from keras_dp._override import override
-from keras_dp.ledger import PoissonSampling, TruncatedPoissonSampling
-from keras_dp.sampling import random_words
-from keras_dp.sampling.layouts import (
-    FixedMicrobatches,
-    Layout,
-    Microbatches,
-    Truncated,
-    layout_of,
-)
-from keras_dp.sampling.record_source import RandomAccessSource
-from keras_dp.sampling.sampler import Draw, Pass, Sampler
+from keras_dp.sampling.poisson_draws import Microbatches, poisson_draw
+from keras_dp.sampling.record_source import RandomAccessSource, Source
+from keras_dp.sampling.sampler import Sampler
 
 
 class PoissonBatches(Sampler):
@@ -76,6 +69,8 @@ class PoissonBatches(Sampler):
     >>> x.shape, y.shape, mask.shape
     ((24, 28, 28), (24,), (24,))
     """
+
+    _shown = ("sampling_probability", "truncate_at")
 
     def __init__(
         self,
@@ -138,80 +133,29 @@ class PoissonBatches(Sampler):
                 source returns another number or shape of records than was asked
                 for, or a number is out of its range.
         """
-        _check.probability(sampling_probability=sampling_probability)
-        super().__init__(data, map=map, views=views, seed=seed)
-        if self.views > 1 and microbatches is not None:
-            raise ValueError(
-                "`views` must be 1 with microbatches: both average gradients "
-                "before the clip, and views alone cost no privacy. Received: "
-                f"views={views!r}, microbatches={microbatches!r}. Leave one "
-                "of them out."
-            )
-        self._kind = microbatches
-        self.truncate_at = _checked_truncation(truncate_at, microbatches)
-        self._layout = (
-            layout_of(
-                microbatches, self._whole_size, float(sampling_probability)
-            )
-            if self.truncate_at is None
-            else Truncated(
-                self._whole_size,
-                float(sampling_probability),
-                self.truncate_at,
-            )
+        records = Source(data)
+        self._draw_of = functools.partial(
+            poisson_draw,
+            sampling_probability=sampling_probability,
+            microbatches=microbatches,
+            truncate_at=truncate_at,
         )
-        self._has_default_size = physical_batch_size is None
-        self._set_sizes(
-            physical_batch_size,
-            rounds_per_epoch,
-            default=(
-                self._layout.most_rows,
-                max(1, round(1 / sampling_probability)),
-            ),
-            rows=self._layout.rows,
+        self.truncate_at = truncate_at
+        super().__init__(
+            records,
+            self._draw_of(len(records)),
+            physical_batch_size=physical_batch_size,
+            rounds_per_epoch=rounds_per_epoch,
+            map=map,
+            views=views,
+            seed=seed,
         )
 
     @property
     def sampling_probability(self) -> float:
         """Chance of each record to take part in a round."""
-        return self._layout.sampling_probability
-
-    @property
-    @override
-    def unit(self) -> str:
-        return "example" if self._kind is None else self._kind.unit
-
-    @property
-    @override
-    def microbatches(self) -> Layout | None:
-        return None if self._kind is None else self._layout
-
-    @property
-    @override
-    def expected_sample_size(self) -> float:
-        """The mean number of records in a round.
-
-        It depends on the number of records; see the class about its privacy.
-        """
-        return self.sampling_probability * self.population_size
-
-    @property
-    def sampling_event(self) -> PoissonSampling | TruncatedPoissonSampling:
-        """The event that a ledger records for the draw of each round."""
-        if self.truncate_at is not None:
-            return TruncatedPoissonSampling(
-                self.sampling_probability,
-                self.truncate_at,
-                self.population_size,
-                drawn_by_library=True,
-            )
-        return PoissonSampling(self.sampling_probability, drawn_by_library=True)
-
-    @override
-    def sampling_of(
-        self, of: Pass
-    ) -> PoissonSampling | TruncatedPoissonSampling:
-        return self.sampling_event
+        event: Any = self.draw.event
+        return float(event.probability)
 
     @override
     def shard(self, index: int, count: int) -> Self:
@@ -253,15 +197,15 @@ class PoissonBatches(Sampler):
         {56}
         """
         self._check_shard(index, count)
-        rows = self._layout.rows
-        units = self._whole_size // rows
+        rows = self.draw.rows
+        units = self.population_size // rows
         start, stop = (units * i // count * rows for i in (index, index + 1))
         shard = copy.copy(self)
         shard.shard_index, shard.shard_count = int(index), int(count)
         shard._positions, shard._streams = range(start, stop), 0
-        shard._layout = self._layout_of(stop - start)
+        shard.draw = self._draw_of(stop - start)
         shard.physical_batch_size = (
-            self._at_once(self._layout_of(-(-units // count) * rows).most_rows)
+            self._at_once(self._draw_of(-(-units // count) * rows))
             if self._has_default_size
             else -(-self.physical_batch_size // (rows * count)) * rows
         )
@@ -280,13 +224,11 @@ class PoissonBatches(Sampler):
                 f"`index` must be less than count={count!r}. "
                 f"Received: index={index!r}."
             )
-        if not (
-            self._kind is None or isinstance(self._kind, FixedMicrobatches)
-        ):
+        if self.draw.is_grouped and self.unit == "example":
             raise ValueError(
                 "`microbatches` must be None or FixedMicrobatches to draw "
                 "shards: otherwise one example more would move others to "
-                f"other microbatches. Received: microbatches={self._kind!r}."
+                "other microbatches. Received: RandomMicrobatches."
             )
         if self.truncate_at is not None:
             raise ValueError(
@@ -294,53 +236,9 @@ class PoissonBatches(Sampler):
                 "knows how many records the others draw. Received: "
                 f"truncate_at={self.truncate_at!r}."
             )
-        units = self._whole_size // self._layout.rows
+        units = self.population_size // self.draw.rows
         if count > units:
             raise ValueError(
                 f"`count` must be at most {units}, the number of records or "
                 f"microbatches. Received: count={count!r}."
             )
-
-    def _layout_of(self, population_size: int) -> Layout:
-        return layout_of(self._kind, population_size, self.sampling_probability)
-
-    def __repr__(self) -> str:
-        shard = (
-            ""
-            if self.shard_index is None
-            else f", shard {self.shard_index} of {self.shard_count}"
-        )
-        groups = "" if self._kind is None else f", microbatches={self._kind!r}"
-        if self.views > 1:
-            groups += f", views={self.views}"
-        if self.truncate_at is not None:
-            groups += f", truncate_at={self.truncate_at}"
-        return (
-            f"<PoissonBatches of {self.population_size:,} records, "
-            f"sampling_probability={self.sampling_probability:.6g}, "
-            f"{self.expected_sample_size:.6g} expected in a sample, "
-            f"physical_batch_size={self.physical_batch_size}{groups}{shard}>"
-        )
-
-    @override
-    def _draws(
-        self, words: random_words.Words, places: random_words.Words
-    ) -> Iterator[Draw]:
-        of, size = Pass.new(), self.physical_batch_size
-        while True:
-            yield Draw(self._layout.draw(size, words, places), of)
-
-
-def _checked_truncation(
-    truncate_at: int | None, microbatches: Microbatches | None
-) -> int | None:
-    if truncate_at is None:
-        return None
-    _check.integer_at_least(1, truncate_at=truncate_at)
-    if microbatches is not None:
-        raise ValueError(
-            "`truncate_at` must be None with microbatches: adding one record "
-            "could then change several microbatches. Received: "
-            f"truncate_at={truncate_at!r}."
-        )
-    return int(truncate_at)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,27 @@ def from_seed(seed: int, *stream: int, part: int = 0) -> Words:
         return np.asarray(generator.random_raw(count), np.uint64)
 
     return words
+
+
+class Randomness(NamedTuple):
+    """The randomness of one iterator: independent words for each purpose.
+
+    Attributes:
+        draws: Words that decide who takes part.
+        places: Words that decide on rows.
+        changes: Words for changes of records.
+    """
+
+    draws: Words
+    places: Words
+    changes: Words
+
+    @classmethod
+    def of(cls, seed: int | None, *stream: int) -> Self:
+        """Returns a stream of a seed, or the operating system's words."""
+        if seed is None:
+            return cls(*[from_operating_system] * 3)
+        return cls(*(from_seed(seed, *stream, part=k) for k in range(3)))
 
 
 def random_subset(size: int, population: int, words: Words) -> Integers:

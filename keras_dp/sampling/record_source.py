@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from keras_dp import _nests
 from keras_dp._nests import Nest, mapped
-from keras_dp.sampling.kinds import as_array, check_kinds
+from keras_dp.sampling.kinds import as_array, check_kinds, is_dataset
 from keras_dp.sampling.record_file import RecordFile
 
 Indices = npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class RandomAccessSource(Protocol):
         """
 
 
-class RecordReader:
+class Source:
     """The records of arrays or of a source, alike.
 
     Attributes:
@@ -73,11 +73,26 @@ class RecordReader:
 
         Args:
             data: See `PoissonBatches`.
+
+        Raises:
+            TypeError: `data` is not one of these, or holds something else than
+                arrays.
+            ValueError: There are no records, the arrays differ in length, or a
+                source returns another number or shape of records than was
+                asked for.
         """
         self._source: RandomAccessSource | None = None
         self._is_mapped = False
         self._arrays: Nest = None
         self._files: list[RecordFile] = []
+        if is_dataset(data):
+            raise TypeError(
+                "`data` must give access to its records in any order. Received:"
+                f" {type(data).__name__}, which yields them in its own. Use "
+                "from_dataset(dataset, ...) of the sampler, such as "
+                "PoissonBatches.from_dataset(dataset, sampling_probability="
+                "...), which stores the records."
+            )
         check_kinds(data, "data")
         if is_source(data):
             self._source = data

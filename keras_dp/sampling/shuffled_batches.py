@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from keras_dp._nests import Nest
-from keras_dp._override import override
 from keras_dp.ledger import DisjointBatches
+from keras_dp.sampling.draw import Draw, Integers, Pass, checked_size
 from keras_dp.sampling.random_rows import random_places
 from keras_dp.sampling.random_words import Words
-from keras_dp.sampling.record_source import RandomAccessSource
-from keras_dp.sampling.sampler import Draw, Pass, Sampler
+from keras_dp.sampling.record_source import RandomAccessSource, Source
+from keras_dp.sampling.sampler import Sampler
 
 
 class ShuffledBatches(Sampler):
@@ -52,7 +52,7 @@ class ShuffledBatches(Sampler):
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
-    rounds_per_pass: int
+    _shown = ("batch_size",)
 
     def __init__(
         self,
@@ -64,42 +64,44 @@ class ShuffledBatches(Sampler):
         views: int = 1,
         seed: int | None = None,
     ) -> None:
-        super().__init__(data, map=map, views=views, seed=seed)
-        self.batch_size = self._checked_size(batch_size=batch_size)
-        self.rounds_per_pass = -(-self.population_size // self.batch_size)
-        self._set_sizes(
-            physical_batch_size,
-            None,
-            default=(self.batch_size, self.rounds_per_pass),
+        records = Source(data)
+        count = len(records)
+        size = checked_size(count, batch_size=batch_size)
+
+        def units(words: Words) -> Iterator[Integers]:
+            while True:
+                order = random_places(count, count, words)[:, np.newaxis]
+                for start in range(0, count, size):
+                    yield order[start : start + size]
+
+        rounds = -(-count // size)
+        draw = Draw(
+            count,
+            DisjointBatches(Pass.new().epoch_id, drawn_by_library=True),
+            units,
+            expected_size=float(size),
+            most_rows=size,
+            rounds_per_epoch=rounds,
+            rounds_per_pass=rounds,
+            placed=_in_order,
+        )
+        self.batch_size = size
+        super().__init__(
+            records,
+            draw,
+            physical_batch_size=physical_batch_size,
+            rounds_per_epoch=None,
+            map=map,
+            views=views,
+            seed=seed,
         )
 
-    @property
-    @override
-    def expected_sample_size(self) -> float:
-        return float(self.batch_size)
 
-    @override
-    def sampling_of(self, of: Pass) -> DisjointBatches:
-        return DisjointBatches(of.epoch_id, drawn_by_library=True)
-
-    def __repr__(self) -> str:
-        return (
-            f"<ShuffledBatches of {self.population_size:,} records, "
-            f"batch_size={self.batch_size}, "
-            f"physical_batch_size={self.physical_batch_size}>"
-        )
-
-    @override
-    def _draws(self, words: Words, places: Words) -> Iterator[Draw]:
-        of = Pass.new()
-        population, size = self.population_size, self.physical_batch_size
-        while True:
-            order = random_places(population, population, words)
-            for number in range(self.rounds_per_pass):
-                start = number * self.batch_size
-                batch = order[start : start + self.batch_size]
-                rows = np.full(-(-len(batch) // size) * size, -1, np.int64)
-                rows[: len(batch)] = batch
-                of = of._replace(rounds_left=self.rounds_per_pass - 1 - number)
-                yield Draw(rows.reshape(-1, size), of)
-            of = of._replace(number=of.number + 1)
+def _in_order(
+    units: Integers, physical_batch_size: int, words: Words
+) -> Integers:
+    """Returns rows in the order of the records, which is random already."""
+    batches = -(-len(units) // physical_batch_size)
+    rows = np.full(batches * physical_batch_size, -1, np.int64)
+    rows[: len(units)] = units[:, 0]
+    return rows.reshape(batches, physical_batch_size)

@@ -1,24 +1,21 @@
 """Samples of users, each with some of the user's records."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from keras_dp import _check
 from keras_dp._nests import Nest
-from keras_dp._override import override
 from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.sampling.layouts import Layout, rows_that_hold
-from keras_dp.sampling.random_rows import in_random_rows
+from keras_dp.sampling.draw import Draw, Integers, rows_that_hold
 from keras_dp.sampling.random_words import Words, random_subset
-from keras_dp.sampling.record_source import RandomAccessSource
-from keras_dp.sampling.sampler import Draw, Pass, Sampler
+from keras_dp.sampling.record_source import RandomAccessSource, Source
+from keras_dp.sampling.sampler import Sampler
 from keras_dp.sampling.units import unit_numbers
-
-Integers = npt.NDArray[np.int64]
 
 
 class UserBatches(Sampler):
@@ -65,6 +62,8 @@ class UserBatches(Sampler):
     (6, 3)
     """
 
+    _shown = ("sampling_probability", "records_per_user")
+
     def __init__(
         self,
         data: Nest | RandomAccessSource,
@@ -101,146 +100,75 @@ class UserBatches(Sampler):
         """
         _check.probability(sampling_probability=sampling_probability)
         _check.integer_at_least(1, records_per_user=records_per_user)
-        super().__init__(data, map=map, views=views, seed=seed)
-        if self.views > 1:
-            raise ValueError(
-                "`views` must be 1 for users, whose records are averaged "
-                f"already. Received: views={views!r}. Raise records_per_user, "
-                "or draw single records by PoissonBatches."
-            )
-        numbers = unit_numbers(user_ids=user_ids)
-        if len(numbers) != self._whole_size:
+        records = Source(data)
+        users = unit_numbers(user_ids=user_ids)
+        if len(users) != len(records):
             raise ValueError(
                 "`user_ids` must name the user of each record. Received: "
-                f"{len(numbers):,} ids for {self._whole_size:,} records. Pass "
+                f"{len(users):,} ids for {len(records):,} records. Pass "
                 "the ids in the order of the records."
             )
-        self._users = Users(
-            numbers, float(sampling_probability), int(records_per_user)
-        )
-        self.records_per_user = int(records_per_user)
+        rows = self.records_per_user = int(records_per_user)
         # In as few bytes as hold a number.
-        self._users_of_records = numbers.astype(
-            np.min_scalar_type(self._users.count)
+        self._users = users.astype(np.min_scalar_type(int(users.max())))
+        # It checks the probability.
+        of_users = BernoulliDraw(
+            int(users.max()) + 1, float(sampling_probability)
         )
-        self._set_sizes(
-            physical_batch_size,
-            rounds_per_epoch,
-            default=(
-                self._users.most_rows,
-                max(1, round(1 / sampling_probability)),
-            ),
-            rows=self.records_per_user,
+        count, probability = dataclasses.astuple(of_users)
+        draw = Draw(
+            count,
+            PoissonUserSampling(probability, drawn_by_library=True),
+            functools.partial(_drawn_users, of_users, self._users, rows),
+            expected_size=probability * count,
+            most_rows=rows * rows_that_hold(count, probability),
+            rounds_per_epoch=max(1, round(1 / probability)),
+            unit="user",
+            rows=rows,
+            is_grouped=True,
+            averages=True,
+        )
+        super().__init__(
+            records,
+            draw,
+            physical_batch_size=physical_batch_size,
+            rounds_per_epoch=rounds_per_epoch,
+            map=map,
+            views=views,
+            seed=seed,
         )
 
     @property
     def sampling_probability(self) -> float:
         """Chance of each user to take part in a round."""
-        return self._users.sampling_probability
-
-    @property
-    @override
-    def population_size(self) -> int:
-        """The number of users."""
-        return self._users.count
-
-    @property
-    @override
-    def expected_sample_size(self) -> float:
-        """The mean number of users in a round."""
-        return self.sampling_probability * self.population_size
-
-    @property
-    @override
-    def unit(self) -> str:
-        return "user"
+        event: Any = self.draw.event
+        return float(event.probability)
 
     @property
     def users_of_records(self) -> Integers:
         """The number of the user of each record, from 0 on, `[N]`. Secret."""
-        return self._users_of_records.astype(np.int64)
-
-    @property
-    @override
-    def microbatches(self) -> Layout:
-        """The layout of users in rows."""
-        return self._users
-
-    @property
-    def sampling_event(self) -> PoissonUserSampling:
-        """The event that a ledger records for the draw of each round."""
-        return PoissonUserSampling(
-            self.sampling_probability, drawn_by_library=True
-        )
-
-    @override
-    def sampling_of(self, of: Pass) -> PoissonUserSampling:
-        return self.sampling_event
-
-    def __repr__(self) -> str:
-        return (
-            f"<UserBatches of {self.population_size:,} users, "
-            f"sampling_probability={self.sampling_probability:.6g}, "
-            f"{self.expected_sample_size:.6g} expected in a sample, "
-            f"records_per_user={self.records_per_user}, "
-            f"physical_batch_size={self.physical_batch_size}>"
-        )
-
-    @override
-    def _draws(self, words: Words, places: Words) -> Iterator[Draw]:
-        of = Pass.new()
-        while True:
-            yield Draw(
-                self._users.draw(self.physical_batch_size, words, places), of
-            )
+        return self._users.astype(np.int64)
 
 
-class Users(Layout):
-    """Draws whole users, each with a limited number of records.
-
-    Attributes:
-        count: Number of users.
-    """
-
-    bound_factor = 1
-    averages = True
-
-    def __init__(
-        self, numbers: Integers, probability: float, records_per_user: int
-    ) -> None:
-        """Draws nothing.
-
-        Args:
-            numbers: The user of each record, from 0 on, without gaps.
-            probability: Chance of a user to take part.
-            records_per_user: Most records with which a user takes part.
-        """
-        sizes = np.bincount(numbers)
-        self.count = len(sizes)
-        super().__init__(BernoulliDraw(self.count, probability))
-        self.rows, self.size = records_per_user, 1.0
-        self.most_rows = self.rows * rows_that_hold(self.count, probability)
-        self._sizes = sizes
-        self._starts = np.cumsum(sizes) - sizes
-        # The records of a user follow each other.
-        self._records = np.argsort(numbers, kind="stable")
-
-    @override
-    def draw(
-        self, physical_batch_size: int, words: Words, places: Words
-    ) -> Integers:
-        users = self._draw.indices(words)
-        sizes, starts = self._sizes[users], self._starts[users]
-        within = np.arange(self.rows)
-        present = within < sizes[:, np.newaxis]
+def _drawn_users(
+    draw: BernoulliDraw, users: Integers, rows: int, words: Words
+) -> Iterator[Integers]:
+    """Yields the records of the users who are drawn, at most `rows` of each."""
+    sizes, within = np.bincount(users), np.arange(rows)
+    starts = np.cumsum(sizes) - sizes
+    # The records of a user follow each other.
+    records = np.argsort(users, kind="stable")
+    while True:
+        drawn = draw.indices(words)
+        present = within < sizes[drawn][:, np.newaxis]
         # The records of a user come in random order, before padding.
         keys = words(present.size).reshape(present.shape) >> np.uint64(1)
         taken = np.argsort(np.where(present, keys, ~np.uint64(0)), axis=1)
-        for row in np.flatnonzero(sizes > self.rows):
-            subset = random_subset(self.rows, int(sizes[row]), words)
+        for row in np.flatnonzero(sizes[drawn] > rows):
+            subset = random_subset(rows, int(sizes[drawn[row]]), words)
             taken[row] = subset[taken[row]]
-        records = np.full(taken.shape, -1, np.int64)
+        units = np.full(taken.shape, -1, np.int64)
         # A place that holds no record is not looked up.
-        found = (starts[:, np.newaxis] + taken)[present]
-        records[present] = self._records[found]
-        return in_random_rows(records, physical_batch_size, places)
+        found = (starts[drawn][:, np.newaxis] + taken)[present]
+        units[present] = records[found]
+        yield units

@@ -57,13 +57,13 @@ def why_one_by_one(
         (is_audited, "an audit looks at each round"),
         (source.map is not None, "a map changes records that are drawn"),
         (
-            source.records_in_memory is None,
+            source.records.in_memory is None,
             "the records are read from files, or from a source",
         ),
     ):
         if holds:
             return why
-    size = sum(x.nbytes for x in keras.tree.flatten(source.records_in_memory))
+    size = sum(x.nbytes for x in keras.tree.flatten(source.records.in_memory))
     if size > _most_bytes():
         return (
             f"the records take {size / 2**30:,.1f} GiB, more than a third of "
@@ -102,7 +102,7 @@ def rounds_at_once(
     rounds = int(fit["steps_per_epoch"])
     if not model.built:
         return min(_UNKNOWN, rounds)
-    structure = sampler.record_structure
+    structure = sampler.records.structure
     x, _, _ = keras.utils.unpack_x_y_sample_weight(structure)
     zeros = keras.tree.map_structure(
         lambda spec: tf.zeros(

@@ -9,7 +9,7 @@ import numpy as np
 from keras_dp import _check
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
 from keras_dp.preprocessing.release import noised, released
-from keras_dp.sampling.record_source import RecordReader, as_arrays
+from keras_dp.sampling.record_source import Source, as_arrays
 
 # Values are rounded to multiples of 2^-30: their sums are then exact.
 _UNITS = 2.0**30
@@ -74,7 +74,7 @@ class PrivateScore:
                 f"Received: measure={measure!r}."
             )
         self._x, self._y = as_arrays(tuple(data))
-        self._size = len(RecordReader((self._x, self._y)))
+        self._size = len(Source((self._x, self._y)))
         if not self._size:
             raise ValueError(
                 "`data` must hold at least one record. Received: data of no "
@@ -94,7 +94,7 @@ class PrivateScore:
             made_up: From the structure of one record, with `RecordSpec`s, to
                 records.
         """
-        records = made_up(RecordReader((self._x, self._y)).structure)
+        records = made_up(Source((self._x, self._y)).structure)
         noise = self.noise_multiplier
         return type(self)(records, self._measure, noise_multiplier=noise)
 

@@ -227,7 +227,7 @@ def rehearse(trials: Trials, settings: Mapping[str, Any]) -> None:
         trials,
         samples={
             size: PoissonBatches(
-                _made_up(trials.samples[size].record_structure),
+                _made_up(trials.samples[size].records.structure),
                 sampling_probability=0.5,
                 rounds_per_epoch=1,
                 map=trials.samples[size].map,

@@ -276,7 +276,7 @@ class TestSideQueries:
 
 
 def _first(sampler, rounds):
-    return itertools.islice(sampler.rounds(), rounds)
+    return itertools.islice(sampler, rounds)
 
 
 class TestRefused:

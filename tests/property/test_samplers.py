@@ -45,14 +45,10 @@ class Drawn(NamedTuple):
 
 def rounds_of(sampler, count):
     """Returns the first rounds of an iterator."""
-    found, stream = [], sampler.rounds_of_passes()
-    for _ in range(count):
-        batches = []
-        while not batches or not batches[-1].ends_sample:
-            batch, of = next(stream)
-            batches.append(batch)
-        found.append(Drawn(sampler.sampling_of(of), batches))
-    return found
+    return [
+        Drawn(sampler.sampling_of(sample.of), [*sampler.batches_of(sample)])
+        for sample in itertools.islice(sampler.draws(), count)
+    ]
 
 
 def passes_of(sampler):

@@ -153,7 +153,7 @@ def _decided_by(callbacks: Any) -> Any:
 
 def _trained_on(x: Any, validation_data: Any) -> bool:
     """Returns whether data to validate on are arrays that are trained on."""
-    records = x.records_in_memory if isinstance(x, Sampler) else x
+    records = x.records.in_memory if isinstance(x, Sampler) else x
     trained, others = (
         {
             each.ctypes.data

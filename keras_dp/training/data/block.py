@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from keras_dp._nests import Nest
 from keras_dp.sampling import Sampler
+from keras_dp.sampling.draw import Sample
 from keras_dp.sampling.prefetch import Prefetched
-from keras_dp.sampling.sampler import Draw
 from keras_dp.training.data.sampled_batches import as_tensor
 
 # Draws that wait for a block: each is of a few hundred places.
@@ -103,25 +103,23 @@ class DrawnSamples:
 
     def __init__(self, sampler: Sampler) -> None:
         """Starts the thread that draws."""
-        kind = np.int32 if sampler.record_count < 2**31 else np.int64
+        kind = np.int32 if len(sampler.records) < 2**31 else np.int64
 
-        def samples() -> Iterator[tuple[Draw, np.ndarray]]:
+        def samples() -> Iterator[Sample]:
             for draw in sampler.draws():
-                yield draw, sampler.places(draw).astype(kind)
+                yield draw._replace(rows=draw.rows.astype(kind))
 
         self._most = max(1, _MOST_PLACES // sampler.physical_batch_size)
         self._drawn = Prefetched(samples(), ahead=min(_AHEAD, self._most))
-        self._waiting: collections.deque[tuple[Draw, np.ndarray]] = (
-            collections.deque()
-        )
+        self._waiting: collections.deque[Sample] = collections.deque()
 
-    def first(self) -> Draw:
+    def first(self) -> Sample:
         """Returns the next sample, which stays the next one."""
         if not self._waiting:
             self._waiting.append(next(self._drawn))
-        return self._waiting[0][0]
+        return self._waiting[0]
 
-    def take(self) -> Draw:
+    def take(self) -> Sample:
         """Returns the next sample."""
         draw = self.first()
         self._waiting.popleft()
@@ -134,7 +132,7 @@ class DrawnSamples:
             count: As many samples, at most `alike` of them.
         """
         next_ones = itertools.islice(self._waiting, count)
-        return np.stack([places[0] for _, places in next_ones])
+        return np.stack([draw.rows[0] for draw in next_ones])
 
     def alike(self, most: int) -> int:
         """Returns how many of the next samples can be one block.
@@ -148,7 +146,7 @@ class DrawnSamples:
         for count in range(min(most, self._most)):
             if count == len(self._waiting):
                 self._waiting.append(next(self._drawn))
-            draw, _ = self._waiting[count]
+            draw = self._waiting[count]
             is_of_pass = draw.of.epoch_id == first.of.epoch_id
             if len(draw.rows) > 1 or not is_of_pass:
                 return count

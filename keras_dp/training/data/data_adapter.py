@@ -21,8 +21,8 @@ from keras_dp.ledger import (
 )
 from keras_dp.optimizers.record_batch import RowsOfRecord
 from keras_dp.sampling import Sampler, pipelines
+from keras_dp.sampling.draw import Pass, Sample
 from keras_dp.sampling.kinds import check_kinds
-from keras_dp.sampling.sampler import Draw, Pass
 from keras_dp.training.data.block import DrawnSamples, ResidentRecords
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
 from keras_dp.training.data.sampled_batches import SampledBatches, as_tensor
@@ -276,7 +276,7 @@ class DataAdapter:
     @functools.cached_property
     def resident(self) -> ResidentRecords:
         """The records of the sampler, on the device."""
-        records = self.source.records_in_memory
+        records = self.source.records.in_memory
         x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
         return ResidentRecords.of((x, y, self._weighed(y, weight)))
 
@@ -300,13 +300,13 @@ class DataAdapter:
             )
         return self._drawn_step(*data)
 
-    def steps_of(self, draw: Draw) -> Iterator[PhysicalStep]:
+    def steps_of(self, draw: Sample) -> Iterator[PhysicalStep]:
         """Yields the physical batches of a sample, gathered on the host.
 
         Args:
             draw: A sample of the sampler, from `samples`.
         """
-        for batch in self.source.gathered(draw):
+        for batch in self.source.batches_of(draw):
             leaves = map(as_tensor, keras.tree.flatten(batch.records))
             mask = as_tensor(batch.mask)
             yield self._drawn_step(leaves, mask, batch.ends_sample, draw.of)

@@ -114,7 +114,7 @@ def check_ranges(
     """
     x = source
     if isinstance(source, Sampler):
-        x, y, _ = keras.utils.unpack_x_y_sample_weight(source.records_in_memory)
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(source.records.in_memory)
         if source.map is not None:
             x = None  # An augmentation keeps the targets.
             y = y if isinstance(source.map, Augmentation) else None

@@ -198,9 +198,9 @@ def record_map(sampler: Sampler, views: int = 1) -> "RecordMap | None":
         return None
     return RecordMap(
         sampler.map,
-        sampler.record_structure,
+        sampler.records.structure,
         views,
-        records=sampler.record_count,
+        records=len(sampler.records),
     )
 
 

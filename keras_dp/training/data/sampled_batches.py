@@ -11,10 +11,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_dp._nests import Nest
-from keras_dp.sampling import PhysicalBatch, Sampler
+from keras_dp.sampling import Sampler
 from keras_dp.sampling.prefetch import Prefetched
+from keras_dp.sampling.random_words import Randomness
 from keras_dp.sampling.record_source import ALIGNMENT_BYTES
-from keras_dp.sampling.sampler import Pass
 from keras_dp.training.data.record_map import RecordMap, record_map
 
 # One more would only wait: the thread is as fast as the loop on average.
@@ -56,8 +56,8 @@ class SampledBatches:
         and the `Pass`.
         """
         # Asked for here, not in the thread: streams of a seed are in order.
-        batches = self._sampler.rounds_of_passes(self._change)
-        elements = _elements(batches, self._sampler.views)
+        randomness = self._sampler.randomness()
+        elements = _elements(self._sampler, self._change, randomness)
         prefetched = Prefetched(elements, ahead=_AHEAD)
         self._open.add(prefetched)
         self._threads.append(prefetched.thread)
@@ -72,7 +72,7 @@ class SampledBatches:
 
 
 def _structure(sampler: Sampler, change: RecordMap | None) -> Nest:
-    return sampler.record_structure if change is None else change.structure
+    return sampler.records.structure if change is None else change.structure
 
 
 def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
@@ -85,7 +85,13 @@ def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
     structure = _structure(sampler, change)
 
     def elements() -> Iterator[Any]:
-        for records in sampler.in_order(change):
+        words = sampler.randomness().changes
+        stop, step = sampler.positions.stop, sampler.physical_batch_size
+        for start in range(sampler.positions.start, stop, step):
+            rows = np.arange(start, min(start + step, stop))
+            records = sampler.records.in_rows(rows)
+            if change is not None:
+                records = change(records, np.ones(len(rows), np.bool_), words)
             yield tuple(keras.tree.flatten(records))
 
     def packed(*leaves: tf.Tensor) -> Any:
@@ -142,18 +148,17 @@ def _specs(structure: Nest, size: int | None) -> tuple[tf.TensorSpec, ...]:
 
 
 def _elements(
-    batches: Iterator[tuple[PhysicalBatch, Pass]], views: int
+    sampler: Sampler, change: RecordMap | None, randomness: Randomness
 ) -> Iterator[Any]:
-    for batch, of in _surfacing(batches):
-        leaves = tuple(map(as_tensor, keras.tree.flatten(batch.records)))
-        mask = as_tensor(np.repeat(batch.mask, views))
-        yield leaves, mask, batch.ends_sample, of
-
-
-def _surfacing(batches: Iterator[Any]) -> Iterator[Any]:
-    """Renames what Keras would take for the end of the data."""
     try:
-        yield from batches
+        for sample in sampler.draws(randomness):
+            for records, mask, ends_sample in sampler.batches_of(sample):
+                if change is not None:
+                    records = change(records, mask, randomness.changes)
+                leaves = tuple(map(as_tensor, keras.tree.flatten(records)))
+                real = as_tensor(np.repeat(mask, sampler.views))
+                yield leaves, real, ends_sample, sample.of
+    # Keras would take it for the end of the data.
     except tf.errors.OutOfRangeError as error:
         raise RuntimeError(
             "The source of the records raised OutOfRangeError, which Keras "

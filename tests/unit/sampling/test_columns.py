@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import record_source
 
 
 class Column:
@@ -27,8 +27,8 @@ class Table(Column):
 
 
 def everything(data):
-    (records,) = PoissonBatches(data, sampling_probability=1).in_order()
-    return records
+    source = record_source.Source(data)
+    return source.in_rows(np.arange(len(source)))
 
 
 def test_a_table_of_numbers_is_a_matrix() -> None:

@@ -11,8 +11,11 @@ import math
 import numpy as np
 import pytest
 
-from keras_dp.sampling import FixedMicrobatches, PoissonBatches
-from keras_dp.sampling.layouts import Slots
+from keras_dp.sampling import (
+    FixedMicrobatches,
+    PoissonBatches,
+    RandomMicrobatches,
+)
 from keras_dp.sampling.random_rows import in_random_rows, random_places
 
 # Records of the data sets, physical batch size: places are at most 6.
@@ -186,13 +189,12 @@ def test_a_slot_of_random_microbatches_is_a_range_of_rows():
     Slots are drawn independently by record: with the same draws, the others
     keep their slots.
     """
-    layout = Slots(8, 1.0, 2)
+    layout = RandomMicrobatches(2).draw(8, 1.0)
     fitting = 2 * layout.rows
     draws = np.random.default_rng(1).integers(0, 2**64, 8, np.uint64)
 
     def placed(kept):
-        layout._draw = FromList(kept)
-        laid = layout.draw(fitting, None, lambda count: draws[kept])
+        laid = layout.placed(kept[:, None], fitting, lambda count: draws[kept])
         return laid.reshape(-1, layout.rows)
 
     everyone = placed(np.arange(8))
@@ -202,16 +204,6 @@ def test_a_slot_of_random_microbatches_is_a_range_of_rows():
         own = np.flatnonzero((everyone == record).any(axis=1))
         same = (others == everyone).all(axis=1)
         assert set(np.flatnonzero(~same)) <= set(own)
-
-
-class FromList:
-    """A draw that is known."""
-
-    def __init__(self, indices):
-        self.kept = indices
-
-    def indices(self, words):
-        return self.kept
 
 
 @pytest.mark.parametrize("microbatches", [None, FixedMicrobatches(3)])

@@ -1,5 +1,6 @@
 """`PoissonBatches` does what its docstring says."""
 
+import contextlib
 import contextvars
 import itertools
 import subprocess
@@ -310,7 +311,7 @@ def test_attributes():
     assert batches.rounds_per_epoch == 3
     assert batches.seeded
     assert batches.sampling_event == PoissonSampling(0.3, True)
-    x, y = batches.record_structure
+    x, y = batches.records.structure
     assert (x.shape, x.dtype) == ((5, 2), np.float32)
     assert (y["y"].shape, y["y"].dtype) == ((), np.int64)
 
@@ -331,17 +332,18 @@ def test_what_a_ledger_is_told_cannot_be_set(name):
     "microbatches", [None, FixedMicrobatches(2), RandomMicrobatches(2)]
 )
 def test_the_event_is_of_the_draw_by_force_too(microbatches):
-    """No attribute can make them disagree: the draw is asked."""
+    """No attribute can make them disagree: the draw is frozen."""
     batches = PoissonBatches(
         np.arange(20_000),
         sampling_probability=0.5,
         microbatches=microbatches,
     )
 
-    for holder in (batches, batches._layout):
-        for name in ("_probability", "probability", *vars(holder)):
-            if vars(holder).get(name, 0.5) == 0.5:
-                setattr(holder, name, 0.25)
+    for holder in (batches, batches.draw, batches.sampling_event):
+        for name in ("_probability", "probability", *dir(holder)):
+            with contextlib.suppress(AttributeError, TypeError):
+                if getattr(holder, name, 0.5) == 0.5:
+                    setattr(holder, name, 0.25)
 
     (taken,) = drawn(batches)
     assert batches.sampling_event.probability == 0.5

@@ -62,7 +62,7 @@ def test_what_is_told_of_a_round_is_that_of_the_whole():
     assert (shard.shard_index, shard.shard_count) == (2, 3)
     assert (whole.shard_index, whole.shard_count) == (None, None)
     assert whole.positions == range(1000)
-    assert shard.record_structure == whole.record_structure
+    assert shard.records is whole.records
 
 
 def test_physical_batches_are_equal_on_all_shards_and_about_a_part():

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_dp.ledger import DisjointBatches
 from keras_dp.sampling import Sampler, ShuffledBatches
-from keras_dp.sampling.sampler import Pass
+from keras_dp.sampling.draw import Pass
 
 SEED = 20
 
@@ -40,8 +40,8 @@ class TestPasses:
         """Also where a seed makes two iterators draw alike."""
 
         def ids(batches):
-            found = itertools.islice(batches.rounds_of_passes(), 9)
-            return [batches.sampling_of(of).epoch_id for _, of in found]
+            found = itertools.islice(batches.draws(), 9)
+            return [batches.sampling_of(each.of).epoch_id for each in found]
 
         one, two = (
             ids(ShuffledBatches(np.arange(9), batch_size=4, seed=SEED))
@@ -56,12 +56,10 @@ class TestPasses:
             np.arange(9), batch_size=4, physical_batch_size=2
         )
 
-        left = [
-            of.rounds_left
-            for _, of in itertools.islice(batches.rounds_of_passes(), 10)
-        ]
+        samples = [*itertools.islice(batches.draws(), 6)]
 
-        assert left == [2, 2, 1, 1, 0, 2, 2, 1, 1, 0]
+        assert [each.of.rounds_left for each in samples] == [2, 1, 0] * 2
+        assert [len(each.rows) for each in samples] == [2, 2, 1] * 2
 
 
 class TestSampler:

@@ -120,8 +120,3 @@ class TestTheSampler:
         assert batches.sampling_event == PoissonUserSampling(0.5, True)
         assert batches.microbatches.rows == 3
         assert len(batches) == 2
-
-    def test_reads_all_records_in_order(self) -> None:
-        found = np.concatenate(list(batches_of().in_order()))
-
-        assert found.tolist() == list(range(len(IDS)))

@@ -77,7 +77,7 @@ def check(model, loss, source, y=None):
         ),
         loss,
     )
-    given = (source, y) if y is not None else source.records_in_memory
+    given = (source, y) if y is not None else source.records.in_memory
     first = keras.tree.map_structure(
         lambda leaf: tf.convert_to_tensor(leaf[:8]), given
     )
@@ -148,7 +148,7 @@ class TestLabels:
 
         mapped = np.load(path, mmap_mode="r")
         check(classifier(), SPARSE(), X, mapped)
-        assert sampled(X, mapped).records_in_memory is None
+        assert sampled(X, mapped).records.in_memory is None
 
 
 class TestIds:

@@ -1,0 +1,191 @@
+"""Who takes part in each round, in which rows, and by which event."""
+
+import bisect
+import dataclasses
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from keras_dp import _check
+from keras_dp.ledger import SamplingEvent
+from keras_dp.sampling.random_rows import in_random_rows
+from keras_dp.sampling.random_words import Words
+
+Integers = npt.NDArray[np.int64]
+
+# Chance that a sample takes a second physical batch where the size of the
+# batch is not chosen. The steps of such samples are compiled when the first
+# one comes, which takes seconds: it should not happen in most trainings.
+_SECOND_BATCH = 1e-4
+# Accelerators like batches of a multiple of this.
+_MULTIPLE = 8
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Draw:
+    """A law of sampling. It keeps nothing: all randomness is given to it.
+
+    Attributes:
+        population_size: Number of records that are drawn from; of users, where
+            these are drawn.
+        event: The sampling event of a round; of passes with any id.
+        units: Takes the words that decide who takes part. Yields the records of
+            each unit in each round, `[units, rows]`, -1 for none, without end.
+            A unit is a record of the query: an example, a microbatch or a user.
+        expected_size: Mean number of records, or of users, in a round.
+        most_rows: Number of rows into which almost every sample fits.
+        rounds_per_epoch: Number of rounds in which a record takes part once, on
+            average.
+        rounds_per_pass: Number of rounds that one event covers, in which each
+            record takes part equally often; `None` if each is drawn anew.
+        unit: What is drawn and protected: "example", "microbatch" or "user".
+        rows: Number of consecutive rows of a unit.
+        is_grouped: Whether the rows of a unit are averaged.
+        size: The divisor of the sum over these rows.
+        averages: Whether the sum is also divided by the number of records.
+        bound_factor: Adding or removing what is protected moves the sum over a
+            sample by at most this many times the bound on one unit.
+        placed: Takes what `units` yields, the physical batch size and the words
+            that decide on rows. Returns the record in each row of each physical
+            batch, -1 for padding.
+    """
+
+    population_size: int
+    event: SamplingEvent
+    units: Callable[[Words], Iterator[Integers]]
+    _: dataclasses.KW_ONLY
+    expected_size: float
+    most_rows: int
+    rounds_per_epoch: int
+    rounds_per_pass: int | None = None
+    unit: str = "example"
+    rows: int = 1
+    is_grouped: bool = False
+    size: float = 1.0
+    averages: bool = False
+    bound_factor: int = 1
+    placed: Callable[[Integers, int, Words], Integers] = in_random_rows
+
+    def event_of(self, epoch_id: str) -> SamplingEvent:
+        """Returns the sampling event of the rounds of a pass, for a ledger."""
+        if self.rounds_per_pass is None:
+            return self.event
+        of_pass: SamplingEvent = dataclasses.replace(
+            cast("Any", self.event), epoch_id=epoch_id
+        )
+        return of_pass
+
+
+class Pass(NamedTuple):
+    """A pass over the data: the rounds of an iterator that belong together.
+
+    If each round is drawn anew, all rounds of an iterator are one endless pass.
+
+    Attributes:
+        high: 63 random bits, drawn for the iterator.
+        low: 63 more of these bits.
+        number: The number of the pass in its iterator, from 0.
+        rounds_left: The number of rounds of the pass after the present one.
+    """
+
+    high: int
+    low: int
+    number: int = 0
+    rounds_left: int = 0
+
+    @classmethod
+    def new(cls) -> Self:
+        """Returns the first pass of an iterator.
+
+        Its bits are from the operating system, even if draws have a seed: two
+        passes with the same id would count as one.
+        """
+        return cls(secrets.randbits(63), secrets.randbits(63))
+
+    @classmethod
+    def of_id(cls, epoch_id: str) -> Self:
+        """Inverts `epoch_id`.
+
+        >>> of = Pass.new()
+        >>> Pass.of_id(of.epoch_id) == of
+        True
+        """
+        bits, _, number = epoch_id.partition("-")
+        return cls(int(bits[:16], 16), int(bits[16:], 16), int(number))
+
+    @property
+    def epoch_id(self) -> str:
+        """The id of the pass, which no other pass has."""
+        return f"{self.high:016x}{self.low:016x}-{self.number}"
+
+    def next_round(self) -> Self:
+        """Returns the pass of the next round: this one, or the one after it."""
+        if self.rounds_left:
+            return self
+        return self._replace(number=self.number + 1)
+
+
+class Sample(NamedTuple):
+    """The records of one round.
+
+    Attributes:
+        rows: Where in the data the record of each row is, -1 for padding, shape
+            `[physical batches, physical_batch_size]`.
+        of: The pass to which the sample belongs.
+    """
+
+    rows: Integers
+    of: Pass
+
+
+def checked_size(population: int, **named: int) -> int:
+    """Returns a number of records, by its argument, in [1, population]."""
+    _check.integer_at_least(1, **named)
+    ((name, size),) = named.items()
+    if size > population:
+        raise ValueError(
+            f"`{name}` must be at most {population}, the number "
+            f"of records. Received: {name}={size!r}."
+        )
+    return int(size)
+
+
+def default_physical_batch_size(
+    population_size: int, sampling_probability: float
+) -> int:
+    """Returns the default number of rows in a physical batch.
+
+    At most one Poisson sample of ten thousand is larger, and takes two batches.
+
+    Args:
+        population_size: Number of records that are drawn from, at least 1.
+        sampling_probability: Chance of each record to take part.
+
+    >>> default_physical_batch_size(1000, 0.01)
+    24
+    """
+    most = rows_that_hold(population_size, sampling_probability)
+    return -(-most // _MULTIPLE) * _MULTIPLE
+
+
+def rows_that_hold(
+    population: int, probability: float, chance: float = _SECOND_BATCH
+) -> int:
+    """Returns the number of rows into which almost all Poisson samples fit.
+
+    Args:
+        population: Records, or runs of them, that are drawn from.
+        probability: Chance of each to take part.
+        chance: That a sample does not fit.
+    """
+
+    def is_rare(n: int) -> bool:
+        # As special.bdtrc, whose number of trials must fit 32 bits.
+        exceeded = special.betainc(n + 1, population - n, probability)
+        return bool(exceeded <= chance)
+
+    return bisect.bisect_left(range(population), True, lo=1, key=is_rare)
