@@ -42,12 +42,12 @@ class Draw:
             average.
         rounds_per_pass: Number of rounds that one event covers, in which each
             record takes part equally often; `None` if each is drawn anew.
-        unit: What is drawn and protected: "example", "microbatch" or "user".
+        unit: The unit that is drawn: "example", "microbatch" or "user".
         rows: Number of consecutive rows of a unit.
         is_grouped: Whether the rows of a unit are averaged.
         size: The divisor of the sum over these rows.
         averages: Whether the sum is also divided by the number of records.
-        bound_factor: Adding or removing what is protected moves the sum over a
+        bound_factor: Adding or removing one protected unit moves the sum over a
             sample by at most this many times the bound on one unit.
         placed: Takes what `units` yields, the physical batch size and the words
             that decide on rows. Returns the record in each row of each physical

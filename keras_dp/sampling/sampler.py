@@ -232,7 +232,7 @@ class Sampler(abc.ABC):
 
     @property
     def unit(self) -> str:
-        """What is drawn and protected: "example", "microbatch" or "user"."""
+        """The unit that is drawn: "example", "microbatch" or "user"."""
         return self.draw.unit
 
     @property
