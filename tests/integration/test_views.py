@@ -342,7 +342,7 @@ class TestRefusals:
 
     def test_of_microbatches(self) -> None:
         with pytest.raises(
-            ValueError, match="`views` must be 1 .* microbatches"
+            ValueError, match="`views` must be 1 for users and micro"
         ):
             samples(
                 *data(), microbatches=keras_dp.sampling.RandomMicrobatches(2)
