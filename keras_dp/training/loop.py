@@ -90,7 +90,7 @@ class TrainingLoop:
         self.is_over = False
         # It is 0 while the first round is prepared: some acts happen once.
         self._rounds_run = 0
-        self._first_epoch = training.first_epoch  # A callback may restore one.
+        self._first_epoch = 0  # A callback may restore a later one.
         # The ledger is settled at the end of an epoch, and covers no more.
         self._left_of_epoch = sys.maxsize
         # Where no event follows from answers, that of the first round stays:
@@ -338,7 +338,12 @@ class TrainingLoop:
         step = self._built_step(batch)
         event = self._plan(batch.sampling)
         if not self._rounds_run:
-            self._begin(batch)
+            renew_adapters(self.training.model, self._optimizer)
+            said, query = self.training.said, self._optimizer.query
+            judge(RESTORED, self._optimizer, said=said)
+            first = FirstBatch(self._coming(), query, self._adapter, batch)
+            judge(FIRST_BATCH, first, said=said)
+            self.renew_seeds()  # Building may have made generators.
         # The first replica is checked, with its own copy of the weights.
         with counting_one_replica():
             step.check(batch)
@@ -353,15 +358,6 @@ class TrainingLoop:
                 self.training.agreed(self._first_epoch),
             )
         return step, event
-
-    def _begin(self, batch: PhysicalStep) -> None:
-        """Acts once the model is built, before the first round."""
-        renew_adapters(self.training.model, self._optimizer)
-        said, query = self.training.said, self._optimizer.query
-        judge(RESTORED, self._optimizer, said=said)
-        first = FirstBatch(self._coming(), query, self._adapter, batch)
-        judge(FIRST_BATCH, first, said=said)
-        self.renew_seeds()  # Building may have made generators.
 
 
 def _alike(left: int | None) -> int:

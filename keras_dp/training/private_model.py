@@ -16,7 +16,6 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import reduced_losses
 from keras_dp.gradients.unsupported.layers import check_model
 from keras_dp.keras_internals import (
-    check_compiled,
     compiled_loss_of,
     fresh_copy_of,
     loss_tracker_of,
@@ -62,24 +61,13 @@ from keras_dp.training.loop import TrainingLoop, nested_training
 from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.metrics.side_queries import SideQueries
-from keras_dp.training.rounds_at_once import (
-    rounds_at_once,
-    why_one_by_one,
-)
 from keras_dp.training.step.step_parts import (
     StepOptions,
     StepParts,
     resolved_loss_scale,
 )
 from keras_dp.training.step.training_step import TrainingStep
-from keras_dp.training.training import (
-    FirstLook,
-    Training,
-    check,
-    keras_arguments,
-    resolved_target,
-    round_of_audit,
-)
+from keras_dp.training.training import FirstLook, Training, new_training
 
 
 def check_kind(model: Any, *, releases_statistics: bool) -> None:
@@ -445,7 +433,7 @@ class PrivateModel(HeldModel):
             return self.history  # As in Keras, all these epochs are over.
         check_given(x=x, y=y, sample_weight=options.get("sample_weight"))
         training = self._training(
-            _given(x, options.get("class_weight")),
+            DataAdapter(x, options.get("class_weight")),
             {
                 "y": y,
                 "batch_size": batch_size,
@@ -494,7 +482,7 @@ class PrivateModel(HeldModel):
                 "`x` must be a batch of inputs. Received: a sampler. Pass "
                 "the sampler to fit."
             )
-        data = _given(x, class_weight)
+        data = DataAdapter(x, class_weight)
         training = self._training(data, {"y": y}, run=run)
         if self._batches_run is None:
             self._batches_run = training.new_run()
@@ -607,73 +595,10 @@ class PrivateModel(HeldModel):
         self,
         adapter: DataAdapter,
         fit: Mapping[str, Any] = MappingProxyType({}),
-        *,
-        target_epsilon: float | None = None,
-        delta: float | None = None,
-        run: RunDetails | str | None = None,
+        **terms: Any,
     ) -> Training:
-        """Returns the terms of a training, unless it must not begin.
-
-        Args:
-            adapter: The data.
-            fit: The other arguments of Keras's `fit`.
-            target_epsilon: As in `fit`.
-            delta: As in `fit`.
-            run: As in `fit`.
-        """
-        check_compiled(self, "fit")
-        optimizer = self.optimizer
-        if not isinstance(optimizer, DPOptimizer):
-            raise PrivateTrainingError(
-                "The optimizer of a private model must stay private. Received: "
-                f"optimizer={optimizer!r}. Call compile with a DPOptimizer."
-            )
-        if self._step is not None:
-            self._step.check_unchanged(self.model, optimizer)
-        fit = keras_arguments(adapter, fit, self._said)
-        round_ = round_of_audit(
-            fit.get("callbacks"), optimizer, self._side_queries, adapter
-        )
-        queries = [optimizer.query, *self._side_queries.queries.values()]
-        replicas = Replicas(self.distribute_strategy)
-        why = why_one_by_one(
-            adapter.source,
-            adapts=any(query.adapts for query in queries),
-            spreads=replicas.are_many,
-            is_eager=self.run_eagerly,
-            is_audited=round_ is not None,
-        )
-        at_once = self.steps_per_execution
-        if self._chooses_steps and not why:
-            at_once = rounds_at_once(self.model, adapter.source, fit)
-        target, delta = resolved_target(
-            self.target,
-            target_epsilon,
-            delta,
-            adapter.population_size,
-            self._said,
-        )
-        details = RunDetails.of(self.run if run is None else run)
-        is_held = adapter.source is not None and adapter.source is self.samples
-        if run is None and is_held:
-            details = details.continuing(self.last_run, optimizer.ledger)
-        return check(
-            Training(
-                model=self.model,
-                optimizer=optimizer,
-                side_queries=self._side_queries,
-                round=round_,
-                adapter=adapter,
-                replicas=replicas,
-                fit=fit,
-                one_by_one=why,
-                at_once=at_once,
-                delta=delta,
-                target=target,
-                details=details,
-                said=self._said,
-            )
-        )
+        """Returns the terms of a training; see `new_training`."""
+        return new_training(self, adapter, fit, **terms)
 
     @contextlib.contextmanager
     def _running(
@@ -728,14 +653,3 @@ class PrivateModel(HeldModel):
                 if training.round is not None:
                     self._round = self._step = None
                 self.last_run = run.row
-
-
-def _given(x: Any, class_weight: Any) -> DataAdapter:
-    if x is None:
-        raise ValueError(
-            "`x` must be given: a PoissonBatches, or what Keras takes. "
-            "Received: x=None. Only a model of make_private has samples, "
-            "and a file does not keep them: after loading, pass the model "
-            "inside, `.model`, to make_private again, with the same ledger."
-        )
-    return DataAdapter(x, class_weight)

@@ -9,7 +9,12 @@ import keras
 import tensorflow as tf
 
 from keras_dp._counted import in_step
-from keras_dp.keras_internals import compiled_loss_of, untuned_arrays
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.keras_internals import (
+    check_compiled,
+    compiled_loss_of,
+    untuned_arrays,
+)
 from keras_dp.ledger import PrivacyLedger, Round, RunWriter, SamplingEvent
 from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.optimizers.private_round import Event, PrivateRound
@@ -37,13 +42,14 @@ from keras_dp.training.description import summary_hash
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import refusal_of
 from keras_dp.training.metrics.side_queries import SideQueries
+from keras_dp.training.rounds_at_once import rounds_at_once, why_one_by_one
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """The terms of a training: what is trained, on what, and how far.
 
-    `PrivateModel` makes one for each call that trains. What changes while
+    `new_training` makes one for each call that trains. What changes while
     rounds run is in `TrainingLoop`.
 
     Attributes:
@@ -54,7 +60,7 @@ class Training:
             optimizer; `None` without one.
         adapter: The data, which yields the samples.
         replicas: The replicas of the model.
-        fit: Arguments for Keras's `fit`, from `keras_arguments`.
+        fit: The arguments for Keras's own `fit`, but for the data.
         one_by_one: Why rounds run one by one, "" if they run in blocks.
         at_once: The most rounds between two calls of callbacks.
         delta: The delta of the target and of the shown epsilon, in (0, 1).
@@ -82,16 +88,11 @@ class Training:
         """The ledger that records the rounds."""
         return self.optimizer.required_ledger()
 
-    @property
-    def first_epoch(self) -> int:
-        """The number of the first epoch; a callback may restore a later one."""
-        return int(self.fit.get("initial_epoch", 0))
-
     def rounds_from(self, epoch: int) -> int | None:
         """Returns how many rounds run at most; `None` if the data decides.
 
         Args:
-            epoch: The number of the first epoch.
+            epoch: The first epoch.
         """
         steps = self.fit.get("steps_per_epoch")
         if steps is None:
@@ -102,7 +103,7 @@ class Training:
         """Returns what all workers must agree on, next to the planned round.
 
         Args:
-            first_epoch: The number of the first epoch.
+            first_epoch: The first epoch.
         """
         return (
             self.fit.get("epochs", 1),
@@ -161,7 +162,7 @@ class Training:
             ValueError: The ledger has no such account, or several of which
                 none was named.
         """
-        most, ledger = self.rounds_from(self.first_epoch), self.ledger
+        most, ledger = self.rounds_from(0), self.ledger
         if not isinstance(ledger, PrivacyLedger):
             ledger = PrivacyLedger.in_memory(dataset=ledger.header.dataset)
             return new_run(ledger, most=most)
@@ -196,45 +197,104 @@ class Training:
         return untuned_arrays(given)
 
 
-def round_of_audit(
-    callbacks: Any,
-    optimizer: DPOptimizer,
-    side_queries: SideQueries,
+def new_training(
+    private: keras.Model,
     adapter: DataAdapter,
-) -> PrivateRound | None:
-    """Returns the round of the first callback that has one, else `None`.
+    fit: Mapping[str, Any],
+    *,
+    target_epsilon: float | None = None,
+    delta: float | None = None,
+    run: RunDetails | str | None = None,
+) -> Training:
+    """Returns the terms of a training, unless it must not begin.
 
     Args:
-        callbacks: The argument of `fit`.
-        optimizer: The optimizer of the private model.
-        side_queries: The queries beside the query of the gradients.
+        private: The private model.
         adapter: The data.
-    """
-    for each in keras.tree.flatten(callbacks):
-        if hasattr(each, "answering_round"):
-            found: PrivateRound = each.answering_round(
-                optimizer, side_queries, adapter
-            )
-            return found
-    return None
-
-
-def keras_arguments(
-    adapter: DataAdapter, given: Mapping[str, Any], said: Said
-) -> dict[str, Any]:
-    """Returns the arguments for Keras's own `fit`, unless they do not fit.
-
-    Args:
-        adapter: The data.
-        given: The other arguments of the private `fit`, by name. With a
-            sampler, their `steps_per_epoch` comes before the rounds that it
-            says.
-        said: The warnings of the private model so far.
+        fit: Other arguments of Keras's `fit`, by name. With a sampler, their
+            `steps_per_epoch` comes before the rounds that it says.
+        target_epsilon: As in the private `fit`.
+        delta: As in the private `fit`.
+        run: As in the private `fit`.
 
     Raises:
-        ValueError: The data holds no record, an argument does not go with a
-            sampler, or the data to validate on cannot be evaluated.
+        PrivateTrainingError: The optimizer, the precision, the strategy, the
+            unit or the data does not go with a private training.
+        ValueError: There is no data, an argument does not go with it, or there
+            is a target with several workers.
     """
+    check_compiled(private, "fit")
+    optimizer, said = private.optimizer, private._said
+    if not isinstance(optimizer, DPOptimizer):
+        raise PrivateTrainingError(
+            "The optimizer of a private model must stay private. Received: "
+            f"optimizer={optimizer!r}. Call compile with a DPOptimizer."
+        )
+    if private._step is not None:
+        private._step.check_unchanged(private.model, optimizer)
+    fit, side_queries = (
+        _keras_arguments(adapter, fit, said),
+        private._side_queries,
+    )
+    round_ = None
+    for each in keras.tree.flatten(fit.get("callbacks")):
+        if hasattr(each, "answering_round"):
+            round_ = each.answering_round(optimizer, side_queries, adapter)
+    replicas = Replicas(private.distribute_strategy)
+    queries = [optimizer.query, *side_queries.queries.values()]
+    why = why_one_by_one(
+        adapter.source,
+        adapts=any(query.adapts for query in queries),
+        spreads=replicas.are_many,
+        is_eager=private.run_eagerly,
+        is_audited=round_ is not None,
+    )
+    at_once = private.steps_per_execution
+    if private._chooses_steps and not why:
+        at_once = rounds_at_once(private.model, adapter.source, fit)
+    target = private.target
+    if delta is None and target is not None:
+        delta = target.delta
+    if delta is None:
+        delta = default_delta(adapter.population_size)
+    check_target_delta(delta)
+    if target_epsilon is not None:
+        target = PrivacyTarget(target_epsilon, delta)
+        judge(TARGETS, target_epsilon, said=said)
+    is_held = adapter.is_sampler and adapter.source is private.samples
+    details = RunDetails.of(private.run if run is None else run)
+    if run is None and is_held:
+        details = details.continuing(private.last_run, optimizer.ledger)
+    training = Training(
+        model=private.model,
+        optimizer=optimizer,
+        side_queries=side_queries,
+        round=round_,
+        adapter=adapter,
+        replicas=replicas,
+        fit=fit,
+        one_by_one=why,
+        at_once=at_once,
+        delta=delta,
+        target=target,
+        details=details,
+        said=said,
+    )
+    _check(training)
+    return training
+
+
+def _keras_arguments(
+    adapter: DataAdapter, given: Mapping[str, Any], said: Said
+) -> dict[str, Any]:
+    """Returns the arguments for Keras's own `fit`, but for the data."""
+    if adapter.source is None and adapter.unit == "example":
+        raise ValueError(
+            "`x` must be given: a PoissonBatches, or what Keras takes. "
+            "Received: x=None. Only a model of make_private has samples, "
+            "and a file does not keep them: after loading, pass the model "
+            "inside, `.model`, to make_private again, with the same ledger."
+        )
     if adapter.population_size == 0:
         raise ValueError(
             "`x` must hold at least one record. Received: data of no records. "
@@ -257,42 +317,8 @@ def keras_arguments(
     return found
 
 
-def resolved_target(
-    target: PrivacyTarget | None,
-    epsilon: float | None,
-    delta: float | None,
-    population: int | None,
-    said: Said,
-) -> tuple[PrivacyTarget | None, float]:
-    """Returns the target of a training, and the delta of its shown epsilon.
-
-    Args:
-        target: The target of the private model, or `None`.
-        epsilon: The epsilon of a target in its place, > 0.
-        delta: In (0, 1). By default that of `target`, else `default_delta`.
-        population: The number of records, if it is known.
-        said: The warnings of the private model so far.
-
-    Raises:
-        ValueError: A number is out of its range.
-    """
-    if delta is None:
-        delta = default_delta(population) if target is None else target.delta
-    check_target_delta(delta)
-    if epsilon is not None:
-        target = PrivacyTarget(epsilon, delta)
-        judge(TARGETS, epsilon, said=said)
-    return target, delta
-
-
-def check(training: Training) -> Training:
-    """Returns a training, unless it must not begin.
-
-    Raises:
-        PrivateTrainingError: The precision, the strategy, the unit or the data
-            does not go with a private training, or there is no ledger.
-        ValueError: There is a target with several workers.
-    """
+def _check(training: Training) -> None:
+    """Raises for terms that do not go together."""
     adapter, said = training.adapter, training.said
     ledger, workers = training.ledger, training.replicas.workers
     refusal = refusal_of(ledger, adapter, training.replicas)
@@ -310,7 +336,6 @@ def check(training: Training) -> Training:
             f"{workers} workers. Choose the noise for your epochs "
             "with calibrate_noise."
         )
-    return training
 
 
 class FirstLook:
@@ -328,7 +353,6 @@ class FirstLook:
             private: The private model.
         """
         self._private = private
-        # Weak references to the data, or what cannot be referred to so.
         self._seen: list[Any] = []
 
     def look(self, training: Training, *, is_one_of_many: bool) -> None:
@@ -345,12 +369,15 @@ class FirstLook:
         """
         x, fit, private = training.adapter.source, training.fit, self._private
         y, data = fit.get("y"), fit.get("validation_data")
-        is_seen = is_one_of_many or self._has_seen(x, y, data)
-        if self._seen and is_seen:
+        before, now = self._seen, _references(x, y, data)
+        is_seen = len(before) == len(now) and all(
+            one() is other() for one, other in zip(before, now, strict=True)
+        )
+        if is_seen or (before and is_one_of_many):
             return
         loss = compiled_loss_of(private)
         check_ranges(private.model, loss, x, y)
-        self._remember(x, y, data)
+        self._seen = now
         # An iterator can be read but once, at the end of the epoch.
         is_readable = data is not None and not isinstance(data, Iterator)
         if not is_readable or training.replicas.workers > 1:
@@ -367,17 +394,13 @@ class FirstLook:
         finally:
             private.reset_metrics()
 
-    def _remember(self, *data: Any) -> None:
-        self._seen = []
-        for leaf in keras.tree.flatten(data):
-            try:
-                self._seen.append(weakref.ref(leaf))
-            except TypeError:
-                self._seen.append(lambda leaf=leaf: leaf)
 
-    def _has_seen(self, *data: Any) -> bool:
-        leaves = keras.tree.flatten(data)
-        return len(self._seen) == len(leaves) and all(
-            seen() is leaf
-            for seen, leaf in zip(self._seen, leaves, strict=True)
-        )
+def _references(*data: Any) -> list[Any]:
+    """Returns weak references to data, or what cannot be referred to so."""
+    found: list[Any] = []
+    for leaf in keras.tree.flatten(data):
+        try:
+            found.append(weakref.ref(leaf))
+        except TypeError:
+            found.append(lambda leaf=leaf: leaf)
+    return found
