@@ -40,18 +40,34 @@ from keras_dp.training.training import Training
 BuiltStep = Callable[[PhysicalStep | None], TrainingStep]
 
 
+class _Planned(NamedTuple):
+    """A round to come.
+
+    Attributes:
+        event: The events of its release, by query.
+        round: The round as the ledger records it. It is one object as long as
+            it stays the same: the ledger knows at once that it covers it.
+    """
+
+    event: Event
+    round: Round
+
+
 class _Dispatch(NamedTuple):
     """Rounds that are traced, and that one call will run.
 
     Attributes:
+        round: Each of the rounds, as the ledger records it.
         most: The most rounds of the call.
-        alike: How many rounds like these may come, these included.
+        more: How many rounds like the first may follow it; `None` if any number
+            may.
         run: Runs as many of them. It returns the metrics, the event of a round,
             and how the sample of the next round is drawn.
     """
 
+    round: Round
     most: int
-    alike: int
+    more: int | None
     run: Callable[[int], tuple[Mapping[str, Any], Event, SamplingEvent]]
 
 
@@ -95,10 +111,7 @@ class TrainingLoop:
         self._left_of_epoch = sys.maxsize
         # Where no event follows from answers, that of the first round stays:
         # a release of a state that was changed since is withheld.
-        self._event: Event | None = None
-        # The event and the sample of the next round. It is one object as long
-        # as it stays the same: the ledger then knows at once that it covers it.
-        self._round: Round | None = None
+        self._next: _Planned | None = None
         # The batches that the library draws, of all epochs.
         self._drawn: Iterator[Any] | None = None
 
@@ -154,17 +167,12 @@ class TrainingLoop:
         """Draws new seeds of layers: a checkpoint may hold the old ones."""
         self._seeds.renew(self._optimizer.rounds_released)
 
-    def _coming(self) -> Round:
-        if self._round is None:
-            raise RuntimeError("The next round must be planned first.")
-        return self._round
-
     @property
     def rounds_left(self) -> int | None:
         """How many rounds may still run; `None` where nothing limits them."""
-        if self._round is None:  # No batch came.
+        if self._next is None:  # No batch came.
             return None
-        return self._run.rounds_left(self._coming)
+        return self._run.rounds_left(self._next.round)
 
     def run(self, iterator: Iterator[Any], rounds: int) -> int:
         """Runs up to `rounds` rounds, and returns how many.
@@ -190,7 +198,6 @@ class TrainingLoop:
         try:
             while self._rounds_run < before + rounds and not self.is_over:
                 self._block(steps, before + rounds - self._rounds_run)
-                self.is_over = self._run.is_exhausted(self._coming)
         except BudgetExceededError:
             if not self._run.ran_out or not self._rounds_run:
                 raise
@@ -224,8 +231,10 @@ class TrainingLoop:
         # Looked at about once a second: to compare takes as long as to copy.
         if self._run.is_between_blocks:
             self._weights.check(self.training.said)
-        alike = min(rounds.alike, self._left_of_epoch)
-        count = self._run.cover_some(self._coming(), rounds.most, most=alike)
+        alike = self._left_of_epoch
+        if rounds.more is not None:
+            alike = min(alike, 1 + rounds.more)
+        count = self._run.cover_some(rounds.round, rounds.most, most=alike)
         self.logs, event, sampling = rounds.run(count)
         factor = self._adapter.bound_factor
         self._run.released(
@@ -237,8 +246,10 @@ class TrainingLoop:
             self._weights.note()
         else:
             self._weights.forget()
-        if sampling != self._coming().sampling:
-            self._plan(sampling)
+        next_round = rounds.round
+        if sampling != next_round.sampling:
+            next_round = self._plan(sampling).round
+        self.is_over = self._run.is_exhausted(next_round)
 
     def _next_rounds(
         self, steps: Iterator[PhysicalStep], most: int
@@ -254,9 +265,9 @@ class TrainingLoop:
         batch = self._adapter.source.physical_batch_size
         step = self._built_step(None) if self._rounds_run else None
         if step is not None and step.is_checked(batch):
-            event = self._plan(sampling_of(first.of))
+            planned = self._plan(sampling_of(first.of))
         else:
-            step, event = self._checked_step(
+            step, planned = self._checked_step(
                 next(self._adapter.steps_of(first))
             )
             most = 1
@@ -264,7 +275,7 @@ class TrainingLoop:
         room = step.room_for(self.training.at_once)
         most = samples.alike(min(most, room))
         block = Block(self._adapter.resident, samples.places(1), room)
-        together = step.prepare_block(block, grouping, event)
+        together = step.prepare_block(block, grouping, planned.event)
 
         def run(count: int) -> tuple[Mapping[str, Any], Event, SamplingEvent]:
             logs, released = together(samples.places(count))
@@ -273,13 +284,13 @@ class TrainingLoop:
             return logs, released, sampling_of(last.of.next_round())
 
         is_pass = self._adapter.rounds_per_pass is not None
-        left = first.of.rounds_left if is_pass else None
-        return _Dispatch(most, _alike(left), run)
+        more = first.of.rounds_left if is_pass else None
+        return _Dispatch(planned.round, most, more, run)
 
     def _one_round(self, steps: Iterator[PhysicalStep]) -> _Dispatch:
         """Draws and traces one sample, in one physical batch or several."""
         first = next(steps)
-        step, event = self._checked_step(first)
+        step, (event, round_) = self._checked_step(first)
         grouping = self._adapter.grouping
         is_whole = first.ends_sample and not step.releases_apart
         kind = BatchKind(is_whole, grouping)
@@ -298,31 +309,27 @@ class TrainingLoop:
                 raise RuntimeError("A sample must end with a release.")
             return logs, released, first.next_sampling
 
-        alike = 1 if self._adapts else _alike(first.rounds_left)
-        return _Dispatch(1, alike, run)
+        more = 0 if self._optimizer.round.adapts else first.rounds_left
+        return _Dispatch(round_, 1, more, run)
 
-    @property
-    def _adapts(self) -> bool:
-        return self._optimizer.round.adapts
-
-    def _plan(self, sampling: SamplingEvent) -> Event:
-        """Plans the next round, and returns the event of its release.
-
-        If a pass begins with it, the ledger is settled.
+    def _plan(self, sampling: SamplingEvent) -> _Planned:
+        """Plans the next round. If a pass begins with it, the ledger settles.
 
         Args:
             sampling: How its sample is drawn.
         """
-        before, event = self._round, self._event
-        is_other = before is not None and before.sampling != sampling
-        if is_other:
+        before = self._next
+        is_same = before is None or before.round.sampling == sampling
+        if not is_same:
             self._run.settle()
-        if event is None or self._adapts:
+        if before is None or self._optimizer.round.adapts:
             event = self._optimizer.plan()
-        if event is not self._event or is_other:
-            self._event = event
-            self._round = self.training.planned(event, sampling)
-        return event
+        elif is_same:
+            return before
+        else:
+            event = before.event
+        self._next = _Planned(event, self.training.planned(event, sampling))
+        return self._next
 
     def _step_of(self, data: Any) -> PhysicalStep:
         replicas = self.training.replicas
@@ -332,16 +339,18 @@ class TrainingLoop:
         grouping = self._adapter.grouping
         return replicas.padded(step, 1 if grouping is None else grouping.rows)
 
-    def _checked_step(self, batch: PhysicalStep) -> tuple[TrainingStep, Event]:
+    def _checked_step(
+        self, batch: PhysicalStep
+    ) -> tuple[TrainingStep, _Planned]:
         """Plans a round, and returns its step once it is checked on a batch."""
         check_batch(*batch.data)
         step = self._built_step(batch)
-        event = self._plan(batch.sampling)
+        planned = self._plan(batch.sampling)
         if not self._rounds_run:
             renew_adapters(self.training.model, self._optimizer)
             said, query = self.training.said, self._optimizer.query
             judge(RESTORED, self._optimizer, said=said)
-            first = FirstBatch(self._coming(), query, self._adapter, batch)
+            first = FirstBatch(planned.round, query, self._adapter, batch)
             judge(FIRST_BATCH, first, said=said)
             self.renew_seeds()  # Building may have made generators.
         # The first replica is checked, with its own copy of the weights.
@@ -354,15 +363,10 @@ class TrainingLoop:
                 self.training.ledger,
                 self._adapter,
                 self.training.replicas,
-                self._coming(),
+                planned.round,
                 self.training.agreed(self._first_epoch),
             )
-        return step, event
-
-
-def _alike(left: int | None) -> int:
-    """Returns how many rounds a pass has; `left` are those after the next."""
-    return sys.maxsize if left is None else left + 1
+        return step, planned
 
 
 def _out_of_memory(error: Exception) -> PrivateTrainingError:

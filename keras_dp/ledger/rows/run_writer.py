@@ -39,7 +39,6 @@ BLOCK_SECONDS = 1.0
 LARGEST_BLOCK = 4096
 
 Lock = Callable[[], contextlib.AbstractContextManager[log.Database]]
-NextRound = Callable[[], Round]
 Queries = tuple[SumQueryEvent, ...]
 
 
@@ -454,30 +453,30 @@ class RunWriter:
             if not self._is_ended:
                 self.finish()
 
-    def is_exhausted(self, coming: NextRound) -> bool:
+    def is_exhausted(self, planned: Round) -> bool:
         """Returns whether there is no room for a round more.
 
         Args:
-            coming: Returns the round that would come next.
+            planned: The round that would come next.
         """
         if self.ran_out:
             return True
         if self._ahead or not self.limits.is_limited:
             return False
-        self._is_full = self.limits.room(coming(), 1, self._own) == 0
+        self._is_full = self.limits.room(planned, 1, self._own) == 0
         return self._is_full
 
-    def rounds_left(self, coming: NextRound) -> int | None:
+    def rounds_left(self, planned: Round) -> int | None:
         """Returns how many rounds like the next may still run.
 
         `None` where neither target, account nor plan limits the run.
 
         Args:
-            coming: Returns the round that would come next.
+            planned: The round that would come next.
         """
         if not self.limits.is_limited:
             return None
-        left = self.limits.room(coming(), LARGEST_COUNT, self._own)
+        left = self.limits.room(planned, LARGEST_COUNT, self._own)
         return None if left == LARGEST_COUNT else left + self._ahead
 
     @property

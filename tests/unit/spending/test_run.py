@@ -52,7 +52,7 @@ def open_plan(ledger, name: str = "all", count: int = 10) -> None:
 def train(run: RunWriter, rounds: int, most: int = 4096) -> int:
     """Runs rounds until there is no room, as a loop does; returns how many."""
     for ran in range(rounds):
-        if run.is_exhausted(lambda: STEP):
+        if run.is_exhausted(STEP):
             return ran
         try:
             run.cover(STEP, most=most)
@@ -254,7 +254,7 @@ class TestTwoTrainingsWithOneTarget:
         other = ledger.start_run("other")
         other.cover(OTHER, 15, most=15)
         before, run = ledger.head, self.run(ledger)
-        fits = run.rounds_left(lambda: STEP)
+        fits = run.rounds_left(STEP)
 
         def late(self, planned, count, own):
             other.settle(0)
