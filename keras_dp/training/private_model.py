@@ -171,7 +171,7 @@ class PrivateModel(HeldModel):
         self._loop: TrainingLoop | None = None
         self._batches_run: RunWriter | None = None
         self._weights = ReleasedWeights(model)
-        self._first_look = FirstLook(self)
+        self._first_look = FirstLook()
         self.last_run: int | None = None
         self.samples: Sampler | None = None
         self.epochs = 1
@@ -313,7 +313,7 @@ class PrivateModel(HeldModel):
         self._side_queries = side_queries
         self._weights.check(self._said)
         self._weights.forget()
-        self._first_look = FirstLook(self)
+        self._first_look = FirstLook()
         self._said = Said()
         judge(HELD, self.model, said=self._said)
         self._loss_scale = loss_scale
@@ -637,6 +637,7 @@ class PrivateModel(HeldModel):
                 self._weights,
                 try_out=functools.partial(
                     self._first_look.look,
+                    self,
                     training,
                     is_one_of_many=run is self._batches_run,
                 ),

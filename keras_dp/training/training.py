@@ -346,19 +346,17 @@ class FirstLook:
     long as a trace: the same data is not looked at twice in turn.
     """
 
-    def __init__(self, private: keras.Model) -> None:
-        """Looks at nothing yet.
-
-        Args:
-            private: The private model.
-        """
-        self._private = private
+    def __init__(self) -> None:
+        """Looks at nothing yet."""
         self._seen: list[Any] = []
 
-    def look(self, training: Training, *, is_one_of_many: bool) -> None:
+    def look(
+        self, private: keras.Model, training: Training, *, is_one_of_many: bool
+    ) -> None:
         """Looks at the data of a training.
 
         Args:
+            private: The private model.
             training: The terms.
             is_one_of_many: Whether it is of one of the batches of
                 `train_on_batch`, of which the first is looked at.
@@ -367,7 +365,7 @@ class FirstLook:
             ValueError: A label or an id is out of range, or the model cannot be
                 evaluated on the validation data.
         """
-        x, fit, private = training.adapter.source, training.fit, self._private
+        x, fit = training.adapter.source, training.fit
         y, data = fit.get("y"), fit.get("validation_data")
         before, now = self._seen, _references(x, y, data)
         is_seen = len(before) == len(now) and all(
