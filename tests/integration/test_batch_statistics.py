@@ -296,6 +296,34 @@ class TestTraining:
         with pytest.raises(UnsupportedLayerError, match=r"still.*Freeze"):
             engine.call(tf.ones([2, 3]))
 
+    def test_refuses_a_loop(self) -> None:
+        """Statistics of a step of a loop cannot be kept."""
+
+        class Looping(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.inner = layers.BatchNormalization()
+
+            def build(self, shape):
+                self.inner.build((shape[0], shape[2]))
+
+            def call(self, inputs, training=None):
+                steps = tf.transpose(inputs, [1, 0, 2])
+                steps = tf.map_fn(
+                    lambda step: self.inner(step, training=training), steps
+                )
+                return tf.reduce_sum(steps, axis=0)
+
+        model = keras.Sequential([keras.Input((4, 3)), Looping()])
+        engine = GradientEngine(model, releases_statistics=True)
+
+        @tf.function
+        def gradients(x):
+            return engine.gradients(x, lambda out: out[:, 0], 2).statistics
+
+        with pytest.raises(UnsupportedLayerError, match="inside a loop"):
+            gradients(tf.ones([2, 4, 3]))
+
     @pytest.mark.full
     @pytest.mark.parametrize("eager", [False, True])
     def test_notices_layers_that_are_frozen_or_thawed(self, eager) -> None:
@@ -308,3 +336,17 @@ class TestTraining:
 
         with pytest.raises(PrivateTrainingError, match="compile"):
             private.fit(x, y, verbose=0)
+
+    def test_refuses_a_mask(self) -> None:
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                layers.Embedding(5, 3, mask_zero=True),
+                layers.BatchNormalization(),
+                layers.GlobalAveragePooling1D(),
+            ]
+        )
+        engine = GradientEngine(model, releases_statistics=True)
+
+        with pytest.raises(UnsupportedLayerError, match="mask"):
+            engine.call(tf.ones([2, 4], tf.int32))

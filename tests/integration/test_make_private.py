@@ -184,6 +184,30 @@ class TestWhatItMakes:
         size = private.samples.expected_sample_size
         assert size == rows.recommended.batch_size
 
+    @pytest.mark.parametrize(
+        ("rows", "ids", "words"),
+        [
+            (1, None, "each is taken to be one patient"),
+            (3, None, "one patient is taken to have at most 3"),
+            (
+                3,
+                np.arange(800) // 4,
+                "at most 3 of one patient are kept: 200 are left out, and 200",
+            ),
+        ],
+        ids=["one", "several", "ids"],
+    )
+    def test_says_what_a_record_is_taken_for(self, rows, ids, words) -> None:
+        own = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=rows
+        )
+
+        private = made(ledger=own, unit_ids=ids)
+
+        assert words in said(private)
+        kept = 800 if ids is None else 600
+        assert private.samples.population_size == kept
+
 
 class TestDataOfFit:
     """`fit` has the records of `make_private`, or says what differs."""

@@ -149,6 +149,18 @@ class TestTheirValues:
 
 
 class TestNothingRaw:
+    @pytest.mark.full
+    def test_nor_anything_else_is_shown_where_no_metric_is_asked_for(
+        self,
+    ) -> None:
+        private = trained_by(metrics={})
+
+        history = private.fit(*data(), epochs=1, verbose=0).history
+
+        assert set(history) == {"epsilon", "signal_to_noise"}
+        ((round_, _),) = private.optimizer.ledger.rounds
+        assert [each.name for each in round_.queries] == ["gradients"]
+
     def test_is_in_the_logs_of_any_callback(self) -> None:
         """With a clip of 0 and no noise all that leaves is 0."""
         x, y = data()
@@ -245,3 +257,10 @@ class TestArguments:
         private = trained_by(metrics={"kept": PrivateMean(averaged(), keeping)})
         with pytest.raises(Exception, match="AssignAddVariableOp"):
             private.train_on_batch(*data())
+
+    def test_a_measure_of_several_numbers_is_refused(self) -> None:
+        metric = PrivateMean(averaged(), lambda y, outputs: outputs)
+        several = examples(np.zeros([2]), np.zeros([2, 3], "float32"))
+
+        with pytest.raises(ValueError, match="one number per example"):
+            metric.records(several)

@@ -637,6 +637,24 @@ class TestGuarantee:
 
         assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
 
+    @pytest.mark.parametrize("is_later", [False, True])
+    def test_plans_hold_together_if_all_came_before_an_answer(
+        self, ledger, is_later
+    ) -> None:
+        first, second = (ledger.start_run(name) for name in "ab")
+        first.plan([(self.STEP, 500)])
+        if not is_later:
+            second.plan([(self.STEP, 500)])
+        first.record(self.STEP.sampling, self.STEP.queries, 300)
+        if is_later:
+            second.plan([(self.STEP, 500)])
+        second.record(self.STEP.sampling, self.STEP.queries, 300)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == ("as if fixed" if is_later else "plans")
+        assert found.is_unconditional != is_later
+        assert found.claim.epsilon == self.epsilon(1000)
+
     def test_a_clip_that_adapts_keeps_to_its_plan(self, ledger) -> None:
         run = ledger.start_run("a")
         run.plan([(self.STEP, 20)])

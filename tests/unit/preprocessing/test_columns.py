@@ -195,3 +195,20 @@ class TestRefuses:
             Normalization((0, 1), 1.0).adapt(np.ones(53), ledger, unit_ids=IDS)
 
         assert len(ledger) == 0
+
+
+@pytest.mark.parametrize(
+    ("unit", "ids", "words"),
+    [("user", None, 1), ("user", IDS, 0), ("record", None, 0)],
+)
+def test_says_that_a_row_is_taken_to_be_a_unit(
+    unit, ids, words, capsys
+) -> None:
+    ledger = PrivacyLedger.in_memory(dataset="d", unit=unit)
+
+    Normalization((0, 9), noise_multiplier=1.0).adapt(
+        np.zeros(len(IDS)), ledger, unit_ids=ids
+    )
+
+    printed = capsys.readouterr().out
+    assert printed.count("each row is taken to be one user") == words

@@ -230,3 +230,15 @@ def test_two_data_sets_that_differ_in_a_user_differ_in_its_sums() -> None:
 
     for _ in range(200):
         assert noised_keys([*others, user], event, None) == ["common"]
+
+
+def test_says_no_more_of_the_data_where_nothing_passes() -> None:
+    adapter, ledger, messages = StringLookup(**LITTLE), in_memory(), set()
+
+    for few in (["a", "b"], ["a"], []):
+        with pytest.raises(ValueError, match="The round counts") as error:
+            adapter.adapt(few, ledger)
+        messages.add(str(error.value))
+
+    assert len(messages) == 1
+    assert len(ledger) == 3

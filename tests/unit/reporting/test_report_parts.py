@@ -14,12 +14,14 @@ from keras_dp.ledger import (
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
+    PoissonUserSampling,
     PrivacyLedger,
     Round,
     ThresholdedSum,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
+from keras_dp.ledger.rows import author as author_module
 from keras_dp.reporting import (
     account_states,
     explain,
@@ -182,6 +184,18 @@ class TestAccounts:
 
 
 class TestCautions:
+    @pytest.mark.parametrize(("delta", "is_said"), [(0.1, True), (1e-5, False)])
+    def test_say_that_a_large_delta_comes_from_few_units(
+        self, delta, is_said
+    ) -> None:
+        """Two or three records have a default of 0.1 and more."""
+        ledger = PrivacyLedger.in_memory(dataset="clinic")
+        ledger.record(FullDataset(True), [GaussianSum("ages", 1.0, 4.0)])
+
+        found = make_report(ledger, delta=delta).cautions
+
+        assert any("Delta is 0.1" in each for each in found) == is_said
+
     def cautions(self, ledger) -> str:
         return "\n".join(make_report(ledger, delta=DELTA).cautions)
 
@@ -192,6 +206,48 @@ class TestCautions:
             run.record(STEP.sampling, STEP.queries, 3)
 
         assert self.cautions(ledger) == ""
+
+    def test_name_what_the_theorem_takes_for_granted(self, ledger) -> None:
+        found = self.cautions(ledger)
+
+        assert "ask the people who made the runs" in found
+        assert "Publish the first one" in found
+        assert "one patient has at most 1 row" in found
+
+    @pytest.mark.parametrize(
+        ("whole", "of_rows", "summary", "caution"),
+        [
+            (
+                0,
+                3,
+                "(one row each, as declared)",
+                "one user has at most 1 row ",
+            ),
+            (3, 0, "(with all its rows)", "drawn with all of its rows. To "),
+            (
+                3,
+                2,
+                "(with all its rows in 3 rounds, else one row each, as",
+                "3 rounds drew each user with all of its rows, and 2 rounds "
+                "took each row for one.",
+            ),
+        ],
+    )
+    def test_tell_users_that_are_drawn_from_rows(
+        self, whole, of_rows, summary, caution
+    ) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d", unit="user")
+        if whole:
+            ledger.record(PoissonUserSampling(0.1), STEP.queries, whole)
+        if of_rows:
+            ledger.record(PoissonSampling(0.1), STEP.queries, of_rows)
+
+        report = make_report(ledger, delta=DELTA, accountants=())
+
+        assert summary in report.summary[0]
+        assert caution in report.cautions[-1]
+        ending = "of units with all their rows" in str(report)
+        assert ending == bool(whole)
 
     def test_name_sampling_seeds_and_sums_without_noise(self) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d", unit="microbatch")
@@ -242,3 +298,17 @@ class TestCautions:
         assert "what 5 records of one unit hold alone" in found
         shown = float(re.search(r"up to (\S+) of delta", found)[1])
         assert exposure <= shown < 1.1 * exposure
+
+    def test_say_whether_the_process_runs_or_died(
+        self, ledger, monkeypatch
+    ) -> None:
+        block = ledger.start_run("night")
+        block.cover(Round(STEP.sampling, STEP.queries), 7)
+        running = self.cautions(ledger)
+        monkeypatch.setattr(author_module, "_start_of", lambda process: "other")
+        died = self.cautions(ledger)
+
+        reserved = "counts 7 rounds that the process of run 3 (night) reserved"
+        assert f"{reserved}. It is running" in running
+        assert f"{reserved} and did not settle before it died" in died
+        assert make_report(ledger, delta=DELTA).runs[-1].state == "died"
