@@ -171,7 +171,7 @@ def _first_batch(adapter: DataAdapter) -> PhysicalStep:
     source = adapter.source
     if adapter.is_sampler:
         # An empty sample shows nothing.
-        for data in adapter.batches():
+        for data in adapter.batches:
             batch = adapter.step_from(data)
             if bool(tf.reduce_any(batch.mask)):
                 return batch

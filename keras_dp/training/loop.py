@@ -112,8 +112,6 @@ class TrainingLoop:
         # Where no event follows from answers, that of the first round stays:
         # a release of a state that was changed since is withheld.
         self._next: _Planned | None = None
-        # The batches that the library draws, of all epochs.
-        self._drawn: Iterator[Any] | None = None
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -188,9 +186,7 @@ class TrainingLoop:
                 lengths, or its labels or ids are out of range.
         """
         if self._adapter.is_sampler and self.training.one_by_one:
-            if self._drawn is None:
-                self._drawn = self._adapter.batches()
-            iterator = self._drawn
+            iterator = self._adapter.batches
         steps = map(self._step_of, iterator)
         before = self._rounds_run
         # `steps_per_execution` need not divide the rounds of an epoch.

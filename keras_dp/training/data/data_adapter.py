@@ -255,8 +255,9 @@ class DataAdapter:
         """See `RowsOfRecord`; 1 where each row is a record."""
         return 1 if self.grouping is None else self.grouping.bound_factor
 
+    @functools.cached_property
     def batches(self) -> Iterator[Any]:
-        """Returns the sampler's endless physical batches, prefetched."""
+        """The sampler's endless physical batches, prefetched."""
         return iter(self._batches)
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ class TestBatches:
     def test_are_taken_apart_into_inputs_and_targets(self):
         feed = DataAdapter(sampler(({"a": np.arange(500)}, np.arange(500) * 2)))
 
-        step = feed.step_from(next(feed.batches()))
+        step = feed.step_from(next(feed.batches))
 
         np.testing.assert_array_equal(step.x["a"] * 2, step.y)
         assert step.sample_weight is None
