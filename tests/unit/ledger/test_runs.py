@@ -72,6 +72,24 @@ class TestRuns:
         assert ledger.runs[0].start is None
         assert ledger.runs[0].state == "finished"
 
+    def test_rounds_interleaved_by_two_runs_belong_to_each(
+        self, ledger
+    ) -> None:
+        runs = [ledger.start_run(name) for name in "ab"]
+        for run in runs:
+            run.cover(Round(SAMPLING, QUERIES), 10)
+        for step in range(5):
+            for run in runs:
+                run.settle(step)
+                run.cover(Round(SAMPLING, OTHERS), 10, most=10)
+        for run in runs:
+            run.settle(7)
+
+        for run in ledger.runs:
+            assert len(run) == 0 + 1 + 2 + 3 + 4 + 7
+            assert run.unsettled == 0
+        ledger.verify()
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [

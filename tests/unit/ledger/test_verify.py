@@ -139,6 +139,15 @@ def test_exchanged_rows_are_found(path, first: int, second: int) -> None:
         PrivacyLedger.open(path, mode="r")
 
 
+def test_a_writer_stops_at_a_ledger_without_its_marks(path) -> None:
+    with PrivacyLedger.open(path) as ledger:
+        edit(path, "DELETE FROM meta WHERE key = 'total'")
+        with pytest.raises(LedgerIntegrityError):
+            ledger.record(FullDataset(), [GaussianSum("g", 1.0, 4.0)])
+        with pytest.raises(LedgerIntegrityError):
+            len(ledger)
+
+
 def test_the_last_rows_cannot_be_removed_by_copying(path) -> None:
     """Every hash that would be needed must be computed."""
     edit(
@@ -227,6 +236,15 @@ def test_other_tables_are_refused_before_one_is_read(path, script) -> None:
         return True
 
     assert in_a_fork(is_refused) == 0
+
+
+def test_tables_that_changed_later_are_found(path) -> None:
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(OTHER_TABLES["trigger"])
+
+        with pytest.raises(LedgerFormatError, match="forget"):
+            ledger.verify()
 
 
 def forge(path: Path, header: str, *bodies: str) -> None:

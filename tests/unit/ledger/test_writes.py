@@ -232,6 +232,16 @@ def test_a_forked_process_does_not_write_to_the_handle(ledger) -> None:
     assert ledger.verify().rounds == 8
 
 
+def test_a_forked_process_does_not_read_from_the_handle(ledger) -> None:
+    def reads() -> bool:
+        try:
+            return len(ledger) < 0
+        except LedgerError:
+            return True
+
+    assert in_a_fork(reads) == 0
+
+
 def test_a_handle_in_memory_is_not_inherited() -> None:
     ledger = PrivacyLedger.in_memory(dataset="d")
 
