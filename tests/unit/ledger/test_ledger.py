@@ -78,9 +78,11 @@ def test_a_reservation_counts_in_full_until_it_is_settled(ledger) -> None:
     before = len(ledger), ledger.unsettled
 
     block.settle(used=np.int64(3))
+    ledger.record(SAMPLING, QUERIES, count=np.int64(2))
 
     assert before == (10, 10)
-    assert (len(ledger), ledger.unsettled) == (3, 0)
+    assert (len(ledger), ledger.unsettled) == (5, 0)
+    assert ledger.verify().rounds == 5
 
 
 def test_a_block_is_settled_once(ledger) -> None:

@@ -217,6 +217,18 @@ def test_a_locked_ledger_reserves_nothing(path, monkeypatch) -> None:
     assert len(ledger) == 5
 
 
+def test_a_locked_ledger_is_not_opened_for_writing(ledger, monkeypatch) -> None:
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.0)
+    other = sqlite3.connect(ledger.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(LedgerWriteError, match="opened for writing"):
+        PrivacyLedger.open(ledger.path)
+    with PrivacyLedger.open(ledger.path, mode="r") as reader:
+        assert len(reader) == 5
+    other.close()
+
+
 def test_commits_are_flushed_to_the_disk(path) -> None:
     with contextlib.closing(storage.connect_writing(path)) as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,)

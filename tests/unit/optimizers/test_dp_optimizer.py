@@ -228,3 +228,18 @@ class TestCompile:
 def test_no_optimizer_is_private_twice() -> None:
     with pytest.raises(TypeError, match="private already"):
         DPOptimizer(optimizer(), query=query(), ledger=optimizer().ledger)
+
+
+def test_what_was_loaded_trains_with_the_ledger_that_it_is_given() -> None:
+    private = keras_dp.PrivateModel(model(), self_check_examples=0)
+    private.compile(DPSGD.from_config(optimizer().get_config()), loss="mse")
+    before = private.model.get_weights()
+
+    with pytest.raises(PrivateTrainingError, match="given its ledger"):
+        private.train_on_batch(*DATA)
+    for old, new in zip(before, private.model.get_weights(), strict=True):
+        assert (old == new).all()
+    private.optimizer.ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+    private.train_on_batch(*DATA)
+
+    assert len(private.optimizer.ledger) == 1
