@@ -637,23 +637,30 @@ class TestGuarantee:
 
         assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
 
-    @pytest.mark.parametrize("is_later", [False, True])
+    @pytest.mark.parametrize(
+        ("second_plan", "basis", "counted"),
+        [
+            ("before", "plans", 1000),
+            ("after an answer", "as if fixed", 1000),
+            ("never", "as if fixed", 800),
+        ],
+    )
     def test_plans_hold_together_if_all_came_before_an_answer(
-        self, ledger, is_later
+        self, ledger, second_plan, basis, counted
     ) -> None:
         first, second = (ledger.start_run(name) for name in "ab")
         first.plan([(self.STEP, 500)])
-        if not is_later:
+        if second_plan == "before":
             second.plan([(self.STEP, 500)])
         first.record(self.STEP.sampling, self.STEP.queries, 300)
-        if is_later:
+        if second_plan == "after an answer":
             second.plan([(self.STEP, 500)])
         second.record(self.STEP.sampling, self.STEP.queries, 300)
 
         found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis == ("as if fixed" if is_later else "plans")
-        assert found.is_unconditional != is_later
-        assert found.claim.epsilon == self.epsilon(1000)
+        assert found.basis == basis
+        assert found.is_unconditional == (basis == "plans")
+        assert found.claim.epsilon == self.epsilon(counted)
 
     def test_a_clip_that_adapts_keeps_to_its_plan(self, ledger) -> None:
         run = ledger.start_run("a")
