@@ -15,6 +15,7 @@ from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
     PrivacyLedger,
+    UnverifiedSampling,
 )
 from keras_dp.reporting import make_report
 from keras_dp.training.callbacks import epsilon_progress
@@ -102,6 +103,15 @@ class TestEpsilonProgress:
         assert len(watcher.batches) == count
         for shown, least in zip(watcher.batches, spent, strict=True):
             assert shown >= least
+
+    def test_takes_the_strongest_relation_of_all_rounds(self) -> None:
+        ledger = in_memory((UnverifiedSampling(), STEP, 3))
+
+        logs = shown(ledger)
+
+        assert logs["epsilon"] == TIGHT.epsilon(
+            ledger, delta=DELTA, neighbours="replace_one"
+        )
 
 
 def shown(ledger):

@@ -68,6 +68,13 @@ def test_what_runs_at_once_is_what_is_left_of_a_block(monkeypatch) -> None:
     assert (len(ledger), ledger.unsettled) == (28, 0)
 
 
+def test_more_releases_than_were_covered_are_refused() -> None:
+    run = new_run(PrivacyLedger.in_memory(dataset="d"))
+    run.cover(STEP, 3)
+    with pytest.raises(PrivateTrainingError, match="`released`"):
+        run.released(lambda: QUERIES, 4)
+
+
 def test_another_release_of_some_rounds_is_recorded_for_each() -> None:
     ledger = PrivacyLedger.in_memory(dataset="d")
     other = (GaussianSum("gradients", 1.0, 2.0),)
