@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_dp
-from keras_dp import accountants, planning
+from keras_dp import accountants, budgets, planning
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import (
     FullDataset,
@@ -165,6 +165,17 @@ class TestEpsilonInFit:
             "More rounds were planned than ran, and why it ended may tell of "
             f"the data. Publish {report.claim.sentence('patient')}."
         )
+
+    def test_ends_with_what_accounts_promise(self, capsys) -> None:
+        ledger = in_memory()
+        budgets.open_account(ledger, "all", budgets.RenyiFilter(6.0, 0.01))
+        private, samples = private_model(ledger)
+
+        private.fit(samples, verbose=2)
+
+        lines = capsys.readouterr().out.strip().splitlines()
+        assert "Its accounts promise more than ran" in lines[-2]
+        assert "epsilon <= 6.0000 at delta = 0.01" in lines[-2]
 
 
 class TestTheNumberOfTheReport:

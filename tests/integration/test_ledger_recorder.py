@@ -68,6 +68,16 @@ def test_what_runs_at_once_is_what_is_left_of_a_block(monkeypatch) -> None:
     assert (len(ledger), ledger.unsettled) == (28, 0)
 
 
+@pytest.mark.parametrize("count", [0, -1, 1.5])
+def test_no_count_is_refused(count) -> None:
+    run = new_run(PrivacyLedger.in_memory(dataset="d"))
+    with pytest.raises((TypeError, ValueError), match="`count`"):
+        run.cover_some(STEP, count)
+    run.cover(STEP)
+    with pytest.raises((TypeError, ValueError), match="`count`"):
+        run.released(lambda: QUERIES, count)
+
+
 def test_more_releases_than_were_covered_are_refused() -> None:
     run = new_run(PrivacyLedger.in_memory(dataset="d"))
     run.cover(STEP, 3)
