@@ -174,6 +174,14 @@ class TestFixedMicrobatches:
         with pytest.raises(PrivateTrainingError, match="of unit 'microbatch'"):
             private.fit(batches, verbose=0)
 
+    def test_must_divide_the_records(self) -> None:
+        with pytest.raises(ValueError, match="divides"):
+            PoissonBatches(
+                data(),
+                sampling_probability=0.5,
+                microbatches=FixedMicrobatches(5),
+            )
+
 
 class TestRandomMicrobatches:
     def test_step_by_the_clipped_means_of_slots(self) -> None:
@@ -253,6 +261,20 @@ class TestRandomMicrobatches:
                 gradients[row] = 0
 
         assert worst == pytest.approx(2.0, abs=1e-6)
+
+    def test_an_overfull_slot_leaves_examples_out(self) -> None:
+        draw = RandomMicrobatches(50).draw(100, 1.0)
+
+        # All words alike: every example goes to the same slot.
+        sample = draw.placed(
+            np.arange(100)[:, None],
+            draw.most_rows,
+            lambda count: np.zeros(count, np.uint64),
+        )
+
+        assert 50 <= draw.rows < 100
+        assert (sample[0, : draw.rows] >= 0).all()
+        assert (sample[0, draw.rows :] == -1).all()
 
 
 class TestArguments:

@@ -15,6 +15,7 @@ from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import PrivateClassCounts, PrivateLoss, PrivateMean
 from keras_dp.training.metrics.private_metrics import Examples
+from keras_dp.training.metrics.side_queries import SideQueries
 
 RECORDS, FEATURES, CLASSES = 60, 5, 3
 ACCURACY = keras.metrics.sparse_categorical_accuracy
@@ -264,3 +265,13 @@ class TestArguments:
 
         with pytest.raises(ValueError, match="one number per example"):
             metric.records(several)
+
+    @pytest.mark.parametrize("names", [("count", "count_0"), ("clip", "loss")])
+    def test_names_that_others_have_are_refused(self, names) -> None:
+        one, two = names
+        counts = PrivateClassCounts(GaussianSumQuery(1.0, 1.0), 2)
+        made = {one: counts if one == "count" else PrivateLoss(averaged())}
+        queries = SideQueries({**made, two: PrivateLoss(averaged())}, None)
+
+        with pytest.raises(ValueError, match="names that differ"):
+            queries.check_names(["clip"])
