@@ -77,6 +77,8 @@ class TestRuns:
     ) -> None:
         runs = [ledger.start_run(name) for name in "ab"]
         for run in runs:
+            run.record(SAMPLING, QUERIES, 2)
+        for run in runs:
             run.cover(Round(SAMPLING, QUERIES), 10)
         for step in range(5):
             for run in runs:
@@ -86,7 +88,7 @@ class TestRuns:
             run.settle(7)
 
         for run in ledger.runs:
-            assert len(run) == 0 + 1 + 2 + 3 + 4 + 7
+            assert len(run) == 2 + 0 + 1 + 2 + 3 + 4 + 7
             assert run.unsettled == 0
         ledger.verify()
 
