@@ -8,17 +8,21 @@ epsilon over the least one, less 1: a bound has to be >= 0 there.
     python benchmarks/accountants.py [--only NAME ...] [--timeout 120]
     python benchmarks/accountants.py --peers /tmp/peers
     python benchmarks/accountants.py --corners
+    python benchmarks/accountants.py --random 150
 
 The second form also runs the peers that are not development requirements:
 it makes a virtual environment in the folder, unless it is there, and installs
 `benchmarks/peers/requirements.txt`. The third form prints seconds of the
-processor and widths of `Fourier` alone, for ledgers that are hard for it.
+processor and widths of `Fourier` alone, for ledgers that are hard for it. The
+fourth form prints them for ledgers of random numbers, and how many bounds of
+each sampling are further apart than 1e-6 of epsilon and 1e-9.
 """
 
 import argparse
 import json
 import math
 import os
+import random
 import resource
 import statistics
 import subprocess
@@ -277,6 +281,75 @@ def print_corners() -> None:
         )
 
 
+SAMPLINGS = ("poisson", "replaced", "groups", "fixed size", "full or poisson")
+
+
+def random_ledger(seed: int) -> tuple[str, list[Any], float, str, int]:
+    """Returns a sampling, rounds, delta, a relation and how many records."""
+    from keras_dp import ledger
+
+    numbers = random.Random(seed)
+    # Poisson samples are twice as often.
+    sampling = SAMPLINGS[0 if seed % 10 == 9 else seed % 5]
+    kinds = numbers.choice([1, 1, 1, 2, 3, 5, 10])
+    is_usual = numbers.random() < 0.5
+    delta = 10 ** numbers.uniform(*((-12, -2) if is_usual else (-300, -12)))
+    rounds, most = [], numbers.choice([0.7, 2, 4, 6])
+    for _ in range(kinds):
+        is_wide = numbers.random() < 0.3
+        noise = 10 ** numbers.uniform(*((-1.5, 2) if is_wide else (-0.4, 1.2)))
+        is_wide = numbers.random() < 0.4
+        q = 10 ** numbers.uniform(*((-6, 0) if is_wide else (-4, -1)))
+        count = max(1, round(10 ** numbers.uniform(0, most)))
+        drawn: Any = ledger.PoissonSampling(q)
+        if sampling == "fixed size":
+            drawn = ledger.FixedSizeWithoutReplacement(
+                max(1, round(q * 10**6)), 10**6
+            )
+        elif sampling == "full or poisson" and numbers.random() < 0.5:
+            drawn = ledger.FullDataset()
+        event = ledger.GaussianSum("sum", 1.0, noise)
+        rounds.append((ledger.Round(drawn, (event,)), count))
+    units = numbers.choice([2, 3, 5, 10]) if sampling == "groups" else 1
+    is_replaced = sampling in ("replaced", "fixed size")
+    relation = "replace_one" if is_replaced else "add_or_remove_one"
+    return sampling, rounds, delta, relation, units
+
+
+def print_random(size: int) -> None:
+    """Prints times and widths of random ledgers, and a table of them."""
+    from keras_dp.accountants import Fourier
+
+    found: dict[str, list[tuple[bool, float, float]]] = {}
+    print("| seed | sampling | delta | lower | upper | width | s | method |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for seed in range(size):
+        sampling, rounds, delta, relation, units = random_ledger(seed)
+        start = time.process_time()
+        bounds = Fourier().epsilon_bounds(
+            rounds, delta=delta, neighbours=relation, units=units
+        )
+        seconds = time.process_time() - start
+        apart = bounds.upper - bounds.lower
+        width = apart / bounds.upper if apart else 0.0
+        is_missed = apart > 1e-9 and width > 1e-6
+        found.setdefault(sampling, []).append((is_missed, width, seconds))
+        print(
+            f"| {seed} | {sampling} | {delta:.1e} | {bounds.lower:.9g} | "
+            f"{bounds.upper:.9g} | {width:.1e} | {seconds:.2f} | "
+            f"{bounds.method} |",
+            flush=True,
+        )
+    print("\n| sampling | ledgers | missed | worst width | median s | most s |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for sampling, some in found.items():
+        missed, widths, times = zip(*some, strict=True)
+        print(
+            f"| {sampling} | {len(some)} | {sum(missed)} | {max(widths):.1e} | "
+            f"{statistics.median(times):.2f} | {max(times):.2f} |"
+        )
+
+
 class Measured(NamedTuple):
     """One accountant on one ledger; `failure` says why there is no epsilon."""
 
@@ -369,6 +442,7 @@ def main() -> None:
     parser.add_argument("--ledgers", nargs="+", default=list(LEDGERS))
     parser.add_argument("--timeout", type=float, default=120.0)
     parser.add_argument("--corners", action="store_true")
+    parser.add_argument("--random", type=int, help="how many ledgers")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
@@ -376,6 +450,9 @@ def main() -> None:
         return
     if arguments.corners:
         print_corners()
+        return
+    if arguments.random:
+        print_random(arguments.random)
         return
     where = dict.fromkeys(OURS, Path(sys.executable))
     if arguments.peers:

@@ -25,7 +25,7 @@ from keras_dp.accountants.compose.sides import (
     Least,
 )
 from keras_dp.accountants.groups import Profile, UnitGroup
-from keras_dp.accountants.normalize.few_kinds import few_kinds
+from keras_dp.accountants.normalize.few_kinds import are_reached, few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -68,8 +68,9 @@ _TRIAL_WIDTH, _FIRST_DELTA, _MOST_PROFILES = 1e-3, 1e-8, 4
 _PAIR_WIDTH = 1e-4
 # From here on the pair may be better than the profile, which it is made of.
 _LARGE_DELTA = 1e-3
-# Each of two bounds that are percents apart is computed to this.
-_WIDTH_BETWEEN = 1e-5
+# Each of two bounds is computed to this: those of different pairs, and those of
+# kinds that were put together, which are percents apart.
+_WIDTH_BETWEEN, _WIDTH_OF_KINDS = 4e-7, 1e-5
 # Mass that may be left out: a share of delta, or this if it is not known.
 _SHARE_LEFT_OUT, _LEAST_DELTA = 1e-10, 1e-60
 # A larger log of delta counts like this one.
@@ -141,12 +142,13 @@ class Fourier(Accountant):
     | encoded, noise that is not Gaussian | none: use `RDP` |
 
     "Exact" bounds are apart by at most the share `relative_width` of epsilon,
-    or of the logarithm of delta. The exception are rounds with a tiny sampling
-    probability, where a few large losses decide: bounds on a grid are mostly
-    1 % apart (docs/accounting.md, section 9). So are those of rounds with a
-    noise multiplier up to 0.1 whose epsilon is in the hundreds or more, and
-    which tell in which of them the record was. `Bounds.method` says which
-    method gave the upper bound.
+    or of the logarithm of delta. There are exceptions. Where the sampling
+    probability is tiny, a few large losses decide: bounds on a grid are mostly
+    1 % apart (docs/accounting.md, section 9), and further for few rounds, or a
+    group of records, and a delta below 1e-20. About 1 % apart, or more for
+    groups, are those of rounds with a noise multiplier up to 0.1 whose epsilon
+    is in the hundreds or more, and which tell in which of them the record was.
+    `Bounds.method` says which method gave the upper bound.
 
     In a ledger with slack (see `mechanisms.Slack`), the upper bound includes
     the slack, and the lower bound is for the mechanisms alone.
@@ -309,12 +311,14 @@ class _Sides(NamedTuple):
             are no more private.
         margin: The error from rounding noise multipliers: see `_margin`.
         width: Bounds of one side need not be nearer than that.
+        is_tight: Whether moments are of the same pairs as `upper`.
     """
 
     upper: Side
     lower: Side
     margin: float = 0.0
     width: float = 0.0
+    is_tight: bool = False
 
     @property
     def only_upper(self) -> "_Sides":
@@ -328,11 +332,12 @@ def _epsilon_bounds(
     """Returns bounds on the least epsilon for a delta in (0, 1)."""
     log_delta, width = math.log(delta), max(sides.width, relative_width)
     lower, upper, method = epsilon_bounds(sides.upper, log_delta, width)
+    may_be_less = _may_be_less(rounds, sides, lower, upper)
     if sides.lower is not sides.upper:
         lower, _, _ = epsilon_bounds(sides.lower, log_delta, width)
     # Next to 0, epsilon moves by what delta does.
     lower -= sides.margin * (lower + 2 * delta)
-    if _may_be_less(rounds, sides, lower, upper):
+    if may_be_less:
         by_moments = _MOMENTS.epsilon_of(rounds, delta)
         if by_moments < upper:
             upper, method = by_moments, RENYI
@@ -347,12 +352,13 @@ def _delta_bounds(
     sides.upper.prepare(epsilon, width)
     found = sides.upper.log_delta(epsilon)
     lower, upper, method = found.lower, _exp(found.upper), found.method
+    may_be_less = _may_be_less(rounds, sides, _exp(lower), upper)
     if sides.lower is not sides.upper:
         sides.lower.prepare(epsilon, width)
         lower = sides.lower.log_delta(epsilon).lower
     size = min(abs(lower), _MOST_LOG)
     lower = _exp(lower - sides.margin * (1 + epsilon + size))
-    if _may_be_less(rounds, sides, lower, upper):
+    if may_be_less:
         by_moments = _MOMENTS.profile_of(rounds)(epsilon)
         if by_moments < upper:
             upper, method = by_moments, RENYI
@@ -362,8 +368,11 @@ def _delta_bounds(
 def _may_be_less(
     rounds: _Rounds, sides: _Sides, lower: float, upper: float
 ) -> bool:
-    """Returns whether moments may have a smaller upper bound."""
-    is_wide = sides.width > 0 or upper == math.inf
+    """Returns whether moments may have a smaller upper bound.
+
+    Moments of the same pairs give no bound below its lower one.
+    """
+    is_wide = not sides.is_tight or upper == math.inf
     is_wide |= upper - lower > _WIDE * upper or _has_search(rounds)
     return is_wide and _MOMENTS.supports(rounds)
 
@@ -420,6 +429,7 @@ def _sides(rounds: _Rounds, near: float | None) -> _Sides:
             Largest(tuple(one.lower for one in each)),
             max(one.margin for one in each),
             max(one.width for one in each),
+            all(one.is_tight for one in each),
         )
     whole = _composed(rounds, near)
     drawn, others = sampled_as_slack(rounds)
@@ -440,9 +450,10 @@ def _composed(rounds: _Rounds, near: float | None) -> _Sides:
     few = few_kinds(rounds)
     left_out = _SHARE_LEFT_OUT * near if near else _LEAST_DELTA
     both = functools.cache(lambda: directions(few, left_out))
-    is_exact = few.lower is few.upper and not any(
+    is_tight = are_reached(rounds) and not any(
         isinstance(each, FixedSizeGaussian) for each, _ in rounds
     )
+    is_exact = is_tight and few.lower is few.upper
 
     @functools.cache
     def dominating() -> Side:
@@ -457,9 +468,10 @@ def _composed(rounds: _Rounds, near: float | None) -> _Sides:
 
     upper = told_rounds.bounds_of(few.upper, dominating)
     if is_exact:
-        return _Sides(upper, upper, _margin(rounds))
+        return _Sides(upper, upper, _margin(rounds), is_tight=is_tight)
     lower = told_rounds.bounds_of(few.lower, reached)
-    return _Sides(upper, lower, _margin(rounds), _WIDTH_BETWEEN)
+    width = _WIDTH_OF_KINDS if is_tight else _WIDTH_BETWEEN
+    return _Sides(upper, lower, _margin(rounds), width, is_tight)
 
 
 def _has_search(rounds: _Rounds) -> bool:

@@ -72,7 +72,7 @@ _MOST_DRAWN = 1e6
 # Rounds of more noise tell too little.
 _MOST_NOISE = 0.1
 # `x` as shares of epsilon. The last is the most that bounds may be apart.
-_SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2)
+_SHARES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2)
 # It is certain that delta is larger than the one in question if it is so far
 # above the floor, in nats.
 _CERTAIN = LOWEST + 1.0

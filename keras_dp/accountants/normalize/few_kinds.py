@@ -43,6 +43,10 @@ MOST_KINDS = 400
 _MOST_OF: Mapping[type[Mechanism], int] = {
     FixedSizeGaussian: 100,
 }
+# The numbers that are rounded, and what is said of them.
+_NUMBERS = frozenset(
+    {"noise_multiplier", "sampling_probability", "most_noise", "reached"}
+)
 # More than the rounding of a root of a sum.
 _ROUNDING = 1e-15
 
@@ -89,15 +93,22 @@ def few_kinds(
     [1.1, 5.0]
     """
     sizes = Counter(type(mechanism) for mechanism, _ in rounds)
-    reached = tuple(CountedMechanism(_reached(m), n) for m, n in rounds)
+    reached = rounds
+    if not are_reached(rounds):
+        reached = tuple(CountedMechanism(_reached(m), n) for m, n in rounds)
     if len(rounds) <= most and all(
         sizes[kind] <= limit for kind, limit in _MOST_OF.items()
     ):
-        return FewKinds(rounds, rounds if reached == rounds else reached)
+        return FewKinds(rounds, reached)
     found = _rounded(rounds, most)
-    if reached == rounds:
+    if reached is rounds:
         return found
     return FewKinds(found.upper, _rounded(reached, most).lower)
+
+
+def are_reached(rounds: tuple[CountedMechanism, ...]) -> bool:
+    """Returns whether two data sets reach each of the mechanisms."""
+    return all(_reached(mechanism) is mechanism for mechanism, _ in rounds)
 
 
 def _reached(mechanism: Mechanism) -> Mechanism:
@@ -162,21 +173,20 @@ def _without_numbers(mechanism: Mechanism) -> Hashable:
         return Gaussian
     if not can_be_rounded(mechanism):
         return mechanism
-    return _with_numbers(mechanism, 1.0, 0.5)
+    names = mechanism.__dataclass_fields__
+    return type(mechanism), *(
+        getattr(mechanism, name) for name in names if name not in _NUMBERS
+    )
 
 
 def _with_numbers(
     mechanism: Any, noise: float, probability: float
 ) -> Mechanism:
     """Returns the mechanism with other numbers, where it has them."""
-    numbers = {
-        "noise_multiplier": noise,
-        "sampling_probability": probability,
-        "most_noise": None,
-        "reached": None,
-    }
-    names = {field.name for field in dataclasses.fields(mechanism)}
-    changes: Any = {name: numbers[name] for name in numbers.keys() & names}
+    numbers: dict[str, float | None] = dict.fromkeys(_NUMBERS)
+    numbers |= {"noise_multiplier": noise, "sampling_probability": probability}
+    names = mechanism.__dataclass_fields__.keys() & _NUMBERS
+    changes: Any = {name: numbers[name] for name in names}
     changed: Mechanism = dataclasses.replace(mechanism, **changes)
     return changed
 
