@@ -484,6 +484,11 @@ class TestAShareOfAPlan:
             budgets.verify_prices(ledger)
 
 
+def test_a_filter_cannot_hold_less_than_nothing() -> None:
+    with pytest.raises(ValueError, match="`held` must"):
+        budgets.RenyiFilter(1.0, DELTA, held=-UNITS)
+
+
 class TestAnAccountThatWasOpenedLater:
     @pytest.mark.parametrize("ran", [False, True])
     def test_may_have_been_chosen_by_answers(self, ledger, ran) -> None:
