@@ -305,6 +305,21 @@ class TestAccounts:
         assert found.claim.epsilon == whole.cost
         assert found.ex_post.epsilon < whole.cost
 
+    def test_a_plan_costs_every_round_that_it_names_or_holds(self) -> None:
+        one, other = gaussian(8.0), gaussian(9.0)
+
+        plan = budgets.FixedPlan(
+            [(one, 3), (other, 1), (one, 2)],
+            9.0,
+            DELTA,
+            held=[(one, 4), (other, 2), (one, 6)],
+        )
+
+        assert plan.capacities == (5, 1)
+        assert plan.cost == pytest.approx(
+            Fourier().epsilon([(one, 15), (other, 3)], delta=DELTA), rel=1e-6
+        )
+
     def test_a_plan_too_large_is_refused(self) -> None:
         with pytest.raises(BudgetExceededError, match="cost at most"):
             budgets.FixedPlan([(gaussian(1.0), 100)], 1.0, DELTA)
