@@ -348,14 +348,16 @@ class TestContract:
         assert specs(empty) == specs(full)
         assert specs(empty) == specs(query.merge_sample_states(empty, full))
 
-    @pytest.mark.parametrize("batch", [0, 3])
-    def test_no_records_contribute_exactly_nothing(self, case, batch):
+    @pytest.mark.parametrize(
+        ("batch", "junk"), [(0, 0.0), (3, 0.0), (3, np.nan)]
+    )
+    def test_no_records_contribute_exactly_nothing(self, case, batch, junk):
         """Neither an empty batch does, nor padding, whatever it holds."""
         query, state = case.query, case.query.initial_global_state()
         params = query.derive_sample_params(state)
         before = accumulated(query, state, case.template, case.records(5))
         padding = tf.nest.map_structure(
-            lambda leaf: filled(leaf, np.nan), case.records(batch)
+            lambda leaf: filled(leaf, junk), case.records(batch)
         )
 
         after = query.accumulate_records(
