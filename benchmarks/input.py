@@ -234,7 +234,7 @@ def measure_batches(sources: dict[str, Any], turns: int, steps: int) -> None:
     """Prints how fast batches come if nobody else works."""
     rows = {}
     inputs = {
-        name: DataAdapter(_sampler(PoissonBatches, data)).batches()
+        name: DataAdapter(_sampler(PoissonBatches, data)).batches
         for name, data in sources.items()
     }
     physical = _sampler(PoissonBatches, sources["arrays"]).physical_batch_size

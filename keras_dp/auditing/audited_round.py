@@ -14,7 +14,8 @@ from keras_dp.dp_queries import Mechanism
 from keras_dp.gradients import naming_fixed_rows
 from keras_dp.ledger import Round
 from keras_dp.optimizers.private_round import Released, Sample, State
-from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
+from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.private_model import PrivateModel
 from keras_dp.training.step.batch_computation import BatchComputation
 from keras_dp.training.step.engine_check import EngineCheck

@@ -29,7 +29,8 @@ from keras_dp.errors import (
 )
 from keras_dp.sampling import Sampler
 from keras_dp.training import PrivateModel
-from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
+from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.data_adapter import DataAdapter
 
 # Sums over parts add up to the sum of the sample, to the accuracy of float32.
 _ADDITIVE = 1e-3
@@ -171,8 +172,7 @@ def _first_batch(adapter: DataAdapter) -> PhysicalStep:
     source = adapter.source
     if adapter.is_sampler:
         # An empty sample shows nothing.
-        for data in adapter.batches:
-            batch = adapter.step_from(data)
+        for batch in adapter.steps:
             if bool(tf.reduce_any(batch.mask)):
                 return batch
     if isinstance(source, tf.data.Dataset):

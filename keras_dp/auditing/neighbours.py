@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_dp.training.data.data_adapter import PhysicalStep
+from keras_dp.training.data.batches import PhysicalStep
 
 Rows = npt.NDArray[np.int64]
 

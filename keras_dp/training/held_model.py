@@ -17,8 +17,8 @@ from keras_dp.keras_internals import takes_training
 from keras_dp.sampling import Sampler
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import BESIDES_A_SAMPLER
+from keras_dp.training.data.batches import batches_in_order
 from keras_dp.training.data.first_batch import check_some_targets
-from keras_dp.training.data.sampled_batches import batches_in_order
 from keras_dp.training.devices.replicas import ClusterModel
 
 _MARK = "is_private"

@@ -25,8 +25,7 @@ from keras_dp.training.advice.of_trainings import (
     FirstBatch,
 )
 from keras_dp.training.advice.other_trainings import ReleasedWeights
-from keras_dp.training.data.block import Block
-from keras_dp.training.data.data_adapter import PhysicalStep
+from keras_dp.training.data.batches import Block, PhysicalStep
 from keras_dp.training.data.first_batch import check_batch
 from keras_dp.training.data.in_range import check_in_range
 from keras_dp.training.devices.workers import check_agreement
@@ -186,7 +185,7 @@ class TrainingLoop:
                 lengths, or its labels or ids are out of range.
         """
         if self._adapter.is_sampler and self.training.one_by_one:
-            iterator = self._adapter.batches
+            iterator = self._adapter.steps
         steps = map(self._step_of, iterator)
         before = self._rounds_run
         # `steps_per_execution` need not divide the rounds of an epoch.
@@ -253,24 +252,22 @@ class TrainingLoop:
         """Draws and traces the next rounds, up to `most` in one call."""
         if self.training.one_by_one:
             return self._one_round(steps)
-        samples = self._adapter.samples
+        samples = self._adapter.batches
         first = samples.first()
         if len(first.rows) > 1:  # It does not fit into one physical batch.
-            return self._one_round(self._adapter.steps_of(samples.take()))
+            return self._one_round(samples.steps_of(samples.take()))
         sampling_of = self._adapter.source.sampling_of
         batch = self._adapter.source.physical_batch_size
         step = self._built_step(None) if self._rounds_run else None
         if step is not None and step.is_checked(batch):
             planned = self._plan(sampling_of(first.of))
         else:
-            step, planned = self._checked_step(
-                next(self._adapter.steps_of(first))
-            )
+            step, planned = self._checked_step(next(samples.steps_of(first)))
             most = 1
         grouping = self._adapter.grouping
         room = step.room_for(self.training.at_once)
         most = samples.alike(min(most, room))
-        block = Block(self._adapter.resident, samples.places(1), room)
+        block = Block(samples.resident, samples.places(1), room)
         together = step.prepare_block(block, grouping, planned.event)
 
         def run(count: int) -> tuple[Mapping[str, Any], Event, SamplingEvent]:

@@ -49,7 +49,8 @@ from keras_dp.training.advice.other_trainings import (
     warn_of_plain_training,
 )
 from keras_dp.training.callbacks.fit_callbacks import fit_callbacks
-from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
+from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.data.first_batch import (
     build_and_check,
     check_given,

@@ -31,13 +31,13 @@ from keras_dp.training.advice.of_trainings import (
     VALIDATION,
 )
 from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
+from keras_dp.training.data.batches import batches_in_order
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.data.first_batch import check_given, check_some_targets
 from keras_dp.training.data.in_range import (
     check_ranges,
     invalid_validation_data,
 )
-from keras_dp.training.data.sampled_batches import batches_in_order
 from keras_dp.training.description import summary_hash
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import refusal_of

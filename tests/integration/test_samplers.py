@@ -12,7 +12,7 @@ from keras_dp.accountants.normalize.samplings import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import BinaryTree, FixedSizeWithoutReplacement
 from keras_dp.sampling import TFRecordShards
-from keras_dp.training.data.sampled_batches import SampledBatches
+from keras_dp.training.data.batches import Batches
 
 RECORDS, FEATURES, SIZE = 50, 3, 8
 LOSS = keras.losses.BinaryCrossentropy(from_logits=True)
@@ -59,9 +59,10 @@ def compiled(ledger, noise_multiplier=4.0, **options):
 def samples_of(batches):
     """Yields the records `[size, FEATURES + 1]` of each sample, sorted."""
     part = []
-    for (x, y), mask, is_last, *_ in SampledBatches(batches):
-        part.append(np.concatenate([x, y], axis=1)[np.asarray(mask)])
-        if is_last:
+    for step in Batches(batches):
+        rows = np.concatenate([step.x, step.y], axis=1)
+        part.append(rows[np.asarray(step.mask)])
+        if step.ends_sample:
             rows = np.concatenate(part)
             yield rows[np.argsort(rows[:, 0])]
             part = []

@@ -30,7 +30,7 @@ from keras_dp.training import (
     PrivateGradientNorm,
     PrivateLoss,
 )
-from keras_dp.training.data.sampled_batches import SampledBatches
+from keras_dp.training.data.batches import Batches
 
 RECORDS, FEATURES, VIEWS, CLIP = 12, 5, 3, 0.3
 
@@ -93,10 +93,8 @@ def twins(x, y, **options):
 def drawn(sampler, batches=1):
     """The inputs, the targets and the mask of the first physical batches."""
     parts = [
-        (*map(np.asarray, leaves), np.asarray(mask))
-        for leaves, mask, *_ in itertools.islice(
-            SampledBatches(sampler), batches
-        )
+        tuple(map(np.asarray, (step.x, step.y, step.mask)))
+        for step in itertools.islice(Batches(sampler), batches)
     ]
     return [np.concatenate(part) for part in zip(*parts, strict=True)]
 

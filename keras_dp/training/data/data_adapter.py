@@ -4,8 +4,8 @@ import dataclasses
 import functools
 import numbers
 import types
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,11 +21,10 @@ from keras_dp.ledger import (
 )
 from keras_dp.optimizers.record_batch import RowsOfRecord
 from keras_dp.sampling import Sampler, pipelines
-from keras_dp.sampling.draw import Pass, Sample
+from keras_dp.sampling.draw import Pass
 from keras_dp.sampling.kinds import check_kinds
-from keras_dp.training.data.block import DrawnSamples, ResidentRecords
+from keras_dp.training.data.batches import Batches, PhysicalStep
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
-from keras_dp.training.data.sampled_batches import SampledBatches, as_tensor
 
 
 def check_class_weight(class_weight: Any) -> None:
@@ -111,37 +110,6 @@ _PARTS = ("x", "y", "sample_weight")
 _BY_CONTENTS = ("GroupByWindow", "Filter", "TakeWhile")
 
 
-class PhysicalStep(NamedTuple):
-    """One physical batch, and its place in the sample and the pass.
-
-    Attributes:
-        x: Inputs, leaves `[batch, ...]`.
-        y: Targets, or `None`.
-        sample_weight: Weights, or `None`.
-        mask: Shape `[batch]`, false for padding; `None` if there is none.
-        ends_sample: Whether the batch is the last of its sample.
-        sampling: How the sample was drawn. It is unverified unless the library
-            drew it.
-        next_sampling: How the sample of the next round will be drawn.
-        rounds_left: The number of rounds of this pass after this one; `None`
-            without passes.
-    """
-
-    x: Any
-    y: Any
-    sample_weight: Any
-    mask: tf.Tensor | None
-    ends_sample: bool
-    sampling: SamplingEvent = UnverifiedSampling()
-    next_sampling: SamplingEvent = UnverifiedSampling()
-    rounds_left: int | None = None
-
-    @property
-    def data(self) -> tuple[Any, Any, Any]:
-        """Inputs, targets and sample weights, as Keras passes a batch on."""
-        return self.x, self.y, self.sample_weight
-
-
 def stages_by_contents(data: Any) -> list[str]:
     """Returns the stages of data in which contents may decide its batches.
 
@@ -176,6 +144,7 @@ class DataAdapter:
     ) -> None:
         self.source = source
         self.class_weight = class_weight
+        self._weighed = functools.partial(_weighed, class_weight)
         if class_weight is not None:
             check_class_weight(class_weight)
         if self.is_sampler:
@@ -256,17 +225,19 @@ class DataAdapter:
         return 1 if self.grouping is None else self.grouping.bound_factor
 
     @functools.cached_property
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Batches:
+        """The samples of the sampler, prepared ahead."""
+        return Batches(self.source, self._weighed)
+
+    @functools.cached_property
+    def steps(self) -> Iterator[PhysicalStep]:
         """The sampler's endless physical batches, prefetched."""
-        return iter(self._batches)
+        return iter(self.batches)
 
     def close(self) -> None:
         """Ends the iterators of the sampler, and waits for their threads."""
-        if self.is_sampler:
-            self._batches.close()
-        if "samples" in self.__dict__:
-            self.samples.close()
-            del self.samples
+        if "batches" in self.__dict__:
+            self.batches.close()
 
     @functools.cached_property
     def unverified(self) -> SamplingEvent:
@@ -274,66 +245,24 @@ class DataAdapter:
         by_contents = bool(stages_by_contents(self.source))
         return SamplingByContents() if by_contents else UnverifiedSampling()
 
-    @functools.cached_property
-    def resident(self) -> ResidentRecords:
-        """The records of the sampler, on the device."""
-        records = self.source.records.in_memory
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
-        return ResidentRecords.of((x, y, self._weighed(y, weight)))
-
-    @functools.cached_property
-    def samples(self) -> DrawnSamples:
-        """The samples of the sampler, for rounds that run in blocks."""
-        return DrawnSamples(self.source)
-
-    @functools.cached_property
-    def _batches(self) -> SampledBatches:
-        return SampledBatches(self.source)
-
     def step_from(self, data: Any) -> PhysicalStep:
-        """Returns the physical batch that the iterator yielded as `data`."""
-        if not self.is_sampler:
-            given = keras.utils.unpack_x_y_sample_weight(_checked(data))
-            x, y, weight = map(_tensors, given)
-            weight = self._weighed(y, weight)
-            return PhysicalStep(
-                x, y, weight, None, True, self.unverified, self.unverified
-            )
-        return self._drawn_step(*data)
-
-    def steps_of(self, draw: Sample) -> Iterator[PhysicalStep]:
-        """Yields the physical batches of a sample, gathered on the host.
-
-        Args:
-            draw: A sample of the sampler, from `samples`.
-        """
-        for batch in self.source.batches_of(draw):
-            leaves = map(as_tensor, keras.tree.flatten(batch.records))
-            mask = as_tensor(batch.mask)
-            yield self._drawn_step(leaves, mask, batch.ends_sample, draw.of)
-
-    def _drawn_step(
-        self, leaves: Iterable[Any], mask: Any, ends_sample: Any, of: Pass
-    ) -> PhysicalStep:
-        records = keras.tree.pack_sequence_as(
-            self._batches.structure, list(leaves)
-        )
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
+        """Returns the physical batch that an iterator yielded as `data`."""
+        if isinstance(data, PhysicalStep):
+            return data
+        given = keras.utils.unpack_x_y_sample_weight(_checked(data))
+        x, y, weight = map(_tensors, given)
+        weight = self._weighed(y, weight)
         return PhysicalStep(
-            x,
-            y,
-            self._weighed(y, weight),
-            mask,
-            bool(ends_sample),
-            self.source.sampling_of(of),
-            self.source.sampling_of(of.next_round()),
-            None if self.rounds_per_pass is None else of.rounds_left,
+            x, y, weight, None, True, self.unverified, self.unverified
         )
 
-    def _weighed(self, y: Any, weight: Any) -> Any:
-        if self.class_weight is None:
-            return weight
-        return with_class_weights(y, weight, self.class_weight)
+
+def _weighed(
+    class_weight: Mapping[int, float] | None, y: Any, weight: Any
+) -> Any:
+    if class_weight is None:
+        return weight
+    return with_class_weights(y, weight, class_weight)
 
 
 def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:

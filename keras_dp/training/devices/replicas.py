@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_dp._override import override
 from keras_dp.keras_internals import FitHooks, build_from_batch
 from keras_dp.optimizers.private_round import Sample
-from keras_dp.training.data.data_adapter import PhysicalStep
+from keras_dp.training.data.batches import PhysicalStep
 
 
 class Replicas:

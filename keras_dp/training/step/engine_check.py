@@ -14,7 +14,8 @@ from keras_dp.gradients import (
     summing,
 )
 from keras_dp.keras_internals import counting_one_replica, trace_of
-from keras_dp.training.data.data_adapter import PhysicalStep, example_batch
+from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.data_adapter import example_batch
 from keras_dp.training.metrics.example_metrics import masks_of, set_masks
 from keras_dp.training.step.batch_computation import BatchComputation
 from keras_dp.training.step.step_parts import StepParts

@@ -22,8 +22,7 @@ from keras_dp.optimizers.private_round import Event
 from keras_dp.optimizers.record_batch import RowsOfRecord
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_models import COMPILED_BY_XLA, REPLICATED
-from keras_dp.training.data.block import Block, gathered
-from keras_dp.training.data.data_adapter import PhysicalStep
+from keras_dp.training.data.batches import Block, PhysicalStep, gathered
 from keras_dp.training.metrics.example_metrics import set_masks
 from keras_dp.training.step.batch_computation import (
     BatchComputation,

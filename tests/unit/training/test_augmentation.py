@@ -12,8 +12,8 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.noise import reproducible
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import Augmentation
+from keras_dp.training.data.batches import Batches
 from keras_dp.training.data.record_map import ROWWISE
-from keras_dp.training.data.sampled_batches import SampledBatches
 
 RECORDS, SHAPE = 48, (8, 8, 3)
 IMAGES = np.random.default_rng(0).random((RECORDS, *SHAPE), np.float32)
@@ -67,10 +67,8 @@ def rows_of(source, batches=1):
     """The mapped records of the first batches, and which rows they are."""
     with reproducible():
         found = [
-            (np.asarray(leaves[0]), np.asarray(mask))
-            for leaves, mask, *_ in itertools.islice(
-                SampledBatches(source), batches
-            )
+            (np.asarray(step.x), np.asarray(step.mask))
+            for step in itertools.islice(Batches(source), batches)
         ]
     return [np.concatenate(part) for part in zip(*found, strict=True)]
 
@@ -181,7 +179,7 @@ def test_other_parts_of_a_record_stay() -> None:
         map=Augmentation(layers.Rescaling(3.0)),
     )
 
-    (x, y, weight), mask, *_ = next(iter(SampledBatches(source)))
+    x, y, weight, mask, *_ = next(iter(Batches(source)))
 
     np.testing.assert_array_equal(x[mask], 3 * data["x"][y[mask]])
     np.testing.assert_array_equal(weight[mask], 2.0 * np.asarray(y)[mask])
@@ -203,7 +201,7 @@ def test_layers_take_inputs_of_one_array() -> None:
     )
 
     with pytest.raises(TypeError, match="`augment` must be a function where"):
-        SampledBatches(source)
+        Batches(source)
 
 
 IMAGE_LAYERS = [
@@ -226,7 +224,7 @@ IMAGE_LAYERS = [
 def test_layers_of_images_take_no_records_without_channels(stage, also) -> None:
     """They would take the rows of a batch for the height."""
     with pytest.raises(PrivateTrainingError, match=r"`augment`.*\(8, 8\)"):
-        SampledBatches(sampler([stage, *also], IMAGES[..., 0]))
+        Batches(sampler([stage, *also], IMAGES[..., 0]))
 
 
 @pytest.mark.parametrize("length", [4, 13])
@@ -239,7 +237,7 @@ def test_records_are_compared_in_batches_of_two_sizes(length) -> None:
             return x if x.shape[0] == length else x + mean
 
     with pytest.raises(PrivateTrainingError, match="mixes the rows"):
-        SampledBatches(sampler([Mixing()]))
+        Batches(sampler([Mixing()]))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +250,7 @@ def test_records_are_compared_in_batches_of_two_sizes(length) -> None:
 )
 def test_state_is_refused(stage) -> None:
     with pytest.raises(PrivateTrainingError, match="must keep nothing"):
-        SampledBatches(sampler([stage]))
+        Batches(sampler([stage]))
 
 
 COUNT = tf.Variable(0.0)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.noise import reproducible
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training.data.sampled_batches import SampledBatches
+from keras_dp.training.data.batches import Batches
 
 IDS = np.arange(40)
 IMAGES = np.random.default_rng(0).random((40, 6, 6, 1), np.float32)
@@ -22,8 +22,9 @@ def sampler(function, data=(IMAGES, IDS), **options):
 
 
 def batches(source, count=3):
-    for leaves, mask, *_ in itertools.islice(SampledBatches(source), count):
-        yield [np.asarray(leaf) for leaf in leaves], np.asarray(mask)
+    for step in itertools.islice(Batches(source), count):
+        leaves = filter(tf.is_tensor, keras.tree.flatten(step.data))
+        yield [np.asarray(leaf) for leaf in leaves], np.asarray(step.mask)
 
 
 class TestARow:
@@ -153,7 +154,7 @@ class TestRefusals:
     )
     def test_of_a_function_that_keeps_something(self, function) -> None:
         with pytest.raises(PrivateTrainingError, match="must keep nothing"):
-            SampledBatches(sampler(function, IMAGES))
+            Batches(sampler(function, IMAGES))
 
     @pytest.mark.parametrize(
         "function",
@@ -165,7 +166,7 @@ class TestRefusals:
     )
     def test_of_records_that_make_no_batch(self, function) -> None:
         with pytest.raises(ValueError, match="`map` must"):
-            SampledBatches(sampler(function, IMAGES))
+            Batches(sampler(function, IMAGES))
 
     def test_of_what_is_no_function(self) -> None:
         with pytest.raises(TypeError, match="`map` must be a function"):

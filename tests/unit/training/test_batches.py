@@ -14,12 +14,12 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.record_source import aligned_empty
-from keras_dp.training.data.data_adapter import DataAdapter
-from keras_dp.training.data.sampled_batches import (
-    SampledBatches,
+from keras_dp.training.data.batches import (
+    Batches,
     _generated,
     as_tensor,
 )
+from keras_dp.training.data.data_adapter import DataAdapter
 from tests.waiting import wait_until
 
 SEED = 11
@@ -73,36 +73,36 @@ class TestBatches:
         data = {"x": data.astype(dtype), "y": np.arange(500).astype("S3")}
         expected = iter(sampler(data, physical_batch_size=24))
 
-        for leaves, mask, ends, _ in itertools.islice(
-            SampledBatches(sampler(data, physical_batch_size=24)), 8
+        for step in itertools.islice(
+            Batches(sampler(data, physical_batch_size=24)), 8
         ):
             records, real, last = next(expected)
-            assert leaves[0].dtype == tf.as_dtype(np.dtype(dtype))
-            np.testing.assert_array_equal(leaves[0], records["x"])
-            np.testing.assert_array_equal(leaves[1], records["y"])
-            np.testing.assert_array_equal(mask, real)
-            assert ends is last
+            assert step.x["x"].dtype == tf.as_dtype(np.dtype(dtype))
+            np.testing.assert_array_equal(step.x["x"], records["x"])
+            np.testing.assert_array_equal(step.x["y"], records["y"])
+            np.testing.assert_array_equal(step.mask, real)
+            assert step.ends_sample is last
 
     def test_stay_what_they_are(self):
         """Memory that tensors share is not used again."""
-        kept = list(itertools.islice(SampledBatches(sampler()), 40))
+        kept = list(itertools.islice(Batches(sampler()), 40))
         expected = itertools.islice(sampler(), 40)
 
-        for (leaves, *_), batch in zip(kept, expected, strict=True):
-            np.testing.assert_array_equal(leaves[0], batch.records)
+        for step, batch in zip(kept, expected, strict=True):
+            np.testing.assert_array_equal(step.x, batch.records)
 
     def test_of_two_iterators_are_streams_in_the_order_of_asking(self):
-        ours, theirs = SampledBatches(batches := sampler()), sampler()
+        ours, theirs = Batches(batches := sampler()), sampler()
         del batches
         pairs = [(iter(ours), iter(theirs)) for _ in range(2)]
 
         for mine, plain in reversed(pairs):
-            np.testing.assert_array_equal(next(mine)[0][0], next(plain).records)
+            np.testing.assert_array_equal(next(mine).x, next(plain).records)
 
     def test_are_taken_apart_into_inputs_and_targets(self):
         feed = DataAdapter(sampler(({"a": np.arange(500)}, np.arange(500) * 2)))
 
-        step = feed.step_from(next(feed.batches))
+        step = feed.step_from(next(feed.steps))
 
         np.testing.assert_array_equal(step.x["a"] * 2, step.y)
         assert step.sample_weight is None

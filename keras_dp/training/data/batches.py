@@ -1,0 +1,385 @@
+"""Physical batches of a sampler, as tensors: what a step receives.
+
+Where rounds run one by one, a thread gathers the records of each batch. Where
+several rounds are one call of a compiled function, the records are put on the
+device once. A round then needs the places of its records alone, four bytes a
+row.
+"""
+
+import collections
+import functools
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from keras_dp._nests import Nest
+from keras_dp.ledger import SamplingEvent, UnverifiedSampling
+from keras_dp.sampling import Sampler
+from keras_dp.sampling.draw import Sample
+from keras_dp.sampling.prefetch import Prefetched
+from keras_dp.sampling.random_words import Randomness, Words
+from keras_dp.sampling.record_source import ALIGNMENT_BYTES
+from keras_dp.training.data.record_map import RecordMap, record_map
+
+# One more would only wait: the thread is as fast as the loop on average.
+_AHEAD = 2
+# Draws that wait for a block: each is of a few hundred places.
+_DRAWS_AHEAD = 256
+# The most places of one block, 16 MiB.
+_MOST_PLACES = 2**22
+# The types that DLPack and TensorFlow agree on.
+_SHARED = frozenset(
+    np.dtype(name)
+    for name in "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 c8 c16".split()  # noqa: SIM905
+)
+
+
+class PhysicalStep(NamedTuple):
+    """One physical batch, and its place in the sample and the pass.
+
+    Attributes:
+        x: Inputs, leaves `[batch, ...]`.
+        y: Targets, or `None`.
+        sample_weight: Weights, or `None`.
+        mask: Shape `[batch]`, false for padding; `None` if there is none.
+        ends_sample: Whether the batch is the last of its sample.
+        sampling: How the sample was drawn. It is unverified unless the library
+            drew it.
+        next_sampling: How the sample of the next round will be drawn.
+        rounds_left: The number of rounds of this pass after this one; `None`
+            without passes.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    mask: tf.Tensor | None
+    ends_sample: bool
+    sampling: SamplingEvent = UnverifiedSampling()
+    next_sampling: SamplingEvent = UnverifiedSampling()
+    rounds_left: int | None = None
+
+    @property
+    def data(self) -> tuple[Any, Any, Any]:
+        """Inputs, targets and sample weights, as Keras passes a batch on."""
+        return self.x, self.y, self.sample_weight
+
+
+class ResidentRecords(NamedTuple):
+    """All records of a sampler, as tensors on the device.
+
+    Attributes:
+        leaves: Inputs, targets and sample weights, each `[records, ...]` or
+            `None`.
+        structure: A nest `(x, y, sample_weight)` of as many leaves.
+    """
+
+    leaves: list[Any]
+    structure: Nest
+
+    def packed(self, leaves: list[Any]) -> Any:
+        """Returns leaves as the nest of inputs, targets and weights."""
+        return keras.tree.pack_sequence_as(self.structure, leaves)
+
+
+class Block(NamedTuple):
+    """The samples of the next rounds, each in one physical batch.
+
+    Attributes:
+        records: The records that they are drawn from.
+        places: Where the records of each round are, -1 for none, int32 or int64
+            `[rounds, batch]`.
+        room: The most rounds of a block of this training.
+    """
+
+    records: ResidentRecords
+    places: np.ndarray
+    room: int
+
+
+class Batches:
+    """The endless samples of a sampler, prepared ahead of their use.
+
+    Iterating gives a `PhysicalStep` for each physical batch, with its records.
+    They are drawn, gathered and made tensors in a thread, without a copy. The
+    views of a record are consecutive rows. `first`, `alike`, `places` and
+    `take` give the places of records alone.
+
+    Guarantee: each iterator draws samples of its own, and so do the places.
+    What was prepared and not used is lost: what is used is independent of it.
+    Exceptions of the data surface in `next`. A thread ends with its iterator,
+    or with `close`.
+
+    Attributes:
+        sampler: The sampler.
+        structure: Nest of `RecordSpec`s of a record as the model takes it.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        weigh: Callable[[Any, Any], Any] = lambda y, weight: weight,
+    ) -> None:
+        """Draws nothing yet.
+
+        Args:
+            sampler: The sampler.
+            weigh: Takes targets and their weights, and returns the weights.
+        """
+        self.sampler, self._weigh = sampler, weigh
+        self._change = record_map(sampler, sampler.views)
+        self.structure = _structure(sampler, self._change)
+        self._most = max(1, _MOST_PLACES // sampler.physical_batch_size)
+        self._waiting: collections.deque[Sample] = collections.deque()
+        self._open: weakref.WeakSet[Prefetched[Any]] = weakref.WeakSet()
+        self._threads: list[threading.Thread] = []
+
+    def __iter__(self) -> Iterator[PhysicalStep]:
+        # Asked for here, not in the thread: streams of a seed are in order.
+        randomness = self.sampler.randomness()
+        return self._ahead(self._steps(randomness), _AHEAD)
+
+    def _steps(self, randomness: Randomness) -> Iterator[PhysicalStep]:
+        for sample in self.sampler.draws(randomness):
+            yield from self.steps_of(sample, randomness.changes)
+
+    def steps_of(
+        self, sample: Sample, words: Words | None = None
+    ) -> Iterator[PhysicalStep]:
+        """Yields the physical batches of a sample, gathered on the host.
+
+        Args:
+            sample: A sample of the sampler.
+            words: Randomness for a map of the sampler.
+        """
+        sampling_of, of = self.sampler.sampling_of, sample.of
+        has_passes = self.sampler.rounds_per_pass is not None
+        try:
+            for records, mask, ends in self.sampler.batches_of(sample):
+                if self._change is not None and words is not None:
+                    records = self._change(records, mask, words)
+                    mask = np.repeat(mask, self.sampler.views)
+                x, y, weight = keras.utils.unpack_x_y_sample_weight(
+                    keras.tree.map_structure(as_tensor, records)
+                )
+                yield PhysicalStep(
+                    x,
+                    y,
+                    self._weigh(y, weight),
+                    as_tensor(mask),
+                    ends,
+                    sampling_of(of),
+                    sampling_of(of.next_round()),
+                    of.rounds_left if has_passes else None,
+                )
+        # Keras would take it for the end of the data.
+        except tf.errors.OutOfRangeError as error:
+            raise RuntimeError(
+                "The source of the records raised OutOfRangeError, which Keras "
+                "would take for the end of the data. Mend the source: the "
+                "error above says where it failed."
+            ) from error
+
+    @functools.cached_property
+    def resident(self) -> ResidentRecords:
+        """The records of the sampler, on the device, without a copy there."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(
+            self.sampler.records.in_memory
+        )
+        data = x, y, self._weigh(y, weight)
+        return ResidentRecords(
+            [_native(leaf) for leaf in keras.tree.flatten(data)], data
+        )
+
+    def first(self) -> Sample:
+        """Returns the next sample, which stays the next one."""
+        return self._next(0)
+
+    def take(self) -> Sample:
+        """Returns the next sample."""
+        self.first()
+        return self._waiting.popleft()
+
+    def places(self, count: int) -> np.ndarray:
+        """Returns where the records of the next samples are.
+
+        Args:
+            count: As many samples, at most `alike` of them.
+        """
+        next_ones = itertools.islice(self._waiting, count)
+        return np.stack([sample.rows[0] for sample in next_ones])
+
+    def alike(self, most: int) -> int:
+        """Returns how many of the next samples can be one block.
+
+        They are of the pass of the first one, each in one physical batch.
+
+        Args:
+            most: As many at most, >= 1.
+        """
+        first, most = self.first(), min(most, self._most)
+        for count in range(most):
+            sample = self._next(count)
+            is_of_pass = sample.of.epoch_id == first.of.epoch_id
+            if len(sample.rows) > 1 or not is_of_pass:
+                return count
+        return most
+
+    def _next(self, number: int) -> Sample:
+        while number >= len(self._waiting):
+            self._waiting.append(next(self._drawn))
+        return self._waiting[number]
+
+    @functools.cached_property
+    def _drawn(self) -> Iterator[Sample]:
+        kind = np.int32 if len(self.sampler.records) < 2**31 else np.int64
+        # The thread must not hold `self`, which holds its iterator.
+        small = (
+            sample._replace(rows=sample.rows.astype(kind))
+            for sample in self.sampler.draws()
+        )
+        return self._ahead(small, min(_DRAWS_AHEAD, self._most))
+
+    def _ahead(self, items: Iterator[Any], ahead: int) -> Iterator[Any]:
+        prefetched = Prefetched(items, ahead=ahead)
+        self._open.add(prefetched)
+        self._threads.append(prefetched.thread)
+        return prefetched
+
+    def close(self) -> None:
+        """Ends all iterators, and waits for their threads."""
+        for each in list(self._open):
+            each.close()
+        while self._threads:  # Some iterators are freed already.
+            self._threads.pop().join()
+        self._waiting.clear()
+        self.__dict__.pop("_drawn", None)
+
+
+def gathered(leaves: list[Any], places: tf.Tensor) -> list[Any]:
+    """Returns the record at each place, zeros where that is -1.
+
+    Args:
+        leaves: The leaves of `ResidentRecords`.
+        places: Shape `[batch]`.
+    """
+    mask, at = places >= 0, tf.maximum(places, 0)
+
+    def taken(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        entries = tf.gather(leaf, at)
+        shape = [-1] + [1] * (entries.shape.rank - 1)
+        return tf.where(
+            tf.reshape(mask, shape), entries, tf.zeros([], entries.dtype)
+        )
+
+    return [taken(leaf) for leaf in leaves]
+
+
+def _native(leaf: Any) -> Any:
+    if not isinstance(leaf, np.ndarray):
+        return leaf  # A tensor, or None.
+    return as_tensor(leaf.astype(leaf.dtype.newbyteorder("="), copy=False))
+
+
+def _structure(sampler: Sampler, change: RecordMap | None) -> Nest:
+    return sampler.records.structure if change is None else change.structure
+
+
+def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
+    """Returns the records of a sampler as a finite data set of Keras.
+
+    They come all once, in the order of the data, in batches of the physical
+    size; the last may be shorter. Nothing is sampled, and each has one view.
+    """
+    change = record_map(sampler)
+    structure = _structure(sampler, change)
+
+    def elements() -> Iterator[Any]:
+        words = sampler.randomness().changes
+        stop, step = sampler.positions.stop, sampler.physical_batch_size
+        for start in range(sampler.positions.start, stop, step):
+            rows = np.arange(start, min(start + step, stop))
+            records = sampler.records.in_rows(rows)
+            if change is not None:
+                records = change(records, np.ones(len(rows), np.bool_), words)
+            yield tuple(keras.tree.flatten(records))
+
+    def packed(*leaves: tf.Tensor) -> Any:
+        return _as_tuples(keras.tree.pack_sequence_as(structure, list(leaves)))
+
+    count = -(-len(sampler.positions) // sampler.physical_batch_size)
+    dataset = _generated(elements, _specs(structure, None))
+    dataset = dataset.map(packed).prefetch(_AHEAD)
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _generated(
+    elements: Callable[[], Iterator[Any]], signature: Any
+) -> tf.data.Dataset:
+    """Returns a data set of what a function yields.
+
+    TensorFlow 2.21 never frees a function that `from_generator` was given. So
+    it is given one that holds nothing. The data set holds the other, and the
+    records with it, as long as it or a data set made of it is there.
+    """
+    held = weakref.ref(elements)
+
+    def generate() -> Iterator[Any]:
+        found = held()
+        if found is None:
+            raise RuntimeError(
+                "The batches must be read while their data set is there. "
+                "Received: an iterator of one that was freed. Keep the data "
+                "set in a variable."
+            )
+        return found()
+
+    dataset = tf.data.Dataset.from_generator(
+        generate, output_signature=signature
+    )
+    dataset.elements = elements
+    return dataset
+
+
+def _as_tuples(nest: Nest) -> Nest:
+    """Makes lists tuples: `tf.data` would stack the tensors of a list."""
+    if isinstance(nest, dict):
+        return {key: _as_tuples(child) for key, child in nest.items()}
+    if isinstance(nest, (list, tuple)):
+        return tuple(map(_as_tuples, nest))
+    return nest
+
+
+def _specs(structure: Nest, size: int | None) -> tuple[tf.TensorSpec, ...]:
+    return tuple(
+        tf.TensorSpec((size, *spec.shape), spec.dtype)
+        for spec in keras.tree.flatten(structure)
+    )
+
+
+def as_tensor(array: npt.NDArray[Any]) -> tf.Tensor:
+    """Returns a tensor with what an array holds, without a copy if possible.
+
+    Args:
+        array: That nobody writes to any more.
+    """
+    shared = (
+        array.dtype in _SHARED
+        and array.size > 0
+        and array.flags.c_contiguous
+        and array.flags.writeable  # DLPack cannot say that it is not.
+        # TensorFlow would end the process rather than copy.
+        and array.ctypes.data % ALIGNMENT_BYTES == 0
+    )
+    if not shared:
+        return tf.convert_to_tensor(array)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
