@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from keras_dp import _reproducible
 from keras_dp.ledger import FixedSizeWithoutReplacement
 from keras_dp.sampling import (
     FixedSizeBatches,
@@ -10,21 +9,6 @@ from keras_dp.sampling import (
     random_words,
 )
 from keras_dp.sampling.random_words import random_integers, random_subset
-
-SEED = 20
-
-
-def samples_of(batches, rounds):
-    """Returns the records of the first samples, each as a sorted list."""
-    found, present = [], []
-    for records, mask, ends_sample in batches:
-        present += records[mask].tolist()
-        if ends_sample:
-            found.append(sorted(present))
-            present = []
-        if len(found) == rounds:
-            return found
-    raise AssertionError
 
 
 class TestSamples:
@@ -35,33 +19,6 @@ class TestSamples:
             (np.diff(batch.records) < 0).any()
             for _, batch in zip(range(3), batches, strict=False)
         )
-
-    def test_follow_from_a_seed_in_tests_only(self, monkeypatch) -> None:
-        def first(seed):
-            batches = FixedSizeBatches(
-                np.arange(1000), sample_size=20, seed=seed
-            )
-            assert batches.seeded
-            return samples_of(batches, 3)
-
-        again = first(SEED)
-
-        assert first(SEED) == again
-        assert first(SEED + 1) != again
-        monkeypatch.setattr(_reproducible, "is_on", lambda: False)
-        assert first(SEED) != again
-
-    def test_come_from_the_operating_system(self, monkeypatch) -> None:
-        asked = []
-
-        def spied(count):
-            asked.append(count)
-            return np.arange(count, dtype=np.uint64)
-
-        monkeypatch.setattr(random_words, "from_operating_system", spied)
-        next(iter(FixedSizeBatches(np.arange(100), sample_size=5)))
-
-        assert asked
 
 
 class TestSampler:

@@ -1,6 +1,7 @@
-"""A seed gives the same samples, in the same rows, in every version.
+"""Where the samples of every sampler come from: the kernel, or a seed.
 
-The digests were made once. Who changes one changes what a seed means.
+A seed gives the same samples, in the same rows, in every version. The digests
+were made once. Who changes one changes what a seed means.
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import itertools
 import numpy as np
 import pytest
 
+from keras_dp import _reproducible
 from keras_dp.sampling import (
     CyclicPoissonBatches,
     FixedMicrobatches,
@@ -17,6 +19,7 @@ from keras_dp.sampling import (
     RandomMicrobatches,
     ShuffledBatches,
     UserBatches,
+    random_words,
 )
 
 DATA = np.arange(1, 1201)
@@ -94,6 +97,34 @@ def test_are_drawn_by_each_sampler(name):
     kind, options = SAMPLERS[name]
 
     assert digest(kind(DATA, seed=5, **options)) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_seed_counts_in_tests_only(name, monkeypatch):
+    kind, options = SAMPLERS[name]
+    other = kind(DATA, seed=6, **options)
+    monkeypatch.setattr(_reproducible, "is_on", lambda: False)
+    sampler = kind(DATA, seed=5, **options)
+
+    assert sampler.seeded
+    found = {digest(each) for each in (sampler, sampler, other)}
+    assert len(found | {EXPECTED[name]}) == 4
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_without_a_seed_words_are_the_operating_systems(name, monkeypatch):
+    class AskedError(Exception):
+        pass
+
+    def asked(count):
+        raise AskedError
+
+    kind, options = SAMPLERS[name]
+    sampler = kind(DATA, **options)
+    monkeypatch.setattr(random_words.os, "urandom", asked)
+
+    with pytest.raises(AskedError):
+        next(sampler.draws(sampler.randomness()))
 
 
 @pytest.mark.parametrize("microbatches", [None, FixedMicrobatches(4)])

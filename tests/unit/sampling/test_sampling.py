@@ -189,20 +189,6 @@ def test_array_likes_are_converted():
 # Randomness.
 
 
-def test_a_seed_makes_draws_reproducible():
-    def draws(seed):
-        return drawn(
-            PoissonBatches(np.arange(300), sampling_probability=0.5, seed=seed),
-            rounds=3,
-        )
-
-    first, again, other = draws(5), draws(5), draws(6)
-
-    for one, two, three in zip(first, again, other, strict=True):
-        np.testing.assert_array_equal(one, two)
-        assert not np.array_equal(one, three)
-
-
 def test_two_runs_with_one_seed_do_not_draw_the_same_samples():
     """Accountants take samples to be independent, in both runs together."""
 
@@ -256,16 +242,6 @@ def test_iterators_share_no_draw_however_they_interleave():
         np.testing.assert_array_equal(one, two.records)
     for one, two in zip(mixed[1::2], alone[1], strict=True):
         np.testing.assert_array_equal(one, two.records)
-
-
-def test_without_a_seed_no_two_samplers_draw_alike():
-    """Two samples of 2,000 records agree with probability 2^-2000."""
-    one, two = (
-        drawn(PoissonBatches(np.arange(2000), sampling_probability=0.5))[0]
-        for _ in range(2)
-    )
-
-    assert not np.array_equal(one, two)
 
 
 def test_without_a_seed_all_randomness_is_the_operating_systems(monkeypatch):
