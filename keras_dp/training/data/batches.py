@@ -113,7 +113,8 @@ class Batches:
     `take` give the places of records alone.
 
     Guarantee: each iterator draws samples of its own, and so do the places.
-    What was prepared and not used is lost: what is used is independent of it.
+    Samples that were prepared and not used are lost: those that are used are
+    independent of them.
     Exceptions of the data surface in `next`. A thread ends with its iterator,
     or with `close`.
 
