@@ -262,6 +262,25 @@ class TestRandomMicrobatches:
 
         assert worst == pytest.approx(2.0, abs=1e-6)
 
+    def test_slots_are_drawn_uniformly(self) -> None:
+        batches = PoissonBatches(
+            np.arange(1, 101),
+            sampling_probability=1.0,
+            microbatches=RandomMicrobatches(25),
+            seed=3,
+        )
+        counts = np.zeros([101, 4])
+        for _, batch in zip(range(500), batches, strict=False):
+            slots = batch.records.reshape(4, -1)
+            for slot in range(4):
+                counts[slots[slot], slot] += 1
+
+        # 5 standard deviations of a binomial of 500 and 1/4, 400 times:
+        # fails once in 4,000 seeds.
+        assert np.abs(counts[1:] - 125).max() < 5 * np.sqrt(500 * 3 / 16)
+        together = counts[1:].sum(axis=0)
+        assert np.abs(together - 12_500).max() < 5 * np.sqrt(50_000 * 3 / 16)
+
     def test_an_overfull_slot_leaves_examples_out(self) -> None:
         draw = RandomMicrobatches(50).draw(100, 1.0)
 
