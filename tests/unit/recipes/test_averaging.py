@@ -63,39 +63,32 @@ def averaged(rounds, momentum):
 
 
 class TestAveraging:
-    @pytest.mark.parametrize("epochs", [4, 3], ids=["to the end", "short"])
-    def test_leaves_the_averages_in_the_model(self, epochs) -> None:
-        """It also does so if training ends before the plan."""
+    @pytest.mark.parametrize(
+        "epochs",
+        [4, pytest.param(3, marks=pytest.mark.full)],
+        ids=["to the end", "short"],
+    )
+    def test_is_left_in_the_model_and_seen_by_validation(self, epochs) -> None:
+        """It also is if training ends before the plan."""
         given = model()
+        private = private_of(given, optimizer="sgd")
         seen = Weights(given)
 
-        private_of(given).fit(epochs=epochs, verbose=0, callbacks=[seen])
+        history = private.fit(
+            epochs=epochs, verbose=0, callbacks=[seen], validation_data=data()
+        ).history
 
         expected = averaged(seen.rounds, 1 - 10 / ROUNDS)
         np.testing.assert_allclose(given.get_weights()[0], expected, rtol=1e-4)
         np.testing.assert_array_equal(seen.epochs[-1], given.get_weights()[0])
         assert np.any(np.abs(seen.rounds[-1] - expected) > 1e-3)
-
-    def test_goes_on_with_the_weights_that_are_not_averaged(self) -> None:
-        """The first round of an epoch moves the weights by one step."""
-        given = model()
-        seen = Weights(given)
-
-        private_of(given, optimizer="sgd").fit(verbose=0, callbacks=[seen])
-
-        steps = np.abs(np.diff(np.array(seen.rounds), axis=0)).max((1, 2))
-        back = np.abs(seen.rounds[10] - seen.epochs[0]).max()
-        assert steps[9] < 3 * np.median(steps)
-        assert back > 0
-
-    def test_is_what_validation_sees(self) -> None:
-        given = model()
-        private = private_of(given)
-
-        history = private.fit(validation_data=data(), verbose=0).history
-
         after = private.evaluate(*data(), verbose=0)
         assert history["val_loss"][-1] == pytest.approx(after, rel=1e-5)
+        # The first round of an epoch is one step from the weights before,
+        # which are not the averages.
+        steps = np.abs(np.diff(np.array(seen.rounds), axis=0)).max((1, 2))
+        assert steps[9] < 3 * np.median(steps)
+        assert np.abs(seen.rounds[10] - seen.epochs[0]).max() > 0
 
     @pytest.mark.parametrize("rounds", [1, 5, 10, 1000])
     def test_is_over_a_tenth_of_the_rounds(self, rounds) -> None:
