@@ -79,6 +79,14 @@ class TestFit:
         assert "123" not in str(caught.value)
         assert caught.value.__cause__ is None
 
+    def test_shows_no_array_of_a_long_tuple(self) -> None:
+        with pytest.raises(ValueError, match="a tuple of 4") as caught:
+            compiled(ledger()).fit(
+                X, Y, verbose=0, validation_data=(X, Y, Y, Y)
+            )
+
+        assert "[" not in str(caught.value)
+
     def test_knows_how_many_rows_a_sum_has(self) -> None:
         """The query does not: its divisor is another query's."""
         own = ledger()

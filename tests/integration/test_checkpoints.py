@@ -119,6 +119,13 @@ class TestInANewProcess:
 
 
 class TestWeights:
+    def test_in_several_files_are_refused(self, tmp_path) -> None:
+        path = tmp_path / "plain.weights.json"
+        sequential().save_weights(path, max_shard_size=50 / 1024**3)
+
+        with pytest.raises(ValueError, match="`filepath` must be one file"):
+            private_model(sequential()).load_weights(path)
+
     @pytest.mark.parametrize(
         ("make", "suffix"),
         [

@@ -18,7 +18,7 @@ from keras_dp.planning import (
     calibrate_correlated_noise,
     plan_correlated_noise,
 )
-from keras_dp.sampling import CyclicPoissonBatches
+from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches
 
 RECORDS, CLASSES, PROBABILITY, ROUNDS = 60, 3, 0.5, 10
 DELTA = 1e-5
@@ -170,6 +170,18 @@ class TestMakePrivate:
         epsilon = Fourier().epsilon(ledger, delta=DELTA)
         assert 4.0 * (1 - 1e-4) <= epsilon <= 4.0
 
+    def test_takes_independent_noise_where_it_is_no_worse(self, ledger) -> None:
+        size = {"batch_size": 400, "target_epsilon": 1.0}
+
+        private = self.made(ledger, **size)
+
+        other = keras_dp.PrivacyLedger.in_memory(dataset="other")
+        plain = self.made(other, noise="independent", **size)
+        assert private.optimizer.query == plain.optimizer.query
+        assert isinstance(private.samples, PoissonBatches)
+        assert [value for value, _ in bands_of(private)] == ["none"]
+        assert bands_of(plain) == []
+
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
@@ -193,6 +205,26 @@ class TestMakePrivate:
             self.made(ledger, **changes)
 
         assert (len(ledger), ledger.runs) == before
+
+    def test_refuses_statistics_that_share_the_noise(self, ledger) -> None:
+        model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.BatchNormalization()]
+        )
+        x = np.zeros([2_000, 4], "float32")
+
+        with pytest.raises(ValueError, match=r"^`noise` must be independent"):
+            keras_dp.make_private(
+                model,
+                (x, x),
+                loss="mse",
+                noise=STRATEGY,
+                batch_statistics="auto",
+                batch_size=40,
+                epochs=1,
+                target_epsilon=4.0,
+                ledger=ledger,
+            )
+        assert not ledger.runs
 
     @pytest.mark.full
     def test_after_a_crash_it_is_a_new_mechanism_and_says_so(

@@ -103,6 +103,44 @@ class TestTheUpdateOfAUser:
             change(made, before), expected / DENOMINATOR, rtol=2e-4, atol=1e-7
         )
 
+    @pytest.mark.parametrize(
+        "layers",
+        [
+            [keras.Input((6, 1)), keras.layers.LSTM(3), keras.layers.Dense(1)],
+            [
+                keras.Input((6, 1)),
+                keras.layers.Conv1D(2, 3, activation="relu"),
+                keras.layers.GlobalMaxPooling1D(),
+                keras.layers.Dense(1),
+            ],
+        ],
+        ids=["recurrent", "convolution"],
+    )
+    def test_is_that_of_other_layers(self, layers) -> None:
+        generator = np.random.default_rng(0)
+        x = generator.normal(size=(4, 6, 1)).astype("float32")
+        y = generator.normal(size=(4, 1)).astype("float32")
+        local = LocalTraining(0.3, epochs=2)
+        keras.utils.set_random_seed(0)
+        first = keras.Sequential(layers)
+        second = keras.models.clone_model(first)
+        second.set_weights(first.get_weights())
+        made = federated(
+            first,
+            local,
+            query=keras_dp.GaussianAverageQuery(1e6, 0.0, denominator=1.0),
+        )
+        before = weights_of(made)
+
+        made.fit(samples(x, y, np.zeros(4, int)), verbose=0)
+
+        np.testing.assert_allclose(
+            change(made, before),
+            alone(second, x, y, local),
+            rtol=1e-3,
+            atol=1e-6,
+        )
+
     def test_of_huge_records_moves_the_sum_by_the_clip(self) -> None:
         x, y, users = data()
         x[users == 2] *= 1e5
@@ -149,6 +187,20 @@ class TestTraining:
         assert count == 40
         assert round_.sampling == PoissonUserSampling(0.1, True)
         assert round_.queries == (GaussianSum("gradients", 1.0, 0.8),)
+
+    def test_is_saved_and_loaded(self, tmp_path) -> None:
+        x, y, users = data()
+        made = federated(linear(), LocalTraining(RATE, epochs=3, batch_size=2))
+        made.fit(samples(x, y, users), verbose=0)
+
+        made.save(tmp_path / "a.keras")
+        loaded = keras.saving.load_model(tmp_path / "a.keras")
+
+        assert isinstance(loaded, FederatedModel)
+        assert loaded.local == made.local
+        np.testing.assert_array_equal(
+            loaded.predict(x, verbose=0), made.predict(x, verbose=0)
+        )
 
 
 class TestWhatIsRefused:

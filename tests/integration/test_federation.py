@@ -488,6 +488,19 @@ class TestWhatIsRefused:
             trained(federated(ledger=ledger), {1: idle})
         assert not len(ledger)
 
+    def test_evaluation_on_clients(self) -> None:
+        with pytest.raises(ValueError, match="`evaluate_config` must"):
+            trained(federated(), {1: idle}, evaluate_config=ConfigRecord())
+
+    def test_a_training_inside_another(self) -> None:
+        made = federated()
+
+        def node(message):
+            trained(made, {1: idle})
+
+        with pytest.raises(PrivateTrainingError, match="inside another"):
+            trained(made, {1: node})
+
     @pytest.mark.parametrize(
         ("options", "name"),
         [

@@ -455,6 +455,17 @@ class TestPermissions:
         with pytest.raises(LedgerWriteError, match="permission denied"):
             PrivacyLedger.open(reader)
 
+    def test_strangers_do_neither(self, server, url, reader) -> None:
+        server.execute(f"REVOKE ALL ON SCHEMA {schema_of(url)} FROM reader")
+
+        for mode in MODES:
+            with pytest.raises(LedgerError, match="permission"):
+                PrivacyLedger.open(reader, mode=mode)
+
+    def test_creating_needs_a_right(self, server, reader) -> None:
+        with pytest.raises(LedgerWriteError, match="cannot be created"):
+            PrivacyLedger.open(as_user(server.new_url(), "reader"), dataset="d")
+
     def test_a_right_that_is_taken_away_stops_the_writer(
         self, server, reader
     ) -> None:

@@ -161,6 +161,25 @@ class TestWhatItMakes:
         ):
             made(ledger=own)
 
+    @pytest.mark.parametrize("batch_size", [None, 80])
+    def test_says_that_a_vocabulary_took_delta(self, batch_size) -> None:
+        own = PrivacyLedger.in_memory(dataset="d", unit="user", rows_per_unit=5)
+        words, users = ["a", "b"] * 400, np.arange(800) // 4
+        keras_dp.preprocessing.StringLookup(
+            noise_multiplier=5.0, threshold_delta=1e-5
+        ).adapt(words, own, unit_ids=users)
+
+        with pytest.raises(CalibrationError, match="takes a part of delta"):
+            made(ledger=own, batch_size=batch_size)
+
+    def test_says_that_metrics_keep_their_noise(self) -> None:
+        query = keras_dp.GaussianAverageQuery(
+            1.0, noise_multiplier=0.5, denominator=80
+        )
+
+        with pytest.raises(CalibrationError, match="have: give them more"):
+            made(private_metrics={"loss": keras_dp.PrivateLoss(query)})
+
     def test_clips_automatically_on_request(self) -> None:
         private = made(l2_norm_clip="automatic")
 
@@ -480,6 +499,24 @@ class TestUnitsOfSeveralRows:
         assert private.optimizer.ledger.header.rows_per_unit == 7
         private.optimizer.ledger.close()
 
+    def test_cannot_be_capped_in_files(self, tmp_path) -> None:
+        class Files:
+            def __len__(self):
+                return 800
+
+            def __getitem__(self, indices):
+                return tuple(each[indices] for each in data())
+
+        with pytest.raises(TypeError, match="`unit_ids` must"):
+            made(
+                records=Files(),
+                ledger=tmp_path / "a.ledger",
+                unit_ids=np.arange(800),
+                rows_per_unit=2,
+            )
+
+        assert not (tmp_path / "a.ledger").exists()
+
     @pytest.mark.parametrize("is_shuffled", [False, True])
     def test_are_in_the_order_of_a_data_set(self, is_shuffled) -> None:
         """Ids of a shuffled one would cap the rows of others."""
@@ -528,6 +565,17 @@ class TestAccounts:
         assert query.noise_multiplier > plain.optimizer.query.noise_multiplier
         assert TIGHT.epsilon(own, delta=self.DELTA) < 1
         assert budgets.guarantee(own, delta=self.DELTA).basis == "account"
+
+    def test_with_a_plan_are_refused_with_the_remedy(self) -> None:
+        own, other = ledger(), ledger()
+        made(ledger=other).fit(verbose=0)
+        budgets.open_account(
+            own, "all", budgets.FixedPlan(other.rounds, 3.0, self.DELTA)
+        )
+        made(ledger=own)  # As it was planned.
+
+        with pytest.raises(BudgetExceededError, match="name an account with a"):
+            made(ledger=own, batch_size=160)
 
 
 def images(records=200):
@@ -608,3 +656,12 @@ class TestChangesOfRecords:
         with pytest.raises(error, match=message):
             self.made(ledger=own, **changes)
         assert len(own) == 0
+
+    @pytest.mark.parametrize("changes", [True, False])
+    def test_of_a_data_set_happen_once(self, changes, caplog) -> None:
+        flip = keras.layers.RandomFlip() if changes else tf.identity
+        dataset = tf.data.Dataset.from_tensor_slices(images()).batch(20)
+
+        self.made(dataset.map(lambda x, y: (flip(x), y)))
+
+        assert ("changes its records at random" in caplog.text) == changes

@@ -419,3 +419,28 @@ class TestOtherWeights:
             private.predict(X, verbose=0)
 
         assert not messages(caplog, "by something else than a release")
+
+
+class TestAdapters:
+    def adapted(self):
+        model = network(layers.Dense(4))
+        model.layers[0].enable_lora(2)
+        return model
+
+    @pytest.mark.full
+    def test_that_a_file_left_at_zero_begin_anew(self, tmp_path) -> None:
+        """Keras merges them into the kernel, and their gradients are then 0."""
+        x = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
+        loaded, fresh = self.adapted(), self.adapted()
+        loaded.save_weights(tmp_path / "a.weights.h5")
+        loaded.load_weights(tmp_path / "a.weights.h5")
+        outputs = loaded.predict(x, verbose=0)
+
+        for model in (loaded, fresh):
+            adapter = model.layers[0].lora_kernel_b
+            assert not np.any(adapter)
+            private = compiled(model, ledger())
+            private.train_on_batch(x, x[:, :1])
+            assert np.any(adapter)
+
+        assert np.any(loaded.predict(x, verbose=0) != outputs)

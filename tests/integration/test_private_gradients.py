@@ -304,6 +304,10 @@ class TestRefused:
         assert "make new PrivateGradients" in str(error.value)
         assert (len(ledger), ledger.unsettled) == (1, 0)
 
+    def test_are_batches_that_the_library_did_not_draw(self) -> None:
+        with pytest.raises(TypeError, match="`samples` must be"):
+            gradients_of(new_model()).over(data())
+
     def test_are_layers_in_which_examples_interact(self) -> None:
         ledger = new_ledger()
         gradients = gradients_of(new_model(layers.BatchNormalization()), ledger)

@@ -74,6 +74,15 @@ def gradient_norms(model, x, y):
     return np.array(norms)
 
 
+class TestGradientMetrics:
+    def test_are_loaded_as_they_were_saved(self) -> None:
+        metric = keras_dp.training.PrivateClippedShare(averaged(2.0), 0.5)
+
+        config = keras.saving.serialize_keras_object(metric)
+
+        assert keras.saving.deserialize_keras_object(config) == metric
+
+
 class TestTheirValues:
     @pytest.mark.full
     @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
@@ -133,6 +142,15 @@ class TestTheirValues:
         )
         expected = np.minimum(losses, 0.5).mean()
         assert logs["loss"] == pytest.approx(expected, rel=1e-5)
+
+    def test_count_one_hot_targets_and_ignore_unknown_labels(self) -> None:
+        metric = PrivateClassCounts(GaussianSumQuery(1.0, 0.0), CLASSES)
+
+        one_hot = metric.records(examples(np.eye(CLASSES)[[2, 0]]))
+        unknown = metric.records(examples(np.array([[1], [-1], [7]])))
+
+        np.testing.assert_array_equal(one_hot, [[0, 0, 1], [1, 0, 0]])
+        np.testing.assert_array_equal(unknown, [[0, 1, 0], [0] * 3, [0] * 3])
 
     def test_cannot_couple_examples(self) -> None:
         """A measure sees one example: a mean over the batch is its own."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
+from keras_dp.accountants import RDP
 from keras_dp.errors import (
     GradientCheckError,
     LedgerWriteError,
@@ -18,6 +19,7 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import (
     GaussianSum,
+    NonPrivateSum,
     PoissonSampling,
     Round,
     UnverifiedSampling,
@@ -231,6 +233,17 @@ class TestTheLedger:
         assert round_.sampling == UnverifiedSampling()
         assert count == 2 * 4 + 3 + 1
 
+    def test_says_infinity_for_what_is_not_private(self) -> None:
+        ledger = _ledger()
+        private = _private(
+            query=keras_dp.dp_queries.NoPrivacySumQuery(), ledger=ledger
+        )
+
+        private.train_on_batch(*_data())
+
+        assert ledger.rounds[0].round.queries == (NonPrivateSum("gradients"),)
+        assert RDP().epsilon(ledger, delta=1e-5) == np.inf
+
     @pytest.mark.parametrize("where", ["noise", "sampler"])
     def test_says_when_a_seed_was_given(self, where) -> None:
         ledger = _ledger()
@@ -382,6 +395,12 @@ class TestRefusals:
             private.fit(*_data(), verbose=0)
 
         assert len(ledger) == 0
+
+    def test_a_clip_too_small_for_float32(self) -> None:
+        private = _private(query=_query(clip=1e-20))
+
+        with pytest.raises(ValueError, match="l2_norm_clip"):
+            private.train_on_batch(*_data())
 
     @pytest.mark.full
     @pytest.mark.parametrize("what", ["optimizer", "model"])
@@ -539,3 +558,24 @@ class TestSaving:
                 content = file.read_bytes()
                 for word in seed:
                     assert word.tobytes() not in content, file
+
+    @pytest.mark.full
+    def test_groups_survive(self, tmp_path) -> None:
+        query = keras_dp.dp_queries.NestedQuery(
+            {"b": _query(1.0), "k": _query(2.0)}
+        )
+        optimizer = DPSGD(
+            query=query, ledger=_ledger(), groups={"b": "bias", "k": ...}
+        )
+        private = _private(optimizer=optimizer)
+        private.fit(*_data(), verbose=0)
+        path = tmp_path / "private.keras"
+
+        private.save(path)
+        loaded = keras.saving.load_model(path)
+        ledger = _ledger()
+        loaded.optimizer.ledger = ledger
+        loaded.fit(*_data(), verbose=0)
+
+        assert loaded.optimizer.query == query
+        assert ledger.rounds[0].round.queries[1].noise_stddev == 2.0

@@ -9,6 +9,7 @@ from keras import layers
 import keras_dp
 from keras_dp.errors import GradientCheckError
 from keras_dp.ledger import GaussianSum, ProvenGaussianSum
+from keras_dp.reporting import make_report
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(60, 6)).astype(np.float32)
@@ -74,6 +75,14 @@ class TestTheLedger:
         }
         assert ProvenGaussianSum not in kinds
         assert GaussianSum in kinds
+
+    def test_is_reported(self, ledgers) -> None:
+        pages = {
+            name: str(make_report(ledger, delta=1e-5))
+            for name, ledger in ledgers.items()
+        }
+        assert "rounding is included by proof" in pages["proven"]
+        assert "Finite precision: assumed for 3 rounds" in pages["assumed"]
 
 
 class TestIsolation:

@@ -148,6 +148,13 @@ class TestTheOptimizer:
             np.testing.assert_array_equal(weight, average)
         assert np.any(before[0] != model.get_weights()[0])
 
+    def test_with_a_function_as_its_apply_is_refused(self) -> None:
+        given = optimizers.SGD(0.1)
+        given.apply = lambda *arguments: None
+
+        with pytest.raises(ValueError, match="`inner` must have its `apply`"):
+            private_of(compiled(given))
+
     @pytest.mark.parametrize("rate", ["keep", 0.5])
     def test_keeps_what_it_excludes_from_weight_decay(self, rate) -> None:
         """Control: the bias decays."""

@@ -92,6 +92,19 @@ class TestWeights:
 
         assert_equal_weights(found, expected)
 
+    @pytest.mark.parametrize(
+        "wrong",
+        [[1.0, 2.0], (1.0, 2.0), np.ones(2), "balanced", {"a": 1.0}, {0.5: 1}],
+        ids=["list", "tuple", "array", "balanced", "text", "half"],
+    )
+    def test_of_classes_have_whole_labels(self, wrong) -> None:
+        private = compiled()
+
+        with pytest.raises(TypeError, match="`class_weight` must map integer"):
+            private.fit(samples(data()), verbose=0, class_weight=wrong)
+
+        assert private.optimizer.ledger.runs == ()
+
     @pytest.mark.full
     @pytest.mark.parametrize(
         ("name", "shape"),

@@ -71,6 +71,10 @@ class TestGuesses:
 
             assert found.correct <= right
 
+    def test_are_at_least_one(self) -> None:
+        with pytest.raises(ValueError, match="`guesses` must be"):
+            OneRun(guesses=0)
+
 
 class TestABound:
     def test_is_less_than_there_is(self) -> None:

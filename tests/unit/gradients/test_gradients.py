@@ -454,6 +454,30 @@ class TestRecords:
             assert not record.squared_norms().numpy().any()
             assert not record.weighted_sum(tf.ones(4)).numpy().any()
 
+    def test_a_layer_that_is_never_called_has_zero_gradients(self) -> None:
+        class Skips(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.used, self.unused = layers.Dense(2), layers.Dense(2)
+
+            def build(self, shape):
+                self.used.build(shape)
+                self.unused.build(shape)
+
+            def call(self, x):
+                return self.used(x)
+
+        model = Skips()
+        model.build((None, 4))
+
+        records = (
+            GradientEngine(model).gradients(_data(4, 4), _squares, 4).records
+        )
+
+        assert records[2].materialize().shape == (4, 4, 2)
+        assert not records[2].weighted_sum(tf.ones(4)).numpy().any()
+        assert not records[3].squared_norms().numpy().any()
+
 
 class TestRoundingCannotHideANorm:
     """Terms that cancel: what is released must still obey the clip.
@@ -614,6 +638,16 @@ class TestRoundingCannotHideANorm:
             # One rounding of a partial sum is at most a 64th of the clip.
             assert batch * 2.0**-24 / least**0.5 <= 1 / 64
             assert least <= 1 / terms
+
+    @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
+    def test_of_sums(self, scale) -> None:
+        half, tiny = self._cancelling(scale, 16, 64)
+        rows = table_records.RowRecords(
+            tf.zeros([16, 1], tf.int32), tf.constant(half[:, None]), rows=1
+        )
+        dense = records_lib.MaterializedRecords((tiny - half)[:, None])
+
+        self._assert_bounded(records_lib.summed([rows, dense]))
 
     def test_the_check_above_can_fail(self) -> None:
         """Control: the plain ghost norm lets such records through."""

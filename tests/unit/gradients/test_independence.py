@@ -9,6 +9,7 @@ from keras import layers
 from keras_dp.errors import GradientCheckError
 from keras_dp.gradients import GradientEngine, self_check
 from keras_dp.gradients.capture.repeated_draws import moved_draws
+from keras_dp.gradients.checks import independence
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
@@ -151,6 +152,14 @@ class TestTheRow:
 
         with pytest.raises(GradientCheckError, match="row in the batch"):
             _check(*stack, layers.Dense(2))
+
+    def test_must_not_matter_beside_others_alone(self, monkeypatch) -> None:
+        """As if neither the row nor others mattered by themselves."""
+        monkeypatch.setattr(independence, "_changes", lambda *_, **__: False)
+        counts = Does(lambda x: x + _row_numbers(x))
+
+        with pytest.raises(GradientCheckError, match="changing the others"):
+            _check(layers.Dense(4), counts, layers.Dense(2))
 
     def test_must_not_have_the_same_numbers_in_every_round(self) -> None:
         """They are a table over the rows, whatever made them."""

@@ -224,6 +224,19 @@ class TestFallback:
 
         assert_model_agrees(model, [normal(3), normal(2) + 1], mode)
 
+    @pytest.mark.full
+    def test_masks_that_keras_hands_on(self) -> None:
+        ids = keras.Input((3,), dtype="int32")
+        x = layers.Embedding(7, 4, mask_zero=True)(ids)
+        attention = layers.Attention(use_scale=True)
+        cells = [layers.GRUCell(2), layers.GRUCell(2)]
+        # A loop of TensorFlow would take a minute, and is tested above.
+        outputs = layers.RNN(cells, unroll=True)(attention([x, x]))
+        model = keras.Model([ids], outputs)
+        spread(model)
+
+        assert_model_agrees(model, [IDS], "graph")
+
     @pytest.mark.parametrize("mode", ["eager", "graph"])
     def test_outputs_that_are_computed_from_one_another(self, mode) -> None:
         class Cascade(layers.Layer):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import example_losses
 from keras_dp.gradients.capture.mapped_examples import map_examples
 
@@ -77,3 +78,14 @@ def test_a_loss_may_multiply_steps_by_a_matrix(eagerly) -> None:
 
     want = np.square(X @ KERNEL).mean((1, 2))
     np.testing.assert_allclose(found, want, rtol=1e-5)
+
+
+def test_functions_that_run_eagerly_are_refused() -> None:
+    """It ended in a RecursionError."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.raises(PrivateTrainingError, match="run_eagerly=True"):
+            map_examples(tf.square, tf.constant(X))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_allclose(map_examples(tf.square, X), X**2, rtol=1e-6)

@@ -37,6 +37,16 @@ class TestShapes:
             layer(images), np.concatenate(alone, axis=-1), atol=1e-6
         )
 
+    def test_channels_first(self) -> None:
+        images = _images(2, 12, 9, 3)
+        layer = Scattering2D(2, 3, data_format="channels_first")
+
+        found = layer(np.transpose(images, [0, 3, 1, 2]))
+
+        expected = np.transpose(Scattering2D(2, 3)(images), [0, 3, 1, 2])
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        assert layer.compute_output_shape((2, 3, 12, 9)) == found.shape
+
 
 class TestRefusals:
     @pytest.mark.parametrize(
@@ -71,6 +81,21 @@ class TestRefusals:
 
 
 class TestAsALayer:
+    def test_is_saved_and_loaded(self, tmp_path) -> None:
+        model = keras.Sequential(
+            [
+                keras.Input((9, 8, 1)),
+                Scattering2D(1, 3, data_format="channels_last"),
+            ]
+        )
+        images = _images(2, 9, 8, 1)
+
+        model.save(tmp_path / "model.keras")
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+
+        np.testing.assert_array_equal(loaded(images), model(images))
+        assert model.weights == []
+
     @pytest.mark.standard
     @pytest.mark.parametrize("jit_compile", [False, True])
     def test_graphs_compute_the_same(self, jit_compile) -> None:

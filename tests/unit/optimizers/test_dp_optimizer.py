@@ -3,6 +3,7 @@
 import dataclasses
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -112,6 +113,48 @@ class TestOptionsOfKeras:
         assert getattr(outer, name) == getattr(outer.inner, name) == second
         loaded = DPOptimizer.from_config(outer.get_config())
         assert getattr(loaded, name) == second
+
+    def test_exclude_variables_from_weight_decay(self) -> None:
+        private = keras_dp.PrivateModel(model(), self_check_examples=0)
+        outer = DPSGD(
+            1.0,
+            weight_decay=0.5,
+            query=keras_dp.GaussianAverageQuery(0.0, 0.0, denominator=8),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        )
+        outer.exclude_from_weight_decay(var_names=["bias"])
+        private.compile(outer, loss="mse")
+        kernel, bias = private.model.trainable_variables
+        bias.assign([2.0])
+        before = kernel.numpy()
+
+        private.train_on_batch(*DATA)
+
+        np.testing.assert_allclose(kernel, before / 2, rtol=1e-6)
+        assert float(bias[0]) == 2.0
+
+    def test_are_set_with_the_weights(self) -> None:
+        trained, other = (private_model() for _ in range(2))
+        trained.train_on_batch(*DATA)
+        trained.train_on_batch(*DATA)
+        other.train_on_batch(*DATA)
+
+        other.optimizer.set_weights(trained.optimizer.variables)
+
+        assert int(other.optimizer.iterations) == 2
+        for one, two in zip(
+            trained.optimizer.variables, other.optimizer.variables, strict=True
+        ):
+            np.testing.assert_array_equal(one, two)
+
+    @pytest.mark.parametrize("is_built", [False, True])
+    def test_are_not_set_with_others(self, is_built) -> None:
+        private = private_model()
+        if is_built:
+            private.train_on_batch(*DATA)
+
+        with pytest.raises(ValueError, match="`weights` must"):
+            private.optimizer.set_weights([np.ones([])])
 
 
 class TestTheRound:

@@ -207,6 +207,15 @@ def test_a_target_below_what_an_accountant_can_see_raises() -> None:
         )
 
 
+def test_a_target_that_is_met_anyway_takes_the_least_noise() -> None:
+    def free(scale):
+        return [(Round(FullDataset(), (GaussianSum("a", 0.0, scale),)), 1)]
+
+    assert calibrate_scale(
+        free, target_epsilon=1.0, delta=1e-5
+    ) == pytest.approx(1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [

@@ -37,6 +37,10 @@ def test_no_round_more_would_fit(accountant, held) -> None:
     assert epsilon(found) <= 1.0 < epsilon(found + 1)
 
 
+def test_the_search_ends_at_the_most_that_are_asked_for() -> None:
+    assert rounds_left([], STEP, most=17, **TARGET) == 17
+
+
 def test_takes_the_relation_that_all_rounds_support() -> None:
     """Unverified samples support the replacement of a record alone."""
     strong = Round(FullDataset(), (GaussianSum("b", 1.0, 30.0),))

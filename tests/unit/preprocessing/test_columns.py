@@ -198,6 +198,23 @@ class TestRefuses:
 
 
 @pytest.mark.parametrize(
+    ("rows_per_unit", "ids", "words"), [(1, None, 0), (2, IDS, 0), (2, None, 1)]
+)
+def test_rows_that_nobody_caps_are_warned_of(
+    rows_per_unit, ids, words, caplog
+) -> None:
+    ledger = PrivacyLedger.in_memory(
+        dataset="d", unit="user", rows_per_unit=rows_per_unit
+    )
+
+    Normalization((0, 9), noise_multiplier=1.0).adapt(
+        np.zeros(len(IDS)), ledger, unit_ids=ids
+    )
+
+    assert caplog.text.count("one user has at most 2 rows") == words
+
+
+@pytest.mark.parametrize(
     ("unit", "ids", "words"),
     [("user", None, 1), ("user", IDS, 0), ("record", None, 0)],
 )

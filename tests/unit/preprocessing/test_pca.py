@@ -28,6 +28,25 @@ class TestWithoutNoise:
             np.abs(kernel), [[0.6, 0.8], [0.8, 0.6]], atol=1e-5
         )
 
+    def test_whitened_data_vary_by_as_much_in_all_directions(
+        self, monkeypatch
+    ) -> None:
+        without_noise(monkeypatch)
+        scales = np.array([1.0, 8.0, 2.0, 1e-6])
+        x = np.random.default_rng(1).normal(size=(5000, 3, 4)) * scales
+
+        layer = adapted(PCA(4, 2.0, whiten=True), x)
+
+        rows = x / np.linalg.norm(x, axis=(1, 2), keepdims=True)
+        y = np.asarray(layer(rows)).reshape(-1, 4)
+        squares = (y**2).sum(axis=0)
+        np.testing.assert_allclose(squares[:3], squares[0], rtol=1e-3)
+        # The noise has eigenvalues up to this one.
+        kernel = np.linalg.norm(layer.kernel, axis=0)
+        longest = np.sqrt(squares[0] / (2.0 * np.sqrt(2 * 4)))
+        np.testing.assert_allclose(kernel[3], longest, rtol=1e-3)
+        assert kernel[0] == pytest.approx(1.0)
+
 
 @pytest.mark.parametrize("pixels", [False, True])
 @pytest.mark.parametrize("clip", [None, 1e-3, 2.0, 1e200])

@@ -150,6 +150,14 @@ class TestStringLookup:
         assert released(layer) == (["a"] if masked else ["a", "b"])
         assert layer.vocabulary_size() == 3
 
+    def test_never_has_a_text_that_nobody_holds(self) -> None:
+        """With much noise and no threshold to speak of."""
+        adapter = StringLookup(5.0, 0.5)
+
+        layer = adapter.adapt(["a", "b"] * 200, in_memory())
+
+        assert {*released(layer)} == {"a", "b"}
+
 
 class TestIntegerLookup:
     @pytest.mark.parametrize(

@@ -67,3 +67,19 @@ class TestClip:
         assert clip_of(None, loss, model(*shape)) == (clip, None)
         # Control: other classes have a gradient of about 1, however many.
         assert clip_of(None, "categorical_crossentropy", model(*shape))[0] == 1
+
+    def test_is_that_of_the_loss_beside_a_penalty(self) -> None:
+        """The penalty says nothing of how long the gradients are."""
+        inputs = keras.Input((3,))
+        both = keras.Model(
+            inputs, [keras.layers.Dense(100)(inputs) for _ in range(2)]
+        )
+
+        def penalty(y, outputs):
+            return keras.ops.mean(keras.ops.abs(outputs), axis=-1)
+
+        def entropy(y, outputs):
+            return 2 * keras.losses.binary_crossentropy(y, outputs)
+
+        for loss in ("binary_crossentropy", entropy):
+            assert clip_of(None, [loss, penalty], both) == (1 / 8, None)

@@ -10,6 +10,7 @@ import pytest
 from keras_dp import GaussianAverageQuery
 from keras_dp.keras_internals import fresh_copy_of
 from keras_dp.recipes.learning_rate import (
+    ChosenRate,
     ScaledSchedule,
     Weights,
     build,
@@ -173,6 +174,18 @@ class TestTheRate:
         for step in (0, 30, 66, 67, 134, 199):
             assert float(found(step)) == pytest.approx(float(ending(step)))
 
+    def test_says_that_a_schedule_trains_nothing_at_the_end(self) -> None:
+        said = [
+            "in the last quarter"
+            in ChosenRate(ScaledSchedule(own, 2.0), 2.0, 0.2, ROUNDS).reason
+            for own in (
+                schedules.ExponentialDecay(0.5, 10, 0.5),
+                schedules.ExponentialDecay(0.5, 50, 0.5),
+            )
+        ]
+
+        assert said == [True, False]
+
     @pytest.mark.parametrize(
         ("weights", "walk_"),
         [
@@ -206,6 +219,18 @@ class TestTheRate:
 
 
 class TestWeights:
+    def test_of_tables_do_not_count(self) -> None:
+        model = keras.Sequential(
+            [
+                keras.Input((5,), dtype="int32"),
+                keras.layers.Embedding(1000, 4),
+                keras.layers.GlobalAveragePooling1D(),
+                keras.layers.Dense(2),
+            ]
+        )
+
+        assert trained_weights(model) == Weights(4000, 4 * 2 + 2, averages=True)
+
     @pytest.mark.parametrize(
         ("x", "first"),
         [

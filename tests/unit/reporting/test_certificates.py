@@ -148,6 +148,13 @@ class TestCertificates:
         again.check(ledger)
 
     @pytest.mark.parametrize(
+        "text", ["", "[]", '{"kind":"x"}', "null", "[" * 100_000]
+    )
+    def test_another_text_is_none(self, text) -> None:
+        with pytest.raises(LedgerFormatError):
+            Certificate.from_json(text)
+
+    @pytest.mark.parametrize(
         "change",
         [
             {"epsilon": "0.5"},

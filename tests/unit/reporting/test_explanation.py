@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_dp import accountants
+from keras_dp import accountants, budgets
 from keras_dp.accountants.attacks.trade_off import precision_at_recall
 from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
@@ -127,6 +127,16 @@ class TestTheAttack:
         assert sentence.startswith("Everything")
         assert reason in sentence
         assert "%" not in str(found)
+
+    def test_finds_everything_if_accounts_promise_nothing(self) -> None:
+        ledger = in_memory()
+        for number, relation in enumerate(("add_or_remove_one", "replace_one")):
+            budget = budgets.RenyiFilter(3.0, DELTA, neighbours=relation)
+            budgets.open_account(ledger, str(number), budget)
+
+        text = " ".join(str(explain(ledger, delta=DELTA)).split())
+
+        assert "the accounts promise no finite epsilon" in text
 
 
 class TestGroups:

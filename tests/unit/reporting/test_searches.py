@@ -9,11 +9,13 @@ from keras_dp.interchange import to_dp_event
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
+    NonPrivateSum,
     PoissonTrials,
     PrivacyLedger,
     Round,
     Selection,
     TruncatedNegativeBinomial,
+    UnverifiedSampling,
 )
 from keras_dp.reporting.report import make_report
 
@@ -36,6 +38,16 @@ def test_a_report_says_what_was_searched_and_what_stays_secret() -> None:
     assert "Nobody may learn how many trials a search had" in text
     assert "certified by Fourier" in text
     assert "as declared" not in text
+
+
+def test_a_report_warns_of_what_trials_do() -> None:
+    cut = Round(UnverifiedSampling(), RELEASE.queries)
+    bare = Round(FullDataset(True), (NonPrivateSum("debug"),))
+
+    assert "was not verified" in report_of([(cut, 3)])
+    assert "released a sum without noise" in report_of(
+        [(RELEASE, 1), (bare, 1)]
+    )
 
 
 class TestEvents:

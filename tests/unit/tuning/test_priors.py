@@ -8,6 +8,14 @@ from keras_dp.tuning import Choice, LogUniform, Uniform
 from keras_dp.tuning.priors import checked_space, drawn, values_of
 
 
+def test_a_uniform_number_stays_between_its_bounds() -> None:
+    prior = Uniform(-1.0, 3.0)
+
+    assert prior.value(0.0) == -1.0
+    assert prior.value(0.25) == 0.0
+    assert prior.value(1 - 2**-53) <= 3.0
+
+
 def test_the_logarithm_is_uniform() -> None:
     prior = LogUniform(1e-4, 1e2)
 

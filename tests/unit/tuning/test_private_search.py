@@ -431,6 +431,15 @@ class TestPrivateScores:
         # 1, 0, 0 and 1.
         assert score.release(build({}), ledger) == pytest.approx(0.5, abs=1e-8)
 
+    def test_refuse_one_value_for_all(self) -> None:
+        score = PrivateScore(
+            data(), lambda y, outputs: 0.5, noise_multiplier=1.0
+        )
+        ledger = PrivacyLedger.in_memory(dataset="doc")
+
+        with pytest.raises(ValueError, match="a value for each"):
+            score.release(build({}), ledger)
+
     @pytest.mark.parametrize(
         ("arguments", "error"),
         [
@@ -490,6 +499,22 @@ class TestBadInput:
             search_of(**{"ledger": ledger, **changes})
 
         assert len(ledger) == 0
+
+    def test_a_private_model_is_refused(self, noise_is_given) -> None:
+        """It would have a ledger of its own, or a row for each trial."""
+
+        def private(settings):
+            return keras_dp.make_private(
+                build(settings),
+                data(),
+                target_epsilon=1.0,
+                epochs=1,
+                ledger=PrivacyLedger.in_memory(dataset="other"),
+                verbose=False,
+            )
+
+        with pytest.raises(TypeError, match="without privacy"):
+            search_of(build=private)
 
     @pytest.mark.parametrize("shared", ["model", "layer", "optimizer"])
     def test_what_goes_on_from_trial_to_trial_is_refused(
@@ -581,3 +606,14 @@ class TestThePrice:
             search.run(rehearsal=False)
 
         assert len(ledger) == 1
+
+    @pytest.mark.full
+    def test_is_for_all_rows_of_a_unit(self, nothing_trains) -> None:
+        def epsilon(rows):
+            ledger = PrivacyLedger.in_memory(
+                dataset="doc", unit="patient", rows_per_unit=rows
+            )
+            search = search_of(ledger=ledger)
+            return search._epsilon([(search.round, 1)])
+
+        assert epsilon(2) > 1.3 * epsilon(1)
