@@ -244,6 +244,11 @@ def test_noise_that_is_too_small_for_the_grid_is_refused(make_query):
         make_query(9e-7).initial_global_state()
 
 
+def test_noise_is_large_enough_for_the_number_of_records():
+    with pytest.raises(ValueError, match="`noise_multiplier` must be 0 or at"):
+        GaussianAverageQuery(1.0, noise_multiplier=1e-6, denominator=512)
+
+
 def test_noise_that_float32_would_round_away_is_refused():
     with pytest.raises(ValueError, match="`stddev` must"):
         GaussianSumQuery(1e-36, 1e-36)
