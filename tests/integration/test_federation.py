@@ -479,6 +479,14 @@ class TestTheSample:
         assert abs(counts[1:].var() - 8) < 5 * 8 * np.sqrt(2 / 400)
         assert sizes.std() > 4
 
+    def test_of_nobody_releases_noise(self) -> None:
+        made = federated(average(1.0))
+
+        changes = trained(made, {1: lambda message: []})
+
+        assert np.abs(changes).min() > 0
+        assert len(made.optimizer.ledger) == 1
+
 
 class TestWhatIsRefused:
     def test_a_ledger_of_records(self) -> None:
