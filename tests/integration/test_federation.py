@@ -14,6 +14,7 @@ from flwr.app import (
     ConfigRecord,
     Error,
     Message,
+    MetricRecord,
     RecordDict,
 )
 from flwr.serverapp import Grid
@@ -325,6 +326,18 @@ class TestAnAnswer:
         found = trained(federated(), {1: as_another, **honest_nodes([0, 1])})
 
         assert np.linalg.norm(found) * DENOMINATOR <= 3 * CLIP * (1 + 1e-4)
+
+    def test_of_metrics_is_not_read(self) -> None:
+        def node(message):
+            (own,) = idle(message)
+            own.content["metrics"] = MetricRecord({"loss": 3.0})
+            return [own]
+
+        result = FlowerStrategy(federated(), sampling_probability=1.0).start(
+            LocalGrid({1: node}), num_rounds=1
+        )
+
+        assert not result.train_metrics_clientapp
 
     def test_moves_no_variable_that_is_not_trained(self) -> None:
         made = federated()
