@@ -238,3 +238,13 @@ def test_the_checks_above_can_fail(monkeypatch) -> None:
 
     with pytest.raises(AssertionError):
         assert_model_agrees(model, [normal(STEPS, WIDTH)], "graph")
+
+
+def test_outputs_that_keras_zeroes_elsewhere_fall_back() -> None:
+    options = ("return_sequences", "go_backwards", "unroll")
+    layer = layers.GRU(
+        4, zero_output_for_mask=True, **dict.fromkeys(options, True)
+    )
+    layer.build((None, STEPS, WIDTH))
+
+    assert rule_for(layer) is None
