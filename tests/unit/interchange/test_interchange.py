@@ -139,6 +139,11 @@ class TestToADpEvent:
 
         assert found == event
 
+    def test_rounds_towards_more_epsilon(self) -> None:
+        laplace = to_dp_event([(of(FullDataset(), LAPLACE), 1)])
+
+        assert laplace.noise_multiplier < 2.0
+
     @pytest.mark.parametrize(
         ("sampling", "queries"),
         [

@@ -11,6 +11,7 @@ from keras_dp import budgets
 from keras_dp.errors import (
     BudgetExceededError,
     PrivateTrainingError,
+    UnsupportedLayerError,
 )
 from keras_dp.ledger import (
     GaussianSum,
@@ -515,6 +516,19 @@ class TestBadInput:
 
         with pytest.raises(TypeError, match="without privacy"):
             search_of(build=private)
+
+    def test_a_layer_that_mixes_examples_is_refused(
+        self, noise_is_given
+    ) -> None:
+        def mixing(settings):
+            model = keras.Sequential(
+                [keras.Input((4,)), keras.layers.BatchNormalization()]
+            )
+            model.compile("sgd", loss="mse")
+            return model
+
+        with pytest.raises(UnsupportedLayerError):
+            search_of(build=mixing)
 
     @pytest.mark.parametrize("shared", ["model", "layer", "optimizer"])
     def test_what_goes_on_from_trial_to_trial_is_refused(
