@@ -720,6 +720,18 @@ class TestGuarantee:
         ran = Fourier().epsilon(ledger, delta=DELTA, neighbours=relation)
         assert found.claim.epsilon >= ran
 
+    def test_two_runs_cannot_share_what_one_has_planned(self, ledger) -> None:
+        """Each run keeps to its plan, and together they do not."""
+        runs = [ledger.start_run(name) for name in "ab"]
+        for run in runs:
+            run.plan([(Round(DisjointBatches("both"), SUM), 5)])
+        for run in runs:
+            run.record(DisjointBatches(f"epoch {run.number}"), SUM, 5)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "as if fixed"
+        assert found.claim.epsilon == Fourier().epsilon(ledger, delta=DELTA)
+
     @pytest.mark.parametrize("is_planned", [False, True])
     def test_a_plan_is_kept_under_the_relation_of_the_claim(
         self, ledger, is_planned

@@ -91,6 +91,13 @@ class TestRestarts:
             assert len({*ids}) == 3
         assert query.adapts
 
+    @pytest.mark.parametrize(
+        ("number", "error"), [(0, ValueError), (1.5, TypeError)]
+    )
+    def test_come_after_some_rounds(self, number, error) -> None:
+        with pytest.raises(error, match="`restart_after` must be"):
+            self.query(number)
+
 
 def test_groups_are_clipped_together_in_units_of_their_scales() -> None:
     """As one query over scaled records, whose answers are scaled back."""

@@ -148,6 +148,17 @@ class TestCertificates:
         again.check(ledger)
 
     @pytest.mark.parametrize(
+        "options",
+        [{"delta": 0}, {"delta": 1}, {"delta": DELTA, "neighbours": "x"}],
+        ids=repr,
+    )
+    def test_wrong_arguments_seal_nothing(self, ledger, options) -> None:
+        with pytest.raises(ValueError, match="must be"):
+            certify(ledger, **options)
+
+        assert ledger.seals == ()
+
+    @pytest.mark.parametrize(
         "text", ["", "[]", '{"kind":"x"}', "null", "[" * 100_000]
     )
     def test_another_text_is_none(self, text) -> None:
