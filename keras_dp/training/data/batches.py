@@ -78,15 +78,12 @@ class ResidentRecords(NamedTuple):
     Attributes:
         leaves: Inputs, targets and sample weights, each `[records, ...]` or
             `None`.
-        structure: A nest `(x, y, sample_weight)` of as many leaves.
+        structure: A nest `(x, y, sample_weight)` of as many booleans: whether
+            there is such a leaf. Compiled functions keep it.
     """
 
     leaves: list[Any]
     structure: Nest
-
-    def packed(self, leaves: list[Any]) -> Any:
-        """Returns leaves as the nest of inputs, targets and weights."""
-        return keras.tree.pack_sequence_as(self.structure, leaves)
 
 
 class Block(NamedTuple):
@@ -196,7 +193,8 @@ class Batches:
         )
         data = x, y, self._weigh(y, weight)
         return ResidentRecords(
-            [_native(leaf) for leaf in keras.tree.flatten(data)], data
+            [_native(leaf) for leaf in keras.tree.flatten(data)],
+            keras.tree.map_structure(lambda leaf: leaf is not None, data),
         )
 
     def first(self) -> Sample:

@@ -1,5 +1,6 @@
 """Compiles the functions of a model, one for each kind of physical batch."""
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_dp._nests import Nest
 from keras_dp.errors import MetricsNotCompiledError, PrivateTrainingError
 from keras_dp.gradients import naming_fixed_rows, trained_normalizations
 from keras_dp.keras_internals import (
@@ -247,11 +249,7 @@ class TrainingStep:
             None if leaf is None else (tuple(leaf.shape), leaf.dtype)
             for leaf in leaves
         )
-        nest = str(
-            keras.tree.map_structure(
-                lambda leaf: leaf is None, block.records.structure
-            )
-        )
+        nest = str(block.records.structure)
         key = "block", grouping, nest, shapes, batch, block.room if jit else 0
         if key in self._traces:
             return self._traces[key], arguments
@@ -259,7 +257,7 @@ class TrainingStep:
         specs = (leaves, arguments[1] if jit else spec, *arguments[2:])
         for is_whole in (jit, False):
             function, core = self._block_function(
-                block, grouping, is_whole=is_whole
+                block.records.structure, grouping, is_whole=is_whole
             )
             try:
                 self._traces[key] = trace_of(function, *specs)
@@ -274,16 +272,19 @@ class TrainingStep:
         return self._traces[key], arguments
 
     def _block_function(
-        self, block: Block, grouping: RowsOfRecord | None, *, is_whole: bool
+        self, structure: Nest, grouping: RowsOfRecord | None, *, is_whole: bool
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Returns a function that runs a block, and what XLA compiles of it.
 
+        The function outlives a training. It must not hold records.
+
         Args:
-            block: The samples.
+            structure: That of the records.
             grouping: The rows that make one record.
             is_whole: Whether XLA compiles the whole loop, with the metrics.
         """
-        computation, packed = self._computation, block.records.packed
+        computation = self._computation
+        packed = functools.partial(keras.tree.pack_sequence_as, structure)
 
         def one(leaves: Any, places: Any, planned: Event) -> BatchResult:
             data = packed(gathered(leaves, places))

@@ -237,6 +237,29 @@ class TestFreed:
         # TensorFlow frees the data sets of `evaluate` in threads of its own.
         wait_until(lambda: gc.collect() >= 0 and held() is None)
 
+    @pytest.mark.parametrize("at_once", [1, 2])
+    @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+    def test_a_model_keeps_no_records(self, at_once, error):
+        private, _ = private_model()
+        private.steps_per_execution = at_once
+        x = np.ones([500, 3], np.float32)
+        held = weakref.ref(x)
+        data = sampler((x, np.ones([500, 1], np.float32)))
+
+        def act(batch, logs):
+            if error is not None:
+                raise error
+
+        callback = keras.callbacks.LambdaCallback(on_train_batch_end=act)
+        with contextlib.suppress(KeyboardInterrupt):
+            private.fit(
+                data, steps_per_epoch=4, verbose=0, callbacks=[callback]
+            )
+        del x, data
+        gc.collect()
+
+        assert held() is None
+
     def test_control_finds_what_tensorflow_keeps(self):
         def read(private, x):
             def rows():
