@@ -171,6 +171,7 @@ class PrivateModel(HeldModel):
         self._side_queries, self._said = SideQueries(None, None), Said()
         self._loop: TrainingLoop | None = None
         self._batches_run: RunWriter | None = None
+        self._batches_terms: Any = None
         self._weights = ReleasedWeights(model)
         self._first_look = FirstLook()
         self.last_run: int | None = None
@@ -319,10 +320,8 @@ class PrivateModel(HeldModel):
         judge(HELD, self.model, said=self._said)
         self._loss_scale = loss_scale
         self._step = None
-        batches_run = getattr(self, "_batches_run", None)
-        if batches_run is not None:
-            batches_run.abandon()
-        self._batches_run, self.last_run = None, None
+        self._end_of_batches()
+        self.last_run = None
 
     @override
     def get_compile_config(self) -> Any:
@@ -476,7 +475,8 @@ class PrivateModel(HeldModel):
         """Runs one round on a batch, recorded as an unverified sample.
 
         All batches until `compile` are one run of the ledger, with the details
-        that came with the first of them.
+        that came with the first of them. Another ledger or target begins
+        another run.
         """
         if isinstance(x, Sampler):
             raise TypeError(
@@ -485,8 +485,10 @@ class PrivateModel(HeldModel):
             )
         data = DataAdapter(x, class_weight)
         training = self._training(data, {"y": y}, run=run)
-        if self._batches_run is None:
-            self._batches_run = training.new_run()
+        terms = training.ledger, training.target
+        if self._batches_run is None or self._batches_terms != terms:
+            self._end_of_batches()
+            self._batches_run, self._batches_terms = training.new_run(), terms
             # Batches have no end but that of the model.
             weakref.finalize(self, self._batches_run.abandon)
         self.reset_metrics()  # As Keras does.
@@ -494,6 +496,13 @@ class PrivateModel(HeldModel):
             loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = python_values(loop.logs)
         return logs if return_dict else metrics_in_order(self, logs)
+
+    def _end_of_batches(self) -> None:
+        """Ends the run of `train_on_batch`, if there is one."""
+        run = getattr(self, "_batches_run", None)
+        if run is not None:
+            run.abandon()
+        self._batches_run, self._batches_terms = None, None
 
     @override
     def train_step(self, data: Any) -> Any:
@@ -626,8 +635,6 @@ class PrivateModel(HeldModel):
         # Callbacks may load weights when the training begins.
         self._weights.forget()
         self._one_by_one = training.one_by_one
-        if training.round is not None:
-            self._round, self._step = training.round, None
         with contextlib.ExitStack() as stack:
             if run is None:
                 run = stack.enter_context(training.new_run())
@@ -645,6 +652,8 @@ class PrivateModel(HeldModel):
             )
             stack.enter_context(loop.recording())
             self._loop = loop
+            if training.round is not None:
+                self._round, self._step = training.round, None
             try:
                 yield loop
             finally:

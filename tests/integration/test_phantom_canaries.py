@@ -160,6 +160,19 @@ def test_queries_that_canaries_cannot_be_in_are_refused(query):
         fitted(PhantomCanaries(10), query=query())
 
 
+def test_canaries_of_a_fit_that_never_began_are_in_no_other():
+    canaries, made = PhantomCanaries(100), fitted(epochs=1)
+    arguments = {"callbacks": [canaries], "verbose": 0}
+    with pytest.raises(ValueError, match="account"):
+        made.fit(
+            samples(), run=keras_dp.RunDetails(account="none"), **arguments
+        )
+
+    made.fit(samples(), verbose=0)
+    scores = canaries.scores
+    assert not np.any(scores.inside) and not np.any(scores.outside)
+
+
 def test_samplers_that_canaries_cannot_follow_are_refused():
     source = FixedSizeBatches((X, Y), sample_size=20)
 

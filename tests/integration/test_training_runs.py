@@ -13,6 +13,7 @@ from keras_dp.errors import BudgetExceededError, LedgerError
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.ledger.places import connections, storage
 from keras_dp.ledger.places.place import FileHandle
+from keras_dp.spending.epsilon_limit import PrivacyTarget
 
 DELTA = 1e-4
 
@@ -225,6 +226,27 @@ def test_batches_are_one_run_until_the_model_is_gone(ledger) -> None:
     gc.collect()
     assert ledger.runs[0].outcome == "finished"
     assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
+
+
+def test_another_ledger_begins_another_run_of_batches(ledger) -> None:
+    other = PrivacyLedger.in_memory(dataset="d")
+    private = private_model(ledger)
+    for each in (ledger, ledger, other):
+        private.optimizer.ledger = each
+        private.train_on_batch(np.ones((4, 3)), np.ones(4))
+
+    assert (len(ledger), len(other)) == (2, 1)
+    assert [run.outcome for run in ledger.runs] == ["finished"]
+
+
+def test_a_target_holds_for_the_next_batch(ledger) -> None:
+    private = private_model(ledger)
+    private.train_on_batch(np.ones((4, 3)), np.ones(4))
+    private.target = PrivacyTarget(0.01, DELTA)
+
+    with pytest.raises(BudgetExceededError):
+        private.train_on_batch(np.ones((4, 3)), np.ones(4))
+    assert len(ledger) == 1
 
 
 def test_own_loops_are_runs(ledger) -> None:
