@@ -170,7 +170,8 @@ def test_canaries_of_a_fit_that_never_began_are_in_no_other():
 
     made.fit(samples(), verbose=0)
     scores = canaries.scores
-    assert not np.any(scores.inside) and not np.any(scores.outside)
+    assert not np.any(scores.inside)
+    assert not np.any(scores.outside)
 
 
 def test_samplers_that_canaries_cannot_follow_are_refused():
