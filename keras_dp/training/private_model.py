@@ -1,6 +1,7 @@
 """A Keras model whose training is private, around the user's own."""
 
 import contextlib
+import dataclasses
 import functools
 import weakref
 from collections.abc import Iterator, Mapping
@@ -488,7 +489,11 @@ class PrivateModel(HeldModel):
         terms = training.ledger, training.target
         if self._batches_run is None or self._batches_terms != terms:
             self._end_of_batches()
-            self._batches_run, self._batches_terms = training.new_run(), terms
+            # The run outlives the batch, and must not hold it.
+            without = dataclasses.replace(
+                training, adapter=DataAdapter(None), fit={}
+            )
+            self._batches_run, self._batches_terms = without.new_run(), terms
             # Batches have no end but that of the model.
             weakref.finalize(self, self._batches_run.abandon)
         self.reset_metrics()  # As Keras does.
@@ -657,10 +662,9 @@ class PrivateModel(HeldModel):
             try:
                 yield loop
             finally:
-                self._loop = None
-                if self._step is not None:
-                    self._step.close()
-                    self._weights.note()
+                self._loop, self.last_run, step = None, run.row, self._step
                 if training.round is not None:
                     self._round = self._step = None
-                self.last_run = run.row
+                if step is not None:
+                    step.close()
+                    self._weights.note()

@@ -260,6 +260,16 @@ class TestFreed:
 
         assert held() is None
 
+    def test_a_run_of_batches_keeps_none_of_them(self):
+        private, _ = private_model()
+        x = np.ones([8, 3], np.float32)
+        held = weakref.ref(x)
+        private.train_on_batch(x, np.ones([8, 1], np.float32))
+        del x
+        gc.collect()
+
+        assert held() is None
+
     def test_control_finds_what_tensorflow_keeps(self):
         def read(private, x):
             def rows():
