@@ -1,5 +1,6 @@
 """Samples of fixed size, drawn anew for every round."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,15 +69,10 @@ class FixedSizeBatches(Sampler):
         records = Source(data)
         count = len(records)
         size = checked_size(count, sample_size=sample_size)
-
-        def units(words: Words) -> Iterator[Integers]:
-            while True:
-                yield random_subset(size, count, words)[:, np.newaxis]
-
         draw = Draw(
             count,
             FixedSizeWithoutReplacement(size, count, drawn_by_library=True),
-            units,
+            functools.partial(_subsets, size, count),
             expected_size=float(size),
             most_rows=size,
             rounds_per_epoch=max(1, round(count / size)),
@@ -91,3 +87,8 @@ class FixedSizeBatches(Sampler):
             views=views,
             seed=seed,
         )
+
+
+def _subsets(size: int, count: int, words: Words) -> Iterator[Integers]:
+    while True:
+        yield random_subset(size, count, words)[:, np.newaxis]

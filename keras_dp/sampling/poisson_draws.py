@@ -68,17 +68,19 @@ def _truncated(
     """
     whole = in_runs(population_size, sampling_probability, 1)
 
-    def units(words: Words) -> Iterator[Integers]:
-        for drawn in whole.units(words):
-            if len(drawn) <= most:
-                yield drawn
-            else:
-                yield drawn[random_subset(most, len(drawn), words)]
-
+    units = functools.partial(_at_most, most, whole)
     event = TruncatedPoissonSampling(
         sampling_probability, most, population_size, drawn_by_library=True
     )
     return dataclasses.replace(whole, event=event, units=units, most_rows=most)
+
+
+def _at_most(most: int, whole: Draw, words: Words) -> Iterator[Integers]:
+    for drawn in whole.units(words):
+        if len(drawn) <= most:
+            yield drawn
+        else:
+            yield drawn[random_subset(most, len(drawn), words)]
 
 
 def _in_slots(
@@ -93,24 +95,6 @@ def _in_slots(
     count = max(1, round(whole.expected_size / size))
     chance = min(1.0, sampling_probability / count)
     rows = rows_that_hold(population_size, chance, _OVERFLOW / count)
-
-    def placed(
-        units: Integers, physical_batch_size: int, words: Words
-    ) -> Integers:
-        indices = units[:, 0]
-        # The high half of the product: uniform up to 2^-32 of a slot.
-        high = words(len(indices)) >> np.uint64(32)
-        slots = ((high * np.uint64(count)) >> np.uint64(32)).astype(int)
-        order = np.argsort(slots, kind="stable")
-        counts = np.bincount(slots, minlength=count)
-        starts = np.cumsum(counts) - counts
-        within = np.arange(len(indices)) - np.repeat(starts, counts)
-        fits = within < rows
-        batches = -(-count * rows // physical_batch_size)
-        laid = np.full(batches * physical_batch_size, -1, np.int64)
-        laid[(slots[order] * rows + within)[fits]] = indices[order][fits]
-        return laid.reshape(batches, physical_batch_size)
-
     return dataclasses.replace(
         whole,
         most_rows=count * rows,
@@ -118,8 +102,30 @@ def _in_slots(
         is_grouped=True,
         size=whole.expected_size / count,
         bound_factor=RandomMicrobatches.bound_factor,
-        placed=placed,
+        placed=functools.partial(_placed_in_slots, count, rows),
     )
+
+
+def _placed_in_slots(
+    count: int,
+    rows: int,
+    units: Integers,
+    physical_batch_size: int,
+    words: Words,
+) -> Integers:
+    indices = units[:, 0]
+    # The high half of the product: uniform up to 2^-32 of a slot.
+    high = words(len(indices)) >> np.uint64(32)
+    slots = ((high * np.uint64(count)) >> np.uint64(32)).astype(int)
+    order = np.argsort(slots, kind="stable")
+    counts = np.bincount(slots, minlength=count)
+    starts = np.cumsum(counts) - counts
+    within = np.arange(len(indices)) - np.repeat(starts, counts)
+    fits = within < rows
+    batches = -(-count * rows // physical_batch_size)
+    laid = np.full(batches * physical_batch_size, -1, np.int64)
+    laid[(slots[order] * rows + within)[fits]] = indices[order][fits]
+    return laid.reshape(batches, physical_batch_size)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Disjoint batches of shuffled passes over the data."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -67,18 +68,11 @@ class ShuffledBatches(Sampler):
         records = Source(data)
         count = len(records)
         size = checked_size(count, batch_size=batch_size)
-
-        def units(words: Words) -> Iterator[Integers]:
-            while True:
-                order = random_places(count, count, words)[:, np.newaxis]
-                for start in range(0, count, size):
-                    yield order[start : start + size]
-
         rounds = -(-count // size)
         draw = Draw(
             count,
             DisjointBatches(Pass.new().epoch_id, drawn_by_library=True),
-            units,
+            functools.partial(_shuffled, count, size),
             expected_size=float(size),
             most_rows=size,
             rounds_per_epoch=rounds,
@@ -95,6 +89,13 @@ class ShuffledBatches(Sampler):
             views=views,
             seed=seed,
         )
+
+
+def _shuffled(count: int, size: int, words: Words) -> Iterator[Integers]:
+    while True:
+        order = random_places(count, count, words)[:, np.newaxis]
+        for start in range(0, count, size):
+            yield order[start : start + size]
 
 
 def _in_order(

@@ -279,7 +279,7 @@ class TrainingStep:
         The function outlives a training. It must not hold records.
 
         Args:
-            structure: That of the records.
+            structure: See `ResidentRecords`.
             grouping: The rows that make one record.
             is_whole: Whether XLA compiles the whole loop, with the metrics.
         """

@@ -6,6 +6,7 @@ were made once. Who changes one changes what a seed means.
 
 import hashlib
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -97,6 +98,14 @@ def test_are_drawn_by_each_sampler(name):
     kind, options = SAMPLERS[name]
 
     assert digest(kind(DATA, seed=5, **options)) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_are_drawn_by_a_sampler_in_another_process(name):
+    kind, options = SAMPLERS[name]
+    sent = pickle.loads(pickle.dumps(kind(DATA, seed=5, **options)))
+
+    assert digest(sent) == EXPECTED[name]
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
