@@ -156,6 +156,7 @@ class TestAccountant:
 
         holds()
 
+    @pytest.mark.full
     def test_noise(self, accountant, counted, neighbours) -> None:
         """More noise never costs more."""
         law, slack = settings_of(accountant)

@@ -146,7 +146,9 @@ def test_noise_on_the_sum_is_normal_with_the_stated_stddev(kind, way):
 
 @pytest.mark.parametrize("wrong", [0.9 * STDDEV, 1.1 * STDDEV])
 @pytest.mark.parametrize("check", [scale_p_value, spread_p_value])
-@pytest.mark.parametrize("way", ["eager", "xla"])
+@pytest.mark.parametrize(
+    "way", ["eager", pytest.param("xla", marks=pytest.mark.full)]
+)
 def test_the_checks_of_the_scale_can_fail(check, wrong, way):
     """Control: a 10 % error in scale would have been seen."""
     assert check(noise("sum", way)[0][0], wrong) < FALSE_ALARM
