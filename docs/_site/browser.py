@@ -18,7 +18,7 @@ SITE = pathlib.Path(__file__).parents[2] / "out" / "site"
 # What newcomers look for.
 WORDS = ("make_private", "noise_multiplier", "resume", "BatchNormalization")
 WIDTH = 400  # Pixels, as a telephone has.
-_MOST_SECONDS = 30  # A word that is found takes less than one.
+_MOST_SECONDS = 30  # A page or a search takes less than one.
 
 _SIDEWAYS = """
 const page = document.documentElement;
@@ -47,7 +47,10 @@ def opened(width: int) -> webdriver.Chrome:
         "headless",
         "no-sandbox",
         "disable-gpu",
+        "disable-dev-shm-usage",
         "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
         "allow-file-access-from-files",
     ):
         options.add_argument(f"--{flag}")
@@ -59,7 +62,9 @@ def opened(width: int) -> webdriver.Chrome:
     driver = shutil.which("chromedriver")
     if driver is None:
         raise SystemExit("The site is checked with Chromium and its driver.")
-    return webdriver.Chrome(options=options, service=Service(driver))
+    browser = webdriver.Chrome(options=options, service=Service(driver))
+    browser.set_page_load_timeout(_MOST_SECONDS)
+    return browser
 
 
 def titles(browser: webdriver.Chrome, word: str) -> list[str]:
