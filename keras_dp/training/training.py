@@ -220,8 +220,8 @@ def new_training(
     Raises:
         PrivateTrainingError: The optimizer, the precision, the strategy, the
             unit or the data does not go with a private training.
-        ValueError: There is no data, an argument does not go with it, or there
-            is a target with several workers.
+        ValueError: There is no data, an argument does not go with it, there
+            is a target with several workers, or there are several audits.
     """
     check_compiled(private, "fit")
     optimizer, said = private.optimizer, private._said
@@ -236,10 +236,10 @@ def new_training(
         _keras_arguments(adapter, fit, said),
         private._side_queries,
     )
+    audit = _audit_of(fit.get("callbacks"))
     round_ = None
-    for each in keras.tree.flatten(fit.get("callbacks")):
-        if hasattr(each, "answering_round"):
-            round_ = each.answering_round(optimizer, side_queries, adapter)
+    if audit is not None:
+        round_ = audit.answering_round(optimizer, side_queries, adapter)
     replicas = Replicas(private.distribute_strategy)
     queries = [optimizer.query, *side_queries.queries.values()]
     why = why_one_by_one(
@@ -282,6 +282,25 @@ def new_training(
     )
     _check(training)
     return training
+
+
+def _audit_of(callbacks: Any) -> Any:
+    """Returns the callback whose round answers, `None` without one.
+
+    Raises:
+        ValueError: There are several.
+    """
+    audits = [
+        each
+        for each in keras.tree.flatten(callbacks)
+        if hasattr(each, "answering_round")
+    ]
+    if len(audits) > 1:
+        raise ValueError(
+            "`callbacks` must hold one audit at most, whose round answers. "
+            f"Received: {len(audits)} of them. Call fit once for each."
+        )
+    return audits[0] if audits else None
 
 
 def _keras_arguments(

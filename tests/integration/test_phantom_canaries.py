@@ -32,8 +32,7 @@ def fitted(canaries=None, *, query=None, epochs=2, source=None, **options):
         **options,
     )
     source = samples(seed=3) if source is None else source
-    callbacks = [] if canaries is None else [canaries]
-    made.fit(source, epochs=epochs, verbose=0, callbacks=callbacks)
+    made.fit(source, epochs=epochs, verbose=0, callbacks=canaries)
     return made
 
 
@@ -172,6 +171,12 @@ def test_canaries_of_a_fit_that_never_began_are_in_no_other():
     scores = canaries.scores
     assert not np.any(scores.inside)
     assert not np.any(scores.outside)
+
+
+def test_two_audits_in_one_fit_are_refused():
+    two = [PhantomCanaries(20), PhantomCanaries(20)]
+    with pytest.raises(ValueError, match="`callbacks` must hold one audit"):
+        fitted(two)
 
 
 def test_samplers_that_canaries_cannot_follow_are_refused():
