@@ -71,17 +71,16 @@ class Certificate:
             common one.
         theorem: A phrase that says why the guarantee holds.
         issued: When the seal was written, in seconds since 1970 (UTC).
-        version: The version of keras_dp that made the certificate.
-        public_key: The Ed25519 public key of the signer, in hex; empty without
-            a signature.
-        signature: The signature, in hex; empty without a signature.
         libraries: The other libraries in which rounds ran, with their versions;
             empty if there are none. That they did what the ledger says was not
             checked.
         proven_rounds: The number of rounds whose bounds hold in floating point.
-        names: The names of the runs, each once; empty in the first
-            certificates.
+        names: The names of the runs, each once.
         note: The text that was written with the seal; may be empty.
+        version: The version of keras_dp that made the certificate.
+        public_key: The Ed25519 public key of the signer, in hex; empty without
+            a signature.
+        signature: The signature, in hex; empty without a signature.
     """
 
     header: str
@@ -94,13 +93,13 @@ class Certificate:
     neighbours: Neighbours | None
     theorem: str
     issued: int
+    libraries: str
+    proven_rounds: int
+    names: str
+    note: str
     version: str = __version__
     public_key: str = ""
     signature: str = ""
-    libraries: str = ""
-    proven_rounds: int = 0
-    names: str = ""
-    note: str = ""
 
     def as_json(self) -> str:
         """Returns a JSON object; an infinite epsilon is the text `inf`."""
@@ -235,7 +234,7 @@ class Certificate:
             )
         for name in ("names", "note"):
             own, other = getattr(self, name), getattr(again, name)
-            if own not in ("", other):
+            if own != other:
                 raise _differs(f"its {name} was {other!r}, not {own!r}")
         if self.neighbours != again.neighbours:
             raise _differs(
@@ -302,9 +301,6 @@ class Certificate:
 
     def _content(self) -> dict[str, Any]:
         content = dataclasses.asdict(self)
-        for name in ("names", "note"):  # The first certificates have neither.
-            if not content[name]:
-                del content[name]
         if not math.isfinite(self.epsilon):
             content["epsilon"] = "inf"
         return content

@@ -117,6 +117,7 @@ class TestCertificates:
             ("rounds", 0, "rounds in"),
             ("seal_row", 1, "no seal"),
             ("names", "another model", "names was"),
+            ("names", "", "names was"),
             ("note", "approved", "note was"),
             # An account promises under its own relation, whatever is asked.
             ("neighbours", "replace_one", "relation was"),
