@@ -14,6 +14,7 @@ from keras_dp.sampling.record_source import RandomAccessSource
 from keras_dp.sampling.record_source import RecordSpec as RecordSpec
 from keras_dp.sampling.sampler import PhysicalBatch as PhysicalBatch
 from keras_dp.sampling.sampler import Sampler
+from keras_dp.sampling.sampler import SamplerOptions as SamplerOptions
 from keras_dp.sampling.shuffled_batches import ShuffledBatches
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
 from keras_dp.sampling.user_batches import UserBatches

@@ -1,8 +1,8 @@
 """Poisson samples of classes of the records, which take turns."""
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Unpack
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from keras_dp.sampling.draw import (
     default_physical_batch_size,
 )
 from keras_dp.sampling.random_words import Words, random_integers
-from keras_dp.sampling.record_source import RandomAccessSource, Source
-from keras_dp.sampling.sampler import Sampler
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.sampler import Sampler, SamplerOptions
 
 
 class CyclicPoissonBatches(Sampler):
@@ -41,8 +41,7 @@ class CyclicPoissonBatches(Sampler):
 
     Microbatches, and shards for the workers of a cluster, are not available. A
     chosen `seed` has no effect outside of `reproducible()`. Other arguments are
-    those of `PoissonBatches`; by default, a record takes part once in an epoch,
-    on average.
+    those of `SamplerOptions`.
 
     Attributes: those of `Sampler`, and
         classes: The number of classes, >= 1.
@@ -73,42 +72,37 @@ class CyclicPoissonBatches(Sampler):
         *,
         classes: int,
         sampling_probability: float = 1.0,
-        rounds_per_epoch: int | None = None,
-        physical_batch_size: int | None = None,
-        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
-        views: int = 1,
-        seed: int | None = None,
+        **options: Unpack[SamplerOptions],
     ) -> None:
-        records = Source(data)
-        _check.integer_at_least(1, classes=classes)
-        BernoulliDraw(len(records), sampling_probability)  # It checks.
+        law = functools.partial(
+            _of_classes,
+            classes=classes,
+            sampling_probability=sampling_probability,
+        )
+        super().__init__(data, law, **options)
         self.classes = int(classes)
-        probability = self.sampling_probability = float(sampling_probability)
-        event = CyclicPoissonSampling(
-            Pass.new().epoch_id,
-            self.classes,
-            probability,
-            drawn_by_library=True,
-        )
-        share = probability / self.classes
-        draw = Draw(
-            len(records),
-            event,
-            functools.partial(_in_turn, len(records), event),
-            expected_size=len(records) * share,
-            most_rows=default_physical_batch_size(len(records), share),
-            rounds_per_epoch=max(1, round(self.classes / probability)),
-            rounds_per_pass=self.classes,
-        )
-        super().__init__(
-            records,
-            draw,
-            physical_batch_size=physical_batch_size,
-            rounds_per_epoch=rounds_per_epoch,
-            map=map,
-            views=views,
-            seed=seed,
-        )
+        self.sampling_probability = float(sampling_probability)
+
+
+def _of_classes(count: int, classes: int, sampling_probability: float) -> Draw:
+    _check.integer_at_least(1, classes=classes)
+    BernoulliDraw(count, sampling_probability)  # It checks.
+    event = CyclicPoissonSampling(
+        Pass.new().epoch_id,
+        int(classes),
+        float(sampling_probability),
+        drawn_by_library=True,
+    )
+    share = event.probability / event.classes
+    return Draw(
+        count,
+        event,
+        functools.partial(_in_turn, count, event),
+        expected_size=count * share,
+        most_rows=default_physical_batch_size(count, share),
+        rounds_per_epoch=max(1, round(event.classes / event.probability)),
+        rounds_per_pass=event.classes,
+    )
 
 
 def _in_turn(

@@ -1,8 +1,8 @@
 """Samples of fixed size, drawn anew for every round."""
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Unpack
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from keras_dp._nests import Nest
 from keras_dp.ledger import FixedSizeWithoutReplacement
 from keras_dp.sampling.draw import Draw, Integers, checked_size
 from keras_dp.sampling.random_words import Words, random_subset
-from keras_dp.sampling.record_source import RandomAccessSource, Source
-from keras_dp.sampling.sampler import Sampler
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.sampler import Sampler, SamplerOptions
 
 
 class FixedSizeBatches(Sampler):
@@ -33,7 +33,7 @@ class FixedSizeBatches(Sampler):
 
     A chosen `seed` has no effect outside of `reproducible()`. The number of
     records is public: the event holds it. Other arguments are those of
-    `PoissonBatches`; `physical_batch_size` is `sample_size` by default.
+    `SamplerOptions`; `physical_batch_size` is `sample_size` by default.
 
     Attributes: those of `Sampler`, and
         sample_size: Number of records in a sample, in [1, N].
@@ -60,33 +60,23 @@ class FixedSizeBatches(Sampler):
         data: Nest | RandomAccessSource,
         *,
         sample_size: int,
-        physical_batch_size: int | None = None,
-        rounds_per_epoch: int | None = None,
-        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
-        views: int = 1,
-        seed: int | None = None,
+        **options: Unpack[SamplerOptions],
     ) -> None:
-        records = Source(data)
-        count = len(records)
-        size = checked_size(count, sample_size=sample_size)
-        draw = Draw(
-            count,
-            FixedSizeWithoutReplacement(size, count, drawn_by_library=True),
-            functools.partial(_subsets, size, count),
-            expected_size=float(size),
-            most_rows=size,
-            rounds_per_epoch=max(1, round(count / size)),
-        )
-        self.sample_size = size
-        super().__init__(
-            records,
-            draw,
-            physical_batch_size=physical_batch_size,
-            rounds_per_epoch=rounds_per_epoch,
-            map=map,
-            views=views,
-            seed=seed,
-        )
+        law = functools.partial(_of_size, sample_size=sample_size)
+        super().__init__(data, law, **options)
+        self.sample_size = int(sample_size)
+
+
+def _of_size(count: int, sample_size: int) -> Draw:
+    size = checked_size(count, sample_size=sample_size)
+    return Draw(
+        count,
+        FixedSizeWithoutReplacement(size, count, drawn_by_library=True),
+        functools.partial(_subsets, size, count),
+        expected_size=float(size),
+        most_rows=size,
+        rounds_per_epoch=max(1, round(count / size)),
+    )
 
 
 def _subsets(size: int, count: int, words: Words) -> Iterator[Integers]:

@@ -2,15 +2,14 @@
 
 import copy
 import functools
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from keras_dp import _check
 from keras_dp._nests import Nest
 from keras_dp._override import override
 from keras_dp.sampling.poisson_draws import Microbatches, poisson_draw
-from keras_dp.sampling.record_source import RandomAccessSource, Source
-from keras_dp.sampling.sampler import Sampler
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.sampler import Sampler, SamplerOptions
 
 
 class PoissonBatches(Sampler):
@@ -47,14 +46,6 @@ class PoissonBatches(Sampler):
 
     Attributes: those of `Sampler`, and
         sampling_probability: Chance of each record to take part in a round.
-        physical_batch_size: Length of the leading axis of every physical batch.
-            With the default, at least 99.99 % of the samples fit into one
-            batch, which is fastest. A smaller one needs less memory; a much
-            larger one spends time on padding. With several views, the default
-            has at most 4,096 of them.
-        rounds_per_epoch: Number of rounds that `fit` calls an epoch; by default
-            `1 / sampling_probability`, in which a record is drawn once on
-            average.
         truncate_at: The largest number of records that a sample keeps; `None`
             for all.
 
@@ -77,13 +68,9 @@ class PoissonBatches(Sampler):
         data: Nest | RandomAccessSource,
         *,
         sampling_probability: float,
-        physical_batch_size: int | None = None,
-        rounds_per_epoch: int | None = None,
         microbatches: Microbatches | None = None,
         truncate_at: int | None = None,
-        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
-        views: int = 1,
-        seed: int | None = None,
+        **options: Unpack[SamplerOptions],
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
 
@@ -96,8 +83,6 @@ class PoissonBatches(Sampler):
                 text to UTF-8. Or a `RandomAccessSource`, such as
                 `TFRecordShards`, for records that are read when drawn.
             sampling_probability: In [2^-60, 1].
-            physical_batch_size: At least 1.
-            rounds_per_epoch: At least 1.
             microbatches: `RandomMicrobatches`, which protect examples, or
                 `FixedMicrobatches`, which only protect whole microbatches.
             truncate_at: The largest number of records that a sample keeps, at
@@ -109,22 +94,7 @@ class PoissonBatches(Sampler):
                 `truncate_at` 7 standard deviations, each `sqrt(N q (1-q))`,
                 above the mean `N q`. Do not choose it by a look at the data.
                 The ledger then holds `N`, the exact number of records.
-            map: Function of TensorFlow from one record to another, such as a
-                random crop: a tuple `(x, y)` is passed as two arguments, as
-                by `tf.data.Dataset.map`. It is applied to each record each
-                time that it is drawn; see `RecordMap`. `Augmentation` makes
-                one of Keras layers, which is faster.
-            views: How often a drawn record is mapped, at least 1, each time
-                with random numbers of its own. The mean gradient of its views
-                is the record, and is clipped once. So the event is that of one
-                view. A physical batch has `views` rows for each of its
-                records; by default it has at most 4,096.
-            seed: An integer, at least 0. For a sampler that is made inside
-                `reproducible()`, draws and rows depend on the seed only: the
-                first iterators of two equal samplers draw the same, and each
-                further iterator has a stream of its own. For any other sampler
-                they come from the operating system. Rounds are marked as
-                `seeded` in both cases.
+            **options: See `SamplerOptions`.
 
         Raises:
             TypeError: `data` is not one of these, or holds something else than
@@ -133,23 +103,14 @@ class PoissonBatches(Sampler):
                 source returns another number or shape of records than was asked
                 for, or a number is out of its range.
         """
-        records = Source(data)
-        self._draw_of = functools.partial(
+        law = functools.partial(
             poisson_draw,
             sampling_probability=sampling_probability,
             microbatches=microbatches,
             truncate_at=truncate_at,
         )
+        super().__init__(data, law, **options)
         self.truncate_at = truncate_at
-        super().__init__(
-            records,
-            self._draw_of(len(records)),
-            physical_batch_size=physical_batch_size,
-            rounds_per_epoch=rounds_per_epoch,
-            map=map,
-            views=views,
-            seed=seed,
-        )
 
     @property
     def sampling_probability(self) -> float:
@@ -203,9 +164,9 @@ class PoissonBatches(Sampler):
         shard = copy.copy(self)
         shard.shard_index, shard.shard_count = int(index), int(count)
         shard._positions, shard._streams = range(start, stop), 0
-        shard.draw = self._draw_of(stop - start)
+        shard.draw = self._law(stop - start)
         shard.physical_batch_size = (
-            self._at_once(self._draw_of(-(-units // count) * rows))
+            self._at_once(self._law(-(-units // count) * rows))
             if self._has_default_size
             else -(-self.physical_batch_size // (rows * count)) * rows
         )

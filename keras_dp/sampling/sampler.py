@@ -3,8 +3,9 @@
 import abc
 import inspect
 import itertools
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,49 @@ from keras_dp.sampling import datasets
 from keras_dp.sampling.draw import Draw, Pass, Sample
 from keras_dp.sampling.pipelines import Function
 from keras_dp.sampling.random_words import Randomness
-from keras_dp.sampling.record_source import Source
+from keras_dp.sampling.record_source import RandomAccessSource, Source
 
 # Rows of a physical batch that are computed at once where nobody chose a
 # number, and each record has several.
 _MOST_VIEWS = 4096
+# Two iterators that begin at once have streams of their own.
+_NEXT_STREAM = threading.Lock()
+
+
+class SamplerOptions(TypedDict, total=False):
+    """The arguments that every sampler takes beside the data and its law.
+
+    Attributes:
+        physical_batch_size: Length of the leading axis of every physical batch,
+            at least 1. With the default, at least 99.99 % of the samples fit
+            into one batch, which is fastest. A smaller one needs less memory; a
+            much larger one spends time on padding.
+        rounds_per_epoch: Number of rounds that `fit` calls an epoch, at least
+            1. By default a record takes part once in them, on average.
+        map: Function of TensorFlow from one record to another, such as a
+            random crop: a tuple `(x, y)` is passed as two arguments, as
+            by `tf.data.Dataset.map`. It is applied to each record each
+            time that it is drawn; see `RecordMap`. `Augmentation` makes
+            one of Keras layers, which is faster.
+        views: How often a drawn record is mapped, at least 1 and by default 1,
+            each time with random numbers of its own. The mean gradient of its
+            views is the record, and is clipped once. So the event is that of
+            one view. A physical batch has `views` rows for each of its records;
+            by default it has at most 4,096. It must be 1 for users and
+            microbatches, which have several rows already.
+        seed: An integer, at least 0. For a sampler that is made inside
+            `reproducible()`, draws and rows depend on the seed only: the
+            first iterators of two equal samplers draw the same, and each
+            further iterator has a stream of its own. For any other sampler
+            they come from the operating system. Rounds are marked as
+            `seeded` in both cases.
+    """
+
+    physical_batch_size: int | None
+    rounds_per_epoch: int | None
+    map: Callable[..., Any] | None
+    views: int
+    seed: int | None
 
 
 class PhysicalBatch(NamedTuple):
@@ -82,37 +121,42 @@ class Sampler(abc.ABC):
 
     def __init__(
         self,
-        records: Source,
-        draw: Draw,
+        data: Nest | RandomAccessSource,
+        law: Callable[[int], Draw],
         *,
-        physical_batch_size: int | None,
-        rounds_per_epoch: int | None,
-        map: Callable[..., Any] | None,  # noqa: A002 - as in tf.data.
-        views: int,
-        seed: int | None,
+        physical_batch_size: int | None = None,
+        rounds_per_epoch: int | None = None,
+        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
+        views: int = 1,
+        seed: int | None = None,
     ) -> None:
-        """Draws nothing.
+        """Looks at the shapes of the data, and draws nothing.
 
         Args:
-            records: The records to draw from.
-            draw: The law by which they are drawn.
-            physical_batch_size: See `PoissonBatches`.
-            rounds_per_epoch: See `PoissonBatches`.
-            map: See `PoissonBatches`.
-            views: See `PoissonBatches`.
-            seed: See `PoissonBatches`.
+            data: See `PoissonBatches`.
+            law: Takes a number of records, and returns how they are drawn.
+            physical_batch_size: See `SamplerOptions`, as for all that follow.
+            rounds_per_epoch: As there.
+            map: As there.
+            views: As there.
+            seed: As there.
 
         Raises:
-            TypeError: `map` is not a function.
-            ValueError: A number is out of its range.
+            TypeError: `data` is not one of these, or holds something else than
+                arrays; or `map` is not a function.
+            ValueError: There are no records, the arrays differ in length, a
+                source returns another number or shape of records than was asked
+                for, or a number is out of its range.
         """
+        self.records = Source(data)
+        # A shard has a part of the whole draw.
+        self.draw = self._whole = draw = law(len(self.records))
+        self._law = law
         if seed is not None:
             _check.integer_at_least(0, seed=seed)
         _check_map(map, views, draw)
-        self.draw = self._whole = draw  # A shard has a part of the draw.
-        self.records = records
         self.map, self.views = map, int(views)
-        self._positions = range(len(records))
+        self._positions = range(len(self.records))
         self._has_seed = seed is not None
         self._seed = seed if _reproducible.is_on() else None
         self._streams = 0
@@ -303,8 +347,9 @@ class Sampler(abc.ABC):
 
     def randomness(self) -> Randomness:
         """Returns the randomness of a new iterator, a stream of the seed."""
-        stream = [self._streams]
-        self._streams += 1
+        with _NEXT_STREAM:
+            stream = [self._streams]
+            self._streams += 1
         if self.shard_index is not None and self.shard_count is not None:
             stream += [self.shard_index, self.shard_count]
         return Randomness.of(self._seed, *stream)

@@ -1,8 +1,8 @@
 """Disjoint batches of shuffled passes over the data."""
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Unpack
 
 import numpy as np
 
@@ -11,16 +11,16 @@ from keras_dp.ledger import DisjointBatches
 from keras_dp.sampling.draw import Draw, Integers, Pass, checked_size
 from keras_dp.sampling.random_rows import random_places
 from keras_dp.sampling.random_words import Words
-from keras_dp.sampling.record_source import RandomAccessSource, Source
-from keras_dp.sampling.sampler import Sampler
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.sampler import Sampler, SamplerOptions
 
 
 class ShuffledBatches(Sampler):
     """Shuffles the data anew for each pass, and cuts it into disjoint batches.
 
-    Iterating gives physical batches without end, pass after pass. A pass is an
-    epoch of `fit`. If `batch_size` does not divide the number of records, the
-    last batch of each pass is smaller, and padded.
+    Iterating gives physical batches without end, pass after pass. By default a
+    pass is an epoch of `fit`. If `batch_size` does not divide the number of
+    records, the last batch of each pass is smaller, and padded.
 
     Guarantee: in a pass, each record is in exactly one batch. Each iterator
     begins a new pass, with an `epoch_id` of its own. So a training that is
@@ -37,7 +37,7 @@ class ShuffledBatches(Sampler):
     Microbatches, and shards for the workers of a cluster, are not available.
     Several replicas of one worker share a batch. A chosen `seed` has no effect
     outside of `reproducible()`. The number of records is public: the number of
-    rounds reveals it. Other arguments are those of `PoissonBatches`;
+    rounds reveals it. Other arguments are those of `SamplerOptions`;
     `physical_batch_size` is `batch_size` by default.
 
     Attributes: those of `Sampler`, and
@@ -60,35 +60,26 @@ class ShuffledBatches(Sampler):
         data: Nest | RandomAccessSource,
         *,
         batch_size: int,
-        physical_batch_size: int | None = None,
-        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
-        views: int = 1,
-        seed: int | None = None,
+        **options: Unpack[SamplerOptions],
     ) -> None:
-        records = Source(data)
-        count = len(records)
-        size = checked_size(count, batch_size=batch_size)
-        rounds = -(-count // size)
-        draw = Draw(
-            count,
-            DisjointBatches(Pass.new().epoch_id, drawn_by_library=True),
-            functools.partial(_shuffled, count, size),
-            expected_size=float(size),
-            most_rows=size,
-            rounds_per_epoch=rounds,
-            rounds_per_pass=rounds,
-            placed=_in_order,
-        )
-        self.batch_size = size
-        super().__init__(
-            records,
-            draw,
-            physical_batch_size=physical_batch_size,
-            rounds_per_epoch=None,
-            map=map,
-            views=views,
-            seed=seed,
-        )
+        law = functools.partial(_in_passes, batch_size=batch_size)
+        super().__init__(data, law, **options)
+        self.batch_size = int(batch_size)
+
+
+def _in_passes(count: int, batch_size: int) -> Draw:
+    size = checked_size(count, batch_size=batch_size)
+    rounds = -(-count // size)
+    return Draw(
+        count,
+        DisjointBatches(Pass.new().epoch_id, drawn_by_library=True),
+        functools.partial(_shuffled, count, size),
+        expected_size=float(size),
+        most_rows=size,
+        rounds_per_epoch=rounds,
+        rounds_per_pass=rounds,
+        placed=_in_order,
+    )
 
 
 def _shuffled(count: int, size: int, words: Words) -> Iterator[Integers]:

@@ -1,9 +1,8 @@
 """Samples of users, each with some of the user's records."""
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -13,8 +12,8 @@ from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.draw import Draw, Integers, rows_that_hold
 from keras_dp.sampling.random_words import Words, random_subset
-from keras_dp.sampling.record_source import RandomAccessSource, Source
-from keras_dp.sampling.sampler import Sampler
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.sampler import Sampler, SamplerOptions
 from keras_dp.sampling.units import unit_numbers
 
 
@@ -71,11 +70,7 @@ class UserBatches(Sampler):
         user_ids: Any,
         sampling_probability: float,
         records_per_user: int,
-        physical_batch_size: int | None = None,
-        rounds_per_epoch: int | None = None,
-        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
-        views: int = 1,
-        seed: int | None = None,
+        **options: Unpack[SamplerOptions],
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
 
@@ -85,13 +80,8 @@ class UserBatches(Sampler):
             sampling_probability: In [2^-60, 1].
             records_per_user: The largest number of records with which a user
                 takes part, at least 1. Do not choose it by a look at the data.
-            physical_batch_size: Number of rows of a physical batch, a multiple
-                of `records_per_user`. By default at least 99.99 % of the
-                samples fit into one batch.
-            rounds_per_epoch: At least 1, by default 1 / `sampling_probability`.
-            map: See `PoissonBatches`.
-            views: Must be 1, because a user has several rows already.
-            seed: See `PoissonBatches`.
+            **options: See `SamplerOptions`; `physical_batch_size` is a multiple
+                of `records_per_user`.
 
         Raises:
             TypeError: See `PoissonBatches`.
@@ -100,43 +90,17 @@ class UserBatches(Sampler):
         """
         _check.probability(sampling_probability=sampling_probability)
         _check.integer_at_least(1, records_per_user=records_per_user)
-        records = Source(data)
         users = unit_numbers(user_ids=user_ids)
-        if len(users) != len(records):
-            raise ValueError(
-                "`user_ids` must name the user of each record. Received: "
-                f"{len(users):,} ids for {len(records):,} records. Pass "
-                "the ids in the order of the records."
-            )
-        rows = self.records_per_user = int(records_per_user)
+        self.records_per_user = int(records_per_user)
         # In as few bytes as hold a number.
         self._users = users.astype(np.min_scalar_type(int(users.max())))
-        # It checks the probability.
-        of_users = BernoulliDraw(
-            int(users.max()) + 1, float(sampling_probability)
+        law = functools.partial(
+            _of_users,
+            users=self._users,
+            probability=float(sampling_probability),
+            rows=self.records_per_user,
         )
-        count, probability = dataclasses.astuple(of_users)
-        draw = Draw(
-            count,
-            PoissonUserSampling(probability, drawn_by_library=True),
-            functools.partial(_drawn_users, of_users, self._users, rows),
-            expected_size=probability * count,
-            most_rows=rows * rows_that_hold(count, probability),
-            rounds_per_epoch=max(1, round(1 / probability)),
-            unit="user",
-            rows=rows,
-            is_grouped=True,
-            averages=True,
-        )
-        super().__init__(
-            records,
-            draw,
-            physical_batch_size=physical_batch_size,
-            rounds_per_epoch=rounds_per_epoch,
-            map=map,
-            views=views,
-            seed=seed,
-        )
+        super().__init__(data, law, **options)
 
     @property
     def sampling_probability(self) -> float:
@@ -148,6 +112,32 @@ class UserBatches(Sampler):
     def users_of_records(self) -> Integers:
         """The number of the user of each record, from 0 on, `[N]`. Secret."""
         return self._users.astype(np.int64)
+
+
+def _of_users(
+    records: int, users: Integers, probability: float, rows: int
+) -> Draw:
+    if len(users) != records:
+        raise ValueError(
+            "`user_ids` must name the user of each record. Received: "
+            f"{len(users):,} ids for {records:,} records. Pass the ids in the "
+            "order of the records."
+        )
+    count = int(users.max()) + 1
+    return Draw(
+        count,
+        PoissonUserSampling(probability, drawn_by_library=True),
+        functools.partial(
+            _drawn_users, BernoulliDraw(count, probability), users, rows
+        ),
+        expected_size=probability * count,
+        most_rows=rows * rows_that_hold(count, probability),
+        rounds_per_epoch=max(1, round(1 / probability)),
+        unit="user",
+        rows=rows,
+        is_grouped=True,
+        averages=True,
+    )
 
 
 def _drawn_users(

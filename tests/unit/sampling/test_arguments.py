@@ -151,11 +151,10 @@ def built(sampler, data=None, **changes):
                 ("physical_batch_size", 2.5),
                 ("seed", -1),
                 ("seed", 0.5),
+                ("rounds_per_epoch", 0),
+                ("map", 3),
+                ("views", 0),
             ]
-        ],
-        *[
-            (sampler, "rounds_per_epoch", 0)
-            for sampler in (POISSON, CYCLIC, FIXED, USERS)
         ],
         (POISSON, "sampling_probability", 1e-20),
         (POISSON, "truncate_at", 0),
@@ -165,7 +164,6 @@ def built(sampler, data=None, **changes):
         (FIXED, "sample_size", 0),
         (FIXED, "sample_size", 5),
         (FIXED, "sample_size", 2.0),
-        (FIXED, "map", 3),
         (SHUFFLED, "batch_size", 0),
         (SHUFFLED, "batch_size", 5),
         (USERS, "user_ids", ["ann", "bob", "ann"]),

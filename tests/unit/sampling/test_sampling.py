@@ -5,6 +5,8 @@ import contextvars
 import itertools
 import subprocess
 import sys
+import time
+from concurrent import futures
 from typing import NamedTuple
 
 import numpy as np
@@ -353,3 +355,25 @@ def test_by_default_one_sample_of_10_000_needs_a_second_batch(size, mean):
     assert physical % 8 == 0
     assert stats.binom.sf(physical, size, q) <= 1e-4
     assert physical == 8 or stats.binom.sf(physical - 8, size, q) > 1e-4
+
+
+class Slow(int):
+    """Counts up slowly, so that other threads read it in between."""
+
+    def __add__(self, other):
+        time.sleep(0.02)
+        return Slow(int(self) + other)
+
+
+def test_iterators_of_several_threads_have_streams_of_their_own():
+    """Of one seed, two would draw the same samples otherwise."""
+    batches = PoissonBatches(
+        np.arange(1000), sampling_probability=0.5, seed=SEED
+    )
+    batches._streams = Slow()
+
+    with futures.ThreadPoolExecutor(8) as pool:
+        randomness = list(pool.map(lambda _: batches.randomness(), range(8)))
+
+    first = [next(batches.draws(each)).rows.tobytes() for each in randomness]
+    assert len(set(first)) == 8
