@@ -167,7 +167,7 @@ class Fourier(Accountant):
     Source: Zhu, Dong, Wang (2022), arXiv:2106.08567v4; fixed size: Balle,
     Barthe, Gaboardi (2018), arXiv:1807.01647v2, Theorems 9 and 10. We differ
     in the line of integration, its error bounds, and the noise that ends it
-    (`compose.line.integral`).
+    (`compose.integral`).
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))

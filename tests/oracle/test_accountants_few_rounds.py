@@ -8,10 +8,9 @@ import pytest
 from scipy import special
 
 from keras_dp.accountants import Fourier
-from keras_dp.accountants.compose import root, saddle
+from keras_dp.accountants.compose import composition, integral, root
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.curve import LINE, Curve
-from keras_dp.accountants.compose.line import integral
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.gaussian_profile import least_epsilon
@@ -307,15 +306,17 @@ def test_the_variance_bounds_one_round(
     """
     law = law_of(noise_multiplier, probability, is_added)
     one, scale = rounds_of(law, 1), probability / noise_multiplier
-    exceeds, whole = [], saddle.variance
+    exceeds, whole = [], composition.variance
     for halved in (False, True):
         if halved:
-            monkeypatch.setattr(saddle, "variance", lambda of: whole(of) / 2)
+            monkeypatch.setattr(
+                composition, "variance", lambda of: whole(of) / 2
+            )
         for epsilon in scale * np.array([0.0, 0.01, 0.3, 1.0, 3.0]):
             true = float(one_round(float(epsilon), law))
             if true <= 1e-14:
                 continue
-            most = saddle.variance_log_delta(one, float(epsilon))
+            most = composition.variance_log_delta(one, float(epsilon))
             is_less = math.log(true) > most + 1e-6
             assert halved or not is_less
             exceeds.append(is_less)
@@ -329,7 +330,7 @@ def test_many_gaussian_rounds_are_below_their_variance() -> None:
         mu = np.asarray(math.sqrt(count) / 30)
         true = float(gaussian_profile.log_delta(mu, np.asarray(epsilon)))
 
-        found = saddle.variance_log_delta(rounds_of(law, count), epsilon)
+        found = composition.variance_log_delta(rounds_of(law, count), epsilon)
 
         assert true <= found
 

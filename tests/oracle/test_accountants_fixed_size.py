@@ -10,7 +10,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     Gaussian,
     SampledGaussian,
 )
-from keras_dp.accountants.renyi import mixtures
+from keras_dp.accountants.renyi import divergences
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import FixedSizeWithoutReplacement, GaussianSum, Round
 
@@ -39,7 +39,7 @@ def test_no_three_means_exceed_the_ternary_moments(noise) -> None:
     Some come within a third, so that the test is not idle.
     """
     orders = np.arange(2, 7)
-    bound = np.exp(mixtures._log_ternary_moments(noise)[: orders.size])
+    bound = np.exp(divergences._log_ternary_moments(noise)[: orders.size])
     rng = np.random.default_rng(20261121)
     closest = 0.0
     for _ in range(60):
@@ -66,7 +66,7 @@ def test_the_ternary_moments_are_attained(noise) -> None:
     triangle = moments((1.0, 0.0), (0.5, 0.75**0.5), noise, orders)
     line = moments((1.0, 0.0), (0.0, 0.0), noise, orders)
 
-    found = np.exp(mixtures._log_ternary_moments(noise)[: orders.size])
+    found = np.exp(divergences._log_ternary_moments(noise)[: orders.size])
 
     attained = np.maximum(triangle, line)
     np.testing.assert_allclose(found, attained, rtol=2e-3)
@@ -78,7 +78,7 @@ def test_the_second_moment_has_a_closed_form(noise) -> None:
     """`2 (e^D - e^(D/2))` with `D = 1/z^2`, a quarter of what WBK take."""
     distance = noise**-2
 
-    found = mixtures._log_ternary_moments(noise)[0]
+    found = divergences._log_ternary_moments(noise)[0]
 
     closed = np.log(2) + distance + np.log(-np.expm1(-distance / 2))
     assert found == pytest.approx(closed, abs=1e-12 * (1 + abs(closed)))
@@ -89,7 +89,7 @@ def test_later_moments_are_bounded_by_their_last_term() -> None:
 
     At order 40 and z = 0.5 the sum is its last term, to e^(-39/z^2).
     """
-    found = mixtures.of_fixed_size(0.5, 0.5, np.array([39.0]))[0]
+    found = divergences.of_fixed_size(0.5, 0.5, np.array([39.0]))[0]
 
     last = np.log(2) + 40 * 39 / (2 * 0.5**2) + 40 * np.log(0.5)
     assert last <= found <= last + 1e-6

@@ -12,7 +12,7 @@ import pytest
 from keras_dp.accountants import RDP, Fourier, searches
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.curve import Curve
-from keras_dp.accountants.loss.either import FiniteLoss
+from keras_dp.accountants.loss.mixture import FiniteLoss
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Gaussian,

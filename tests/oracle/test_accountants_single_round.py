@@ -9,7 +9,7 @@ import pytest
 from keras_dp.accountants.compose import root
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.curve import Curve
-from keras_dp.accountants.compose.single_round import log_delta_bounds
+from keras_dp.accountants.loss.gaussian_profile import log_delta_bounds
 from keras_dp.accountants.loss.mixture import MixtureLoss
 
 NOISE_MULTIPLIERS = [0.05, 0.3, 1.0, 10.0, 1000.0]

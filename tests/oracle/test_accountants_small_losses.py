@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import Fourier
-from keras_dp.accountants.compose import single_round
+from keras_dp.accountants.compose import small_losses
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.curve import GRID
-from keras_dp.accountants.compose.grid import small_losses
+from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
@@ -116,7 +116,7 @@ def test_one_round_of_fixed_size_has_the_delta_of_a_removed_record(
     found = log_delta_bounds(rounds_of(law), epsilon, WIDTH, GRID)
 
     removed = law_of(noise_multiplier, 1e-6, "removed")
-    true = single_round.log_delta_bounds(removed, epsilon)
+    true = gaussian_profile.log_delta_bounds(removed, epsilon)
     assert found[0] <= true[0] <= true[1] <= found[1]
     assert found[1] - found[0] < 0.03
 

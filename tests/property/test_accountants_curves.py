@@ -15,7 +15,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussian,
     SampledGaussianReplaceOne,
 )
-from keras_dp.accountants.renyi import mixtures
+from keras_dp.accountants.renyi import divergences
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import FullDataset, GaussianSum, Round
 
@@ -87,7 +87,7 @@ def log_moment_over_everything(probability, noise, excess, mean):
 
 
 def log_moment(probability, noise, mean, excess):
-    kind = mixtures.replaced if mean else mixtures.sampled
+    kind = divergences.replaced if mean else divergences.sampled
     return kind(probability, noise, excess)
 
 

@@ -7,10 +7,11 @@ grid. Both are made for one epsilon, and are good for others next to it.
 import math
 from typing import NamedTuple, Protocol
 
-from keras_dp.accountants.compose import saddle, single_round
-from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.compose.grid import small_losses
-from keras_dp.accountants.compose.line import integral
+from keras_dp.accountants.compose import (
+    integral,
+    small_losses,
+)
+from keras_dp.accountants.compose.composition import Composition, MomentBounds
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.mixture import MixtureLoss
@@ -128,7 +129,7 @@ class Curve(Side):
     def __init__(self, composition: Composition) -> None:
         """Takes the rounds."""
         self.composition = composition
-        self._moments = saddle.MomentBounds(composition)
+        self._moments = MomentBounds(composition)
         # The last bounds of each method, and what was tried last.
         self._made: dict[str, _Bounds] = {}
         self._tried: dict[str, _Place] = {}
@@ -201,7 +202,7 @@ class Curve(Side):
             and isinstance(loss, MixtureLoss)
             and len(loss.probabilities) == 2
         ):
-            found = single_round.log_delta_bounds(loss, epsilon)
+            found = gaussian_profile.log_delta_bounds(loss, epsilon)
             return Found(*found, CLOSED_FORM)
         return None
 

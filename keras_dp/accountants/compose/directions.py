@@ -8,10 +8,14 @@ import numpy as np
 
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.curve import Curve
-from keras_dp.accountants.loss.either import EitherLoss, FiniteLoss
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
-from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
+from keras_dp.accountants.loss.mixture import (
+    EitherLoss,
+    FiniteLoss,
+    MixtureLoss,
+    ReplaceOneLoss,
+)
 from keras_dp.accountants.normalize.few_kinds import FewKinds
 from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,

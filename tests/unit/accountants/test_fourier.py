@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, Bounds, Fourier
-from keras_dp.accountants.compose.grid import small_losses
-from keras_dp.accountants.compose.line import integral
+from keras_dp.accountants.compose import integral, small_losses
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import TooSlowError, UnsupportedEventError
 from keras_dp.ledger import (

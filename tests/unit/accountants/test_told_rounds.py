@@ -8,8 +8,7 @@ import pytest
 from scipy import special, stats
 
 from keras_dp.accountants import RDP, Fourier
-from keras_dp.accountants.compose import told_rounds
-from keras_dp.accountants.compose.line import integral
+from keras_dp.accountants.compose import integral, told_rounds
 from keras_dp.errors import TooSlowError
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,

@@ -16,7 +16,7 @@ from keras_dp.accountants.compose.composition import (
     log_moments,
     moments_of_sum,
 )
-from keras_dp.accountants.compose.line.points import (
+from keras_dp.accountants.compose.line_moments import (
     TERM,
     Paths,
     log_ratios,

@@ -24,8 +24,8 @@ import numpy as np
 from scipy import special
 
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.compose import tilted
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.compose.grid import tilted
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss

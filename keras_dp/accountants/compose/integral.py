@@ -35,7 +35,7 @@ import math
 from typing import NamedTuple
 
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.compose.line.line import (
+from keras_dp.accountants.compose.line import (
     MOST_POINTS,
     MOST_WORK,
     Line,

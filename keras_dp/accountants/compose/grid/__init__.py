@@ -1,1 +1,0 @@
-"""Loss distributions on a grid, composed by the fast Fourier transform."""

@@ -1,1 +1,0 @@
-"""Bounds by an integral along a vertical line."""
