@@ -4,17 +4,17 @@
 """
 
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.attacks.trade_off import (
-    bayes_risk,
-    trade_off,
-)
-from keras_dp.accountants.available import available_accountants
 from keras_dp.accountants.fourier import Bounds, Fourier
 from keras_dp.accountants.normalize.participations import (
     Sensitivity as Sensitivity,
 )
 from keras_dp.accountants.normalize.participations import strategy_sensitivity
 from keras_dp.accountants.rdp import RDP
+from keras_dp.accountants.replay import available_accountants
+from keras_dp.accountants.trade_off import (
+    bayes_risk,
+    trade_off,
+)
 
 __all__ = [
     "RDP",

@@ -5,15 +5,15 @@ import math
 from collections.abc import Iterator
 
 from keras_dp import _check
-from keras_dp.accountants.attacks.trade_off import (
+from keras_dp.accountants.claim import Claim, rounded_up, units_in_words
+from keras_dp.accountants.normalize.rounds import Neighbours
+from keras_dp.accountants.replay import Replay, replay_of
+from keras_dp.accountants.trade_off import (
     TradeOff,
     bayes_risk,
     precision_at_recall,
     trade_off,
 )
-from keras_dp.accountants.claim import Claim, rounded_up, units_in_words
-from keras_dp.accountants.normalize.rounds import Neighbours
-from keras_dp.accountants.replay import Replay, replay_of
 from keras_dp.budgets import Guarantee, budget_of, guarantee
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.cautions import (

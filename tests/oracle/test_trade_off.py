@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from keras_dp.accountants import RDP
-from keras_dp.accountants.attacks.trade_off import (
+from keras_dp.accountants.trade_off import (
     bayes_risk,
     trade_off,
 )

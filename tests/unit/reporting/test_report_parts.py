@@ -7,8 +7,8 @@ import pytest
 
 from keras_dp import budgets
 from keras_dp.accountants import Fourier, replay
-from keras_dp.accountants.available import tightest
 from keras_dp.accountants.normalize.mechanisms import Exposure, Threshold
+from keras_dp.accountants.replay import tightest
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,

@@ -1,1 +1,0 @@
-"""The best attack on a ledger, and the privacy of groups."""
