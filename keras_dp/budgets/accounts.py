@@ -25,7 +25,7 @@ from keras_dp.ledger import (
     Round,
     RunRecord,
 )
-from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, parsed
+from keras_dp.ledger.rows.codec import UNREADABLE, canonical, parsed
 
 _KINDS: dict[str, Any] = {
     FixedPlan.kind: FixedPlan.from_terms,

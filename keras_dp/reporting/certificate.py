@@ -30,7 +30,7 @@ from keras_dp.accountants.normalize.samplings import (
 from keras_dp.budgets import guarantee
 from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import Header, PrivacyLedger
-from keras_dp.ledger.rows.canonical import canonical, decoded
+from keras_dp.ledger.rows.codec import canonical, decoded
 from keras_dp.ledger.rows.row import LARGEST_COUNT
 from keras_dp.planning.calibration import check_target_delta
 from keras_dp.reporting.cautions import LIMITS

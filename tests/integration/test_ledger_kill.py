@@ -17,7 +17,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
 )
-from keras_dp.ledger.places import journal
+from keras_dp.ledger.places import storage
 from tests.ledger_faults import start_fork
 from tests.waiting import let_others_run, until, wait_until
 
@@ -157,7 +157,7 @@ def test_names_may_change_from_kill_to_kill(tmp_path, side) -> None:
         name, second = chosen.sample([path, other], 2)
         if not _run_and_kill(cover_first, str(name), side, chosen):
             # Its journal was outlived, or the other one's is needed.
-            journal.path_beside(name).unlink(missing_ok=True)
+            storage.journal_beside(name).unlink(missing_ok=True)
             name = second
         assert _check(str(name), side, kills) <= kills * BLOCK
 

@@ -26,7 +26,7 @@ from keras_dp.ledger import (
     Round,
     UnverifiedSampling,
 )
-from keras_dp.ledger.rows.canonical import canonical
+from keras_dp.ledger.rows.codec import canonical
 from keras_dp.reporting.run_costs import run_costs
 
 DELTA = 1e-5

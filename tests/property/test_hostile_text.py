@@ -22,7 +22,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.places import schema
 from keras_dp.ledger.rows import chain, log
-from keras_dp.ledger.rows.canonical import canonical
+from keras_dp.ledger.rows.codec import canonical
 from keras_dp.ledger.rows.row import Row, counted
 from keras_dp.reporting.cli import main
 

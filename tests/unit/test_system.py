@@ -11,7 +11,7 @@ import pytest
 from keras_dp import _system
 from keras_dp.errors import LedgerWriteError
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
-from keras_dp.ledger.places import journal, storage
+from keras_dp.ledger.places import storage
 from keras_dp.sampling.record_file import RecordFile
 from tests.ledger_faults import die_in_commit, make
 
@@ -77,7 +77,7 @@ class TestOnWindows:
             "people.ledger",
             "people.ledger-journal",  # Cut to nothing.
         ]
-        assert not journal.path_beside(path).stat().st_size
+        assert not storage.journal_beside(path).stat().st_size
 
     def test_a_name_that_is_taken_is_kept(self, tmp_path) -> None:
         old, new = tmp_path / "old", tmp_path / "new"

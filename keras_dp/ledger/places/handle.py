@@ -61,7 +61,7 @@ class Handle(abc.ABC):
             path: See the attribute.
             name: See the attribute.
             writable: Whether `transaction` may be called.
-            writer: A text that each commit writes; see `ledger.journal`.
+            writer: A text that each commit writes; see `storage`.
         """
         self.path, self.name = path, name
         self._writable, self._writer = writable, writer

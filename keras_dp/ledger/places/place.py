@@ -10,7 +10,7 @@ from typing import Protocol
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.errors import LedgerError, LedgerWriteError
-from keras_dp.ledger.places import connections, journal, schema, storage
+from keras_dp.ledger.places import connections, schema, storage
 from keras_dp.ledger.places.handle import Handle
 
 _SCHEMES = ("postgresql://", "postgres://")
@@ -77,7 +77,7 @@ class FileHandle(Handle):
             path,
             None if path is None else str(path),
             writable=writable,
-            writer=journal.writer(path),
+            writer=storage.writer(path),
         )
         self._connection = connection
         self._file = connections.identity(path) if path else None
@@ -90,7 +90,7 @@ class FileHandle(Handle):
     @override
     def _begin(self, *, writing: bool) -> sqlite3.Connection:
         if self.path and self._writable:
-            journal.check(self.path)
+            storage.check_journal(self.path)
         self._connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
         return self._connection
 

@@ -20,13 +20,13 @@ from keras_dp.errors import (
     LedgerIntegrityError,
 )
 from keras_dp.ledger.rows import statements
-from keras_dp.ledger.rows.canonical import canonical
 from keras_dp.ledger.rows.charges import (
     Balance,
     Charge,
     opened,
     text_from_balances,
 )
+from keras_dp.ledger.rows.codec import canonical
 from keras_dp.ledger.rows.row import (
     KINDS_OF_ROUNDS,
     LARGEST_COUNT,

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from keras_dp.errors import BudgetExceededError, LedgerFormatError
-from keras_dp.ledger.rows.canonical import canonical, decoded
+from keras_dp.ledger.rows.codec import canonical, decoded
 from keras_dp.ledger.rows.row import LARGEST_COUNT
 
 

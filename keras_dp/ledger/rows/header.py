@@ -6,7 +6,7 @@ from typing import Any
 from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, decoded
+from keras_dp.ledger.rows.codec import UNREADABLE, canonical, decoded
 
 FORMAT_VERSION = 4
 

@@ -120,7 +120,7 @@ def finish(connection: Database, writer: str) -> None:
     Args:
         connection: A connection inside the transaction.
         writer: A hash of the name under which the file is open; see
-            `ledger.journal`.
+            `places.storage`.
     """
     last = _last(connection)
     _set_meta(connection, "writer", writer)

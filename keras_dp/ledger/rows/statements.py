@@ -14,14 +14,15 @@ from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events.rounds import Round
 from keras_dp.ledger.rows.author import Author
-from keras_dp.ledger.rows.canonical import (
+from keras_dp.ledger.rows.charges import opened
+from keras_dp.ledger.rows.codec import (
     UNREADABLE,
     canonical,
+    content_from_round,
     decoded,
     parsed,
+    round_from_content,
 )
-from keras_dp.ledger.rows.charges import opened
-from keras_dp.ledger.rows.codec import content_from_round, round_from_content
 
 # The purpose of a run. A "trial" is a training whose result only guides others.
 PURPOSES = (

@@ -35,7 +35,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.places import connections
-from keras_dp.ledger.rows.canonical import canonical
+from keras_dp.ledger.rows.codec import canonical
 
 DELTA = 1e-5
 

@@ -239,4 +239,4 @@ def test_one_function_reads_json() -> None:
         for path in FILES
         if re.search(r"json\.load|JSONDecoder", path.read_text("utf-8"))
     }
-    assert readers == {"ledger/rows/canonical.py"}
+    assert readers == {"ledger/rows/codec.py"}

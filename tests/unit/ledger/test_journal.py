@@ -17,7 +17,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
 )
-from keras_dp.ledger.places import journal, storage
+from keras_dp.ledger.places import storage
 from keras_dp.ledger.places.place import FileHandle
 from tests.ledger_faults import (
     CUT,
@@ -67,7 +67,7 @@ class TestACommitThatWasCutShort:
     @pytest.mark.parametrize("mode", MODES)
     def test_is_undone_by_the_next_who_opens(self, path, mode) -> None:
         before = die_in_commit(path)
-        assert journal.path_beside(path).exists()
+        assert storage.journal_beside(path).exists()
 
         assert rounds_of(path, mode) == ROUNDS
 
@@ -115,7 +115,7 @@ class TestACommitThatWasCutShort:
         """The file is refused, or holds the rounds before or after."""
         die_in_commit(path)
         file = path.read_bytes()
-        whole = journal.path_beside(path).read_bytes()
+        whole = storage.journal_beside(path).read_bytes()
         chosen = random.Random(seed)
 
         for damage in range(12):
@@ -126,16 +126,16 @@ class TestACommitThatWasCutShort:
                 place = chosen.choice([28, len(whole)])
                 damaged[chosen.randrange(place)] ^= 1 << chosen.randrange(8)
             path.write_bytes(file)
-            journal.path_beside(path).write_bytes(damaged)
+            storage.journal_beside(path).write_bytes(damaged)
             with contextlib.suppress(LedgerError):
                 assert rounds_of(path, "a") in (ROUNDS, ROUNDS + CUT)
-            journal.path_beside(path).unlink(missing_ok=True)
+            storage.journal_beside(path).unlink(missing_ok=True)
 
     def test_never_lowers_the_count_when_its_journal_is_lost(
         self, path
     ) -> None:
         die_in_commit(path)
-        journal.path_beside(path).unlink()
+        storage.journal_beside(path).unlink()
 
         with pytest.raises(LedgerFormatError, match="truncated or corrupt"):
             PrivacyLedger.open(path)
@@ -217,7 +217,7 @@ class TestAFileWithTwoNames:
             PrivacyLedger.open(path, mode=mode)
         assert rounds_of(other) == ROUNDS + later
 
-        journal.path_beside(path).rename(path.with_name("away"))
+        storage.journal_beside(path).rename(path.with_name("away"))
         assert rounds_of(path, mode) == ROUNDS + later
 
     @pytest.mark.standard
@@ -257,7 +257,7 @@ class TestAJournalFromElsewhere:
         precious.write_text("text")
         name = os.fsencode(precious)
         die_in_commit(path)
-        with journal.path_beside(path).open("ab") as file:
+        with storage.journal_beside(path).open("ab") as file:
             number = (2**30 // 4096 + 1).to_bytes(4, "big")
             length, checksum = len(name), sum(name)
             file.write(number + name + length.to_bytes(4, "big"))
@@ -271,7 +271,7 @@ class TestAJournalFromElsewhere:
         assert precious.read_text() == "text"
 
     def test_that_is_no_file_is_refused(self, path) -> None:
-        os.mkfifo(journal.path_beside(path))
+        os.mkfifo(storage.journal_beside(path))
 
         with pytest.raises(LedgerError):
             PrivacyLedger.open(path)
