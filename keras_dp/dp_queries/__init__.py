@@ -9,10 +9,10 @@ from keras_dp.dp_queries.adaptive.adaptive_scale_query import AdaptiveScaleQuery
 from keras_dp.dp_queries.adaptive.quantile_estimator_query import (
     QuantileEstimatorQuery,
 )
-from keras_dp.dp_queries.corrected.error_corrected_query import (
+from keras_dp.dp_queries.corrected_queries import (
     ErrorCorrectedQuery,
+    KSDenoisedQuery,
 )
-from keras_dp.dp_queries.corrected.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.discrete.discretized_sum_query import (
     DiscretizedSumQuery,
 )

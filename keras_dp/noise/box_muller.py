@@ -12,10 +12,34 @@ They are finite, never 0, and as often negative as positive. None is larger than
 
 Source: Box and Muller (1958), "A note on the generation of random normal
 deviates", Annals of Mathematical Statistics 29.
+
+Where a float64 cannot decide how a variable is rounded, `refined` does, from
+128 bits of radius and of angle, in integers.
+
+A normal variable `x` of standard deviation `s` is at least `h` in size if
+
+    s^2 (1 + cos(w)) (-log(v)) >= h^2,
+
+for a uniform `v` in (0, 1) and twice the angle of Box and Muller, `w`, or
+`w + pi` for the sine. So one comparison rounds `x`, with the half-integer next
+to it. Both sides are computed in fixed point, exactly but for what is cut below
+`2^-211`.
+
+A *number* is a tensor `[..., 13]` of float64: the digits of the number in base
+`2^24`, from the last on. Ten digits follow the point. Digits are integers of
+either sign. They only meet in sums and products of integers below `2^53`. So
+every order of operations, fused or not, gives the same.
+
+Source: our own proofs, in docs/finite_precision.md, section "The rounded
+normal"; definitions and lemmas are numbered as there.
 """
 
 import math
 from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 
 from keras_dp.noise.xla import Arithmetic, Lanes
 
@@ -37,6 +61,27 @@ _BITS_OF_NEAR_ONE = 7  # The high 25 bits of `v` are 1.
 _LOGARITHM = tuple(2 / (2 * k + 1) for k in range(11))
 _SINE = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(9))
 _COSINE = tuple((-1) ** k / math.factorial(2 * k) for k in range(10))
+Number = npt.NDArray[np.float64]
+
+_BITS = 24
+_BASE = 2.0**_BITS
+_DIGITS = 13
+_FRACTION = 10  # Digits after the point.
+_WEIGHTS = _BASE ** (np.arange(_DIGITS) - _FRACTION)
+_INVERSES = np.where(np.arange(_DIGITS) < _DIGITS - 1, 1 / _BASE, 0.0)
+_SCALES = _BASE ** (_FRACTION - np.arange(_DIGITS + 1.0))
+# Which digit of a product takes the product of two digits, `[169, 13]`.
+_SUMS = np.arange(_DIGITS)[:, None] + np.arange(_DIGITS) - _FRACTION
+_TAKES = np.equal(_SUMS.reshape(-1, 1), np.arange(_DIGITS)).astype(float)
+# floor(pi 2^256).
+_PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89
+# `exp(z)` is raised to the power 2^16, so that `s` is taken 2^8 times.
+_SQUARINGS = 16
+# Terms of the series of a cosine, and of the exponential function.
+_COSINES = 28
+_EXPONENTIALS = 20
+_SCALE = 2.0 ** (_SQUARINGS / 2)
+_LEAST = 2.0**-129  # Where all bits are 0.
 
 
 def _polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
@@ -112,3 +157,157 @@ def _radius(
 def _fraction(arithmetic: Arithmetic, high: Lanes, low: Lanes) -> Lanes:
     small = arithmetic.as_double(low) * 2.0**-64 + _HALF_ULP
     return arithmetic.as_double(high) * 2.0**-32 + small
+
+
+def refined(words: tf.Tensor, more: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
+    """Returns the variables of definition 1, rounded to integers.
+
+    Guarantee: each is right but for a probability of `2^-97` (theorem 3).
+
+    Args:
+        words: uint32 `[pairs, 4]`, as `box_muller.pair` takes them.
+        more: uint32 `[pairs, 4]`, the next words of the same uniform variables.
+        stddev: Scalar float64, 0 or in `[2^24, 2^25)`.
+
+    Returns:
+        int32 `[2 * pairs]`, pair by pair.
+    """
+    high, low, angle, rest = tf.unstack(words, axis=-1)
+    one, two, three, four = tf.unstack(more, axis=-1)
+    signed = tf.bitcast(angle, tf.int32)
+    places = [32, 64, 96, 128]
+    v = _parts([high, low, one, two], places)
+    complement = [word ^ 0xFFFFFFFF for word in (high, low, one, two)]
+    about = _minus_log(v, _parts(complement, places))
+    turn = _parts([signed, rest & 0xFFFFFFFC, three, four], [32, 64, 94, 126])
+    turn = _carried(tf.reduce_sum(_number(turn), axis=-2))
+    minus_log, squares = _logarithms(v, about, turn, stddev)
+    below = tf.floor(tf.sqrt(_float(squares) * about) / _SCALE)
+    half = _number(below + 0.5)
+    # Lemma 10: half-integers, and what is compared with their squares.
+    both = tf.stack([squares, half]), tf.stack([minus_log, -half])
+    is_beyond = _float(tf.reduce_sum(_product(*both), axis=0)) >= 0
+    sizes = below + tf.cast(is_beyond, tf.float64)
+    # The sine has the sign of the turn.
+    is_negative = tf.stack([signed < 0, (rest & 1) > 0])
+    values = tf.where(is_negative, -sizes, sizes)
+    values = tf.where((rest & 2) > 0, values, values[::-1])
+    return tf.reshape(tf.cast(tf.transpose(values), tf.int32), [-1])
+
+
+def _logarithms(
+    v: tf.Tensor, about: tf.Tensor, turn: tf.Tensor, stddev: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `-log(v) / 2^16` and `2^16 s^2 (1 -+ cos(pi turn))`: lemma 12.
+
+    Both are numbers, of shapes `[2, pairs, 13]`. One loop serves both, so that
+    there is little to compile. Newton's method improves the logarithm.
+
+    Args:
+        v: Parts of the uniform variable, `[pairs, 4]`.
+        about: `-log(v)`, to a relative 2^-39.
+        turn: A number.
+        stddev: `s`.
+    """
+    near = tf.maximum(tf.reduce_sum(v, axis=-1), _LEAST)
+    exact = tf.reduce_sum(_number(v), axis=-2)
+    s = _number(stddev * _SCALE) + tf.zeros_like(turn)
+
+    def step(values: tf.Tensor, given: list[tf.Tensor]) -> tf.Tensor:
+        minus_log, values = values[3], values[:3]
+        coefficients, is_power, is_scale = given
+        factor = tf.where(is_scale, s, turn)
+        own = tf.where(is_power, values[2], -minus_log)
+        product = _product(values, tf.stack([factor, factor, own]))
+        return tf.concat([product + coefficients, [minus_log]], axis=0)
+
+    def improved(values: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+        start = tf.concat([tf.zeros_like(values[:3]), values[3:]], axis=0)
+        values = tf.foldl(step, [tf.constant(each) for each in _STEPS], start)
+        error = _float(exact - values[2]) / near
+        moved = _number(-(error + error * error / 2) / _SCALE**2)
+        return tf.concat([values[:3], [_carried(values[3] + moved)]], axis=0)
+
+    first = _number(about / _SCALE**2)
+    values = tf.foldl(improved, tf.range(3), tf.stack([first] * 4))
+    return tf.stack([values[3]] * 2), values[:2]
+
+
+def _parts(words: list[tf.Tensor], places: list[int]) -> tf.Tensor:
+    """Returns `[..., 4]` of float64: words that end so far after the point."""
+    parts = [
+        tf.cast(word, tf.float64) * 2.0**-place
+        for word, place in zip(words, places, strict=True)
+    ]
+    return tf.stack(parts, axis=-1)
+
+
+def _minus_log(v: tf.Tensor, complement: tf.Tensor) -> tf.Tensor:
+    """Returns `-log(v)` as float64, to a relative 2^-39, from parts."""
+    small = tf.maximum(tf.reduce_sum(v, axis=-1), _LEAST)
+    rest = tf.minimum(tf.reduce_sum(complement, axis=-1), 0.5)
+    return -tf.where(small < 0.5, tf.math.log(small), tf.math.log1p(-rest))
+
+
+def _number(values: tf.Tensor) -> tf.Tensor:
+    """Returns the numbers of float64 below 2^71, cut after the last digit."""
+    rounded = tf.round(values[..., None] * _SCALES)
+    return rounded[..., :-1] - rounded[..., 1:] * _BASE
+
+
+def _float(number: tf.Tensor) -> tf.Tensor:
+    """Returns the float64 near a number, to a relative 2^-47."""
+    return tf.reduce_sum(_carried(number) * _WEIGHTS, axis=-1)
+
+
+def _product(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Returns a product, without what is below the last digit: lemma 11."""
+    products = tf.expand_dims(one, -1) * tf.expand_dims(other, -2)
+    rows = tf.reshape(products, [-1, _DIGITS**2])
+    return _carried(tf.reshape(rows @ _TAKES, products.shape[:-1]))
+
+
+def _carried(number: tf.Tensor) -> tf.Tensor:
+    """Returns the same number, of digits of a size below 2^23 + 65."""
+    for _ in range(2):
+        # Nothing is carried from the last digit, which `roll` makes the first.
+        carry = tf.round(number * _INVERSES)
+        number += tf.roll(carry, 1, -1) - carry * _BASE
+    return number
+
+
+def _of_ratio(numerator: int, denominator: int) -> Number:
+    """Returns the number of a ratio, cut after the last digit."""
+    units = numerator * 2 ** (_BITS * _FRACTION) // denominator
+    own = [units >> _BITS * i & (2**_BITS - 1) for i in range(_DIGITS)]
+    return np.array(own, float)
+
+
+_ONE = _of_ratio(1, 1)
+
+
+def _steps() -> tuple[Number, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Returns what the steps of the loop add, and which factors they take.
+
+    The series of Taylor by Horner's rule: `1 - cos(pi x)`, `1 + cos(pi x)` and
+    `exp(z)`. The first two are then multiplied by the scale, twice. The third
+    is squared, again and again.
+    """
+    cosine = [
+        (-1) ** n
+        * _of_ratio(_PI ** (2 * n), 2 ** (512 * n) * math.factorial(2 * n))
+        for n in range(_COSINES)
+    ]
+    count = 2 * _COSINES + 1
+    added = np.zeros((count, 3, 1, _DIGITS))
+    added[2 * _COSINES - 2 :: -2, 1, 0] = cosine
+    added[:, 0] = -added[:, 1]
+    added[2 * _COSINES - 2, :2, 0] += _ONE
+    is_power = np.arange(count) >= count - _SQUARINGS
+    last = count - _SQUARINGS - 1
+    for n in range(_EXPONENTIALS):
+        added[last - n, 2, 0] = _of_ratio(1, math.factorial(n))
+    return added, is_power, np.arange(count) >= count - 2
+
+
+_STEPS = _steps()

@@ -25,7 +25,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_dp.noise import box_muller, chacha20, refinement, xla
+from keras_dp.noise import box_muller, chacha20, xla
 from keras_dp.noise.xla import (
     Arithmetic,
     Lanes,
@@ -163,7 +163,7 @@ def _refined_block(
     uses = tf.constant([FOR_ROUNDED, FOR_REFINED])
     blocks = _portable_blocks(_state(seed, piece, uses, lane), 2)
     pairs = tf.reshape(tf.transpose(blocks), [2, -1, box_muller.WORDS_OF_PAIR])
-    return refinement.refined(pairs[0], pairs[1], stddev)
+    return box_muller.refined(pairs[0], pairs[1], stddev)
 
 
 def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:

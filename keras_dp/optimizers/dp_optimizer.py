@@ -21,6 +21,7 @@ from keras_dp.optimizers.groups import (
     patterns_from,
 )
 from keras_dp.optimizers.inner_optimizer import (
+    WrappingOptimizer,
     apply_once,
     check_inner,
     take_averaging,
@@ -33,7 +34,6 @@ from keras_dp.optimizers.private_round import (
     Sample,
     State,
 )
-from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
 
 # In float32, the squares of numbers below 1e-19 are 0. Smaller clips than this
 # are too near to it.

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from scipy import special, stats
 
-from keras_dp.noise import box_muller, refinement, seeds, streams
+from keras_dp.noise import box_muller, seeds, streams
 from keras_dp.noise.xla import Arithmetic
 
 FALSE_ALARM = 1e-6
@@ -123,7 +123,7 @@ def test_refined_variables_are_those_of_the_definition(jit_compile):
     more[9::7] = 0
     more[3::7] = HALF_BITS
     core = tf.function(
-        refinement.refined, jit_compile=jit_compile, autograph=False
+        box_muller.refined, jit_compile=jit_compile, autograph=False
     )
 
     found = core(tf.constant(drawn), tf.constant(more), UNIT).numpy()
@@ -138,9 +138,9 @@ def test_logarithms_are_right_to_lemma_12():
     parts = tf.constant(np.hstack([drawn[:, :2], more[:, :2]]))
     parts = tf.cast(parts, tf.float64) * 2.0 ** -np.array([32, 64, 96, 128])
     about = -np.log(np.sum(parts, axis=1)) * (1 + 2.0**-40)
-    turn = refinement._number(tf.constant(np.linspace(-0.5, 0.5, 100)))
+    turn = box_muller._number(tf.constant(np.linspace(-0.5, 0.5, 100)))
 
-    ell, squares = refinement._logarithms(parts, about, turn, UNIT)
+    ell, squares = box_muller._logarithms(parts, about, turn, UNIT)
 
     for i, row in enumerate(np.hstack([drawn[:, :2], more[:, :2]]).tolist()):
         v = mpmath.mpf(of_words(row)) / 2**128
@@ -156,7 +156,7 @@ def test_logarithms_are_right_to_lemma_12():
 def value(number):
     """Returns the value of a number, exactly."""
     return sum(
-        int(digit) * mpmath.mpf(2) ** (24 * (i - refinement._FRACTION))
+        int(digit) * mpmath.mpf(2) ** (24 * (i - box_muller._FRACTION))
         for i, digit in enumerate(number.numpy())
     )
 
@@ -184,7 +184,7 @@ def test_variables_near_half_integers_are_in_doubt_and_refined():
     drawn, places, rounded = near_half_integers()
     more = rng().integers(0, 2**32, drawn.shape, np.uint32)
 
-    found = refinement.refined(tf.constant(drawn), tf.constant(more), UNIT)
+    found = box_muller.refined(tf.constant(drawn), tf.constant(more), UNIT)
 
     assert is_in_doubt(*fast(drawn)).all()
     mine = found.numpy().reshape(-1, 2)[np.arange(len(places)), places]
@@ -272,7 +272,7 @@ def test_the_tail_goes_on_beyond_the_last_float():
     drawn[:, :2] = 0
     limit = 9.6
 
-    found = refinement.refined(tf.constant(drawn), tf.constant(more), UNIT)
+    found = box_muller.refined(tf.constant(drawn), tf.constant(more), UNIT)
 
     count = int(np.sum(np.abs(found) > limit * STDDEV))
     # Both tails, of two variables: at most one of a pair is so large.

@@ -13,10 +13,10 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NoPrivacySumQuery,
 )
-from keras_dp.dp_queries.corrected.error_corrected_query import (
+from keras_dp.dp_queries.corrected_queries import (
     ErrorCorrectedQuery,
+    KSDenoisedQuery,
 )
-from keras_dp.dp_queries.corrected.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.discrete.encoded_sum_query import EncodedSumQuery
 from keras_dp.ledger import (
     CoordinateBounds,

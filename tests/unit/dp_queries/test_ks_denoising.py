@@ -10,7 +10,7 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NoPrivacySumQuery,
 )
-from keras_dp.dp_queries.corrected.ks_denoised_query import (
+from keras_dp.dp_queries.corrected_queries import (
     KSDenoisedQuery,
     ks_distance,
 )

@@ -1,1 +1,0 @@
-"""Answers that are corrected by what is known of their noise."""
