@@ -13,14 +13,14 @@ from scipy.signal import fftconvolve
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
-from keras_dp.preprocessing.columns import Schema
-from keras_dp.preprocessing.release import Adapter, noised
-from keras_dp.preprocessing.rows import (
+from keras_dp.preprocessing.columns import (
     Floats,
+    Schema,
     check_numbers,
     checked_range,
     number_chunks,
 )
+from keras_dp.preprocessing.release import Adapter, noised
 
 _MOST_CELLS = 2**20
 

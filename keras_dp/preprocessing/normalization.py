@@ -12,15 +12,15 @@ import numpy as np
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
-from keras_dp.preprocessing.columns import Schema
-from keras_dp.preprocessing.release import Adapter, noised
-from keras_dp.preprocessing.rows import (
+from keras_dp.preprocessing.columns import (
     Floats,
+    Schema,
     check_numbers,
     checked_range,
     exact_sum,
     number_chunks,
 )
+from keras_dp.preprocessing.release import Adapter, noised
 
 # A feature `u` in [-1, 1] contributes `u` and `_WEIGHT (u^2 - _CENTRE)`.
 _WEIGHT = math.sqrt(2)

@@ -11,14 +11,14 @@ import numpy as np
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
-from keras_dp.preprocessing.columns import Schema
-from keras_dp.preprocessing.release import Adapter, noised
-from keras_dp.preprocessing.rows import (
+from keras_dp.preprocessing.columns import (
     Floats,
+    Schema,
     check_numbers,
     number_chunks,
     whole_total,
 )
+from keras_dp.preprocessing.release import Adapter, noised
 
 # Entries of records are rounded to whole multiples of `1 / _UNITS`. Products
 # summed over a chunk are whole numbers up to 2^36 times its 2^17 rows, which

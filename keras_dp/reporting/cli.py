@@ -28,7 +28,7 @@ from keras_dp.errors import (
     OutputError,
     UnsupportedEventError,
 )
-from keras_dp.reporting.commands import budget, certificates, questions
+from keras_dp.reporting.commands import certificates, questions
 from keras_dp.reporting.commands.arguments import add
 from keras_dp.reporting.renderers import render
 from keras_dp.reporting.wording import on_one_line
@@ -42,7 +42,7 @@ _COMMANDS = {
     "runs": questions.RUNS,
     "explain": questions.EXPLAIN,
     "afford": questions.AFFORD,
-    "budget": budget.BUDGET,
+    "budget": questions.BUDGET,
     "plan": questions.PLAN,
     "seal": certificates.SEAL,
     "verify": certificates.VERIFY,

@@ -3,8 +3,12 @@
 Guarantee: no name in a ledger can forge a line of a document, move the cursor
 of a terminal, or become an element of a page. A character that cannot be
 printed is escaped, here and nowhere else.
+
+A page of HTML holds no script, loads nothing, and can be read in light and
+dark.
 """
 
+import html
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -12,14 +16,122 @@ from typing import Literal, TypeAlias, get_args
 
 from keras_dp import _check
 from keras_dp.reporting.document import Code, Document, Picture, Table, Text
-from keras_dp.reporting.page import page_of
 from keras_dp.reporting.wording import on_one_line, wrapped
 
+_NO_BREAK = "\N{NO-BREAK SPACE}%"
+
+_STYLE = """
+:root{color-scheme:light dark;--paper:#fff;--card:#f5f7f9;--ink:#1c2430;
+--soft:#566170;--line:#dfe3e8;--a:#1d5fd1;--warn:#b3400a}
+@media (prefers-color-scheme:dark){:root{--paper:#14181e;--card:#1c222a;
+--ink:#e8ebef;--soft:#a9b3bf;--line:#333c47;--a:#79aefc;--warn:#f59a63}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);
+font:16px/1.5 system-ui,sans-serif;overflow-wrap:break-word}
+main{max-width:1080px;margin:0 auto;padding:16px 20px 48px}
+h1{font-size:1.5rem;margin:.6em 0 .2em}h2{font-size:1.2rem;margin:2em 0 .5em;
+border-bottom:1px solid var(--line);padding-bottom:.2em}
+h3{font-size:1rem;margin:1.2em 0 .3em}p{margin:.5em 0}ul{padding-left:1.3em}
+.soft{color:var(--soft)}.claim{background:var(--card);padding:12px 16px;
+border-left:4px solid var(--a);margin:1em 0}.claim p:first-child{
+font-size:1.15rem;font-weight:600}
+.warning{border-left:4px solid var(--warn);background:var(--card);
+padding:4px 16px;margin:1em 0}
+table{border-collapse:collapse;width:100%;font-size:.92rem}
+th{text-align:left;color:var(--soft);font-weight:600}
+td,th{padding:6px 10px 6px 0;border-bottom:1px solid var(--line);
+vertical-align:top}
+.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.pair{display:flex;flex-wrap:wrap;gap:16px}.pair>figure{flex:1 1 420px;margin:0}
+pre{overflow-x:auto}
+@media (max-width:640px){thead{display:none}tr{display:block;
+border-bottom:1px solid var(--line);padding:8px 0}td{display:flex;
+justify-content:space-between;gap:16px;border:0;padding:2px 0;text-align:right}
+td::before{content:attr(data-title);color:var(--soft);text-align:left;
+flex:none}td>span{min-width:0}
+td.wide{display:block;text-align:left}td.wide::before{content:none}
+.pair>figure{flex-basis:280px}}
+@media print{h2{break-after:avoid}figure,tr{break-inside:avoid}}
+"""
 Form: TypeAlias = Literal["text", "json", "html", "markdown"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 # Characters that Markdown or HTML would read as more than themselves.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
+
+
+def page_of(document: Document) -> str:
+    """Returns the page, in ASCII: no terminal's encoding can change it."""
+    title = _escaped(document.title)
+    body = "".join(map(_part_element, document.parts))
+    page = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{title}</title><style>{_STYLE}</style></head><body><main>"
+        f"<h1>{title}</h1>{body}</main></body></html>"
+    )
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _part_element(part: Text | Code | Table | Picture) -> str:
+    """Returns a part; tables are one level above titled texts."""
+    if isinstance(part, Code):
+        return f"<pre>{html.escape(chr(10).join(part.lines))}</pre>"
+    if isinstance(part, Table):
+        return f"<h2>{_escaped(part.title)}</h2>{_table_element(part)}"
+    if isinstance(part, Picture):
+        figures = "".join(f"<figure>{svg}</figure>" for svg in part.svgs)
+        title = _escaped(part.title)
+        return f'<h2>{title}</h2><div class="pair">{figures}</div>'
+    # No line begins with a percent sign.
+    texts = [_escaped(each).replace(" %", _NO_BREAK) for each in part.sentences]
+    if part.title:
+        items = "".join(f"<li>{each}</li>" for each in texts)
+        found = f"<h3>{_escaped(part.title)}</h3><ul>{items}</ul>"
+    else:
+        found = "".join(f"<p>{each}</p>" for each in texts)
+    return f'<div class="{part.stress}">{found}</div>' if part.stress else found
+
+
+def _table_element(table: Table) -> str:
+    """Returns a table whose rows are blocks on a narrow page."""
+    columns = table.columns or ("",) * len(table.rows[0])
+
+    def lines(cell: str | tuple[str, ...]) -> str:
+        cells = (cell,) if isinstance(cell, str) else cell
+        return "<br>".join(map(_escaped, cells))
+
+    def kind(index: int) -> str:
+        if index in table.numbers:
+            return ' class="number"'
+        return ' class="wide"' if index >= table.short else ""
+
+    head = "".join(
+        f"<th{kind(index)}>{_escaped(name)}</th>"
+        for index, name in enumerate(columns)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<td{kind(index)} data-title="{_escaped(columns[index])}">'
+            f"<span>{lines(cell)}</span></td>"
+            for index, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    notes = "".join(
+        f'<p class="soft">{_escaped(each)}</p>' for each in table.notes
+    )
+    return (
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        f"{notes}"
+    )
+
+
+def _escaped(text: str) -> str:
+    """Returns a text on one line, as HTML shows it."""
+    return html.escape(on_one_line(text))
 
 
 def render(document: Document, form: Form = "text") -> str:

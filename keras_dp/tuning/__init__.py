@@ -3,10 +3,10 @@
 from keras_dp import _training_extra as _training_extra
 from keras_dp.tuning.priors import Choice, LogUniform, Uniform
 from keras_dp.tuning.priors import Prior as Prior
-from keras_dp.tuning.private_score import PrivateScore
 from keras_dp.tuning.private_search import Found as Found
 from keras_dp.tuning.private_search import PrivateSearch
 from keras_dp.tuning.private_search import SearchCost as SearchCost
+from keras_dp.tuning.trials import PrivateScore
 
 __all__ = [
     "Choice",

@@ -46,8 +46,13 @@ from keras_dp.tuning.best_of import (
     withheld,
 )
 from keras_dp.tuning.priors import Prior, checked_space, drawn, values_of
-from keras_dp.tuning.private_score import PrivateScore
-from keras_dp.tuning.trials import Score, Trials, fault_of_records, rehearse
+from keras_dp.tuning.trials import (
+    PrivateScore,
+    Score,
+    Trials,
+    fault_of_records,
+    rehearse,
+)
 
 _Result = TypeVar("_Result")
 

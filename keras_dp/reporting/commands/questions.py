@@ -1,17 +1,19 @@
-"""Commands that ask a ledger, or a planned training, and change nothing."""
+"""Commands that ask a ledger, or a planned training; and `keras-dp budget`."""
 
 import argparse
 import dataclasses
 
 from keras_dp.accountants.coverage import spans_of
 from keras_dp.accountants.replay import Replay
+from keras_dp.budgets import RenyiFilter, open_account
 from keras_dp.budgets.ledger_guarantee import AS_IF_FIXED
-from keras_dp.errors import UnsupportedEventError
+from keras_dp.errors import BudgetExceededError, UnsupportedEventError
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.planning import plan
 from keras_dp.planning.calibration import MOST_ROUNDS, default_delta
 from keras_dp.planning.plan import sizes_of
 from keras_dp.planning.rounds_left import rounds_left
+from keras_dp.reporting.account_state import accounts_document
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.commands.arguments import Command
 from keras_dp.reporting.document import Code, Document, Table, Text
@@ -216,4 +218,66 @@ AFFORD = Command(
 )
 PLAN = Command(
     "print the noise that a privacy target needs", _plan_arguments, _plan
+)
+
+
+def _budget_arguments(parser: argparse.ArgumentParser) -> None:
+    arguments.add(parser, "file")
+    parser.add_argument("--open", metavar="NAME", help="open this account")
+    parser.add_argument("--epsilon", type=arguments.positive)
+    parser.add_argument("--delta", type=arguments.delta, help="in (0, 1)")
+    parser.add_argument(
+        "--order",
+        type=arguments.positive,
+        help="of the Rényi filter, > 1 (default: the one with the most room)",
+    )
+    arguments.add(parser, "neighbours")
+
+
+def _accounts(options: argparse.Namespace) -> Document:
+    """Returns the accounts; with `--open`, opens one before.
+
+    Raises:
+        ValueError: The account cannot be opened with these arguments.
+    """
+    if options.open is None:
+        _check_nothing_to_open(options)
+        with PrivacyLedger.open(options.file, mode="r") as ledger:
+            return accounts_document(ledger)
+    budget = _budget(options)
+    with arguments.existing(options.file) as ledger:
+        try:
+            open_account(ledger, options.open, budget)
+        except BudgetExceededError as error:
+            raise ValueError(str(error)) from error
+        return accounts_document(ledger)
+
+
+def _check_nothing_to_open(options: argparse.Namespace) -> None:
+    for name in ("epsilon", "delta", "order", "neighbours"):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"`--{name}` must be given with `--open` only. Received: "
+                f"--{name}={getattr(options, name)!r}."
+            )
+
+
+def _budget(options: argparse.Namespace) -> RenyiFilter:
+    for name in ("epsilon", "delta"):
+        if getattr(options, name) is None:
+            raise ValueError(
+                f"`--{name}` must be given to open an account. Received: none."
+            )
+    return RenyiFilter(
+        options.epsilon,
+        options.delta,
+        options.order,
+        options.neighbours or "add_or_remove_one",
+    )
+
+
+BUDGET = Command(
+    "list the accounts of a ledger and what is left, or open one",
+    _budget_arguments,
+    _accounts,
 )
