@@ -887,18 +887,6 @@ def untuned_arrays(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def dataset_stages(dataset: Any) -> list[str]:
-    """Returns the classes of a data set's stages, from the first to the last.
-
-    `Dataset._inputs`, TensorFlow 2.21. Stages of several inputs count all of
-    them. Without it a repeated record is not found.
-    """
-    before = [
-        stage for each in dataset._inputs() for stage in dataset_stages(each)
-    ]
-    return [*before, type(dataset).__name__.strip("_")]
-
-
 @contextlib.contextmanager
 def counting_one_replica() -> Iterator[None]:
     """Makes the code inside count one replica.

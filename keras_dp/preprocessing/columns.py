@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from keras_dp.sampling.datasets import batches_of, record_specs
+from keras_dp.sampling.datasets import FiniteDataset
 from keras_dp.sampling.kinds import as_array, is_dataset
 from keras_dp.sampling.units import capped_rows
 
@@ -69,7 +69,7 @@ def schema_of(data: Any) -> Schema | None:
 
     Raises:
         TypeError: A data set has several columns.
-        ValueError: A data set cannot be read once; see `batches_of`.
+        ValueError: A data set cannot be read once; see `FiniteDataset`.
 
     >>> schema_of(np.zeros([5, 3], np.int32))
     Schema(dtype=dtype('int32'), shape=(3,))
@@ -77,7 +77,7 @@ def schema_of(data: Any) -> Schema | None:
     True
     """
     if is_dataset(data):
-        spec = first_of(record_specs(data))
+        spec = first_of(FiniteDataset(data).record_specs)
         if spec is not None and not hasattr(spec, "shape"):
             raise TypeError(
                 "`data` must be one column. Received: a data set of "
@@ -184,7 +184,7 @@ def array_batches(data: Any) -> Iterator[npt.NDArray[Any]]:
         data: See `Adapter.adapt`.
     """
     if is_dataset(data):
-        for element in batches_of(data, None):
+        for element in FiniteDataset(data).batches():
             yield as_array(first_of(element), "data", "data")
     else:
         yield as_array(data, "data", "data")

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_dp.ledger import ThresholdedSum
 from keras_dp.preprocessing.columns import Schema, first_of
 from keras_dp.preprocessing.release import noised
-from keras_dp.sampling.datasets import batches_of
+from keras_dp.sampling.datasets import FiniteDataset
 from keras_dp.sampling.kinds import is_dataset
 from keras_dp.sampling.random_words import from_operating_system
 
@@ -183,7 +183,7 @@ def _batches(data: Any) -> Iterator[Any]:
     if not is_dataset(data):
         yield data
         return
-    for element in batches_of(data, None):
+    for element in FiniteDataset(data).batches():
         yield first_of(element)
 
 

@@ -19,8 +19,8 @@ from keras_dp.sampling import (
     CyclicPoissonBatches,
     PoissonBatches,
     Sampler,
-    datasets,
 )
+from keras_dp.sampling.datasets import FiniteDataset, check_order
 from keras_dp.sampling.kinds import is_dataset
 from keras_dp.sampling.record_source import Source, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
@@ -309,8 +309,9 @@ class TrainingData(NamedTuple):
 def stored(data: Any) -> Any:
     """Returns data as arrays, or as the source that they are."""
     if is_dataset(data):
-        check_keeps_rows_apart(datasets.functions_of(data, name="data"), "data")
-        return datasets.stored(data)
+        found = FiniteDataset(data, name="data")
+        check_keeps_rows_apart(found.functions, "data")
+        return found.stored()
     return data if is_source(data) else as_arrays(data)
 
 
@@ -400,7 +401,7 @@ def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
             "of one unit that are kept. Received: rows_per_unit=None. A cap "
             "near the number that most units have costs little."
         )
-    datasets.check_order(data, unit_ids=unit_ids)
+    check_order(data, unit_ids=unit_ids)
     if is_source(data) and not is_dataset(data):
         raise TypeError(
             "`unit_ids` must be None for records that are read when drawn, of "

@@ -16,7 +16,7 @@ from keras_dp import _nests
 from keras_dp._nests import Nest, mapped
 from keras_dp.sampling import pipelines
 from keras_dp.sampling.kinds import check_kinds, is_keras, is_tensorflow
-from keras_dp.sampling.pipelines import Stage, kinds_in
+from keras_dp.sampling.pipelines import Function, Stage, kinds_in
 from keras_dp.sampling.record_source import as_arrays
 
 # Records that are read at once where a data set yields one after another.
@@ -24,8 +24,6 @@ _AT_ONCE = 256
 _PROGRESS_SECONDS = 2.0
 # Operations of TensorFlow whose names have one of these draw random numbers.
 _RANDOM = ("Random", "Multinomial", "TruncatedNormal")
-# Stages that change the order of records.
-_DISORDERLY = ("Shuffle", "Interleave")
 
 
 def check_order(dataset: Any, **ids: Any) -> None:
@@ -42,7 +40,7 @@ def check_order(dataset: Any, **ids: Any) -> None:
     if given is None or not is_tensorflow(dataset):
         return
     for stage in Stage(dataset):
-        if any(each in stage.kind for each in _DISORDERLY):
+        if stage.moves_records:
             raise ValueError(
                 f"`{name}` must be in the order in which the data set yields "
                 "its records. Received: a data set with the stage "
@@ -51,161 +49,175 @@ def check_order(dataset: Any, **ids: Any) -> None:
             )
 
 
-def functions_of(
-    dataset: Any, batched: bool | None = None, name: str = "dataset"
-) -> list[pipelines.Function]:
-    """Returns the functions of a data set whose rows are single records.
+class FiniteDataset:
+    """A data set that yields each record once, in a row of its own.
 
-    Args:
-        dataset: See `PoissonBatches.from_dataset`.
-        batched: See `PoissonBatches.from_dataset`.
-        name: The argument, for messages.
-
-    Raises:
-        PrivateTrainingError: Its stages mix records.
-        ValueError: See `batches_of`.
+    Attributes:
+        is_batched: Whether an element is a batch of records.
+        functions: The functions of its stages, of which more can be seen where
+            TensorFlow is.
     """
-    is_batched = _check_dataset(dataset, batched)
-    if is_keras(dataset):
-        return []
-    return pipelines.check(dataset, name, is_batched=is_batched)
 
+    def __init__(
+        self, dataset: Any, batched: bool | None = None, name: str = "dataset"
+    ) -> None:
+        """Looks at its stages, and reads no record.
 
-def stored(
-    dataset: Any,
-    *,
-    batched: bool | None = None,
-    verbose: bool = True,
-) -> Nest:
-    """Returns the records of a data set, as arrays.
+        Args:
+            dataset: See `PoissonBatches.from_dataset`.
+            batched: See `PoissonBatches.from_dataset`.
+            name: The argument, for messages.
 
-    Args:
-        dataset: See `PoissonBatches.from_dataset`.
-        batched: See `PoissonBatches.from_dataset`.
-        verbose: See `PoissonBatches.from_dataset`.
-
-    Raises:
-        TypeError: `dataset` is no data set.
-        ValueError: It cannot be stored; see `PoissonBatches.from_dataset`.
-    """
-    if changes_at_random(dataset):
-        from absl import logging  # It comes with Keras, as the data set does.
-
-        logging.warning(
-            "The data set changes its records at random, such as by an "
-            "augmentation. It is read once, so that each record keeps the one "
-            "change that it gets now, in all epochs. Leave the random part "
-            "out of the data set, and pass it as map= of the sampler, or as "
-            "augment= of keras_dp.Records."
-        )
-    records, size, spoken = 0, 0, time.monotonic()
-    parts: list[Nest] = []
-    for element in batches_of(dataset, batched):
-        part = as_arrays(element, "dataset")
-        parts.append(part)
-        mapped(_check_alike, parts[0], part)
-        lengths = {len(leaf) for leaf in _nests.leaves(part)}
-        if len(lengths) != 1:
-            raise ValueError(
-                "`dataset` must have batches whose arrays are of equal length. "
-                f"Received: lengths {sorted(lengths)!r} in one batch. Give "
-                "every array of a batch one entry for each record."
+        Raises:
+            PrivateTrainingError: Its stages mix records.
+            TypeError: `dataset` is no data set.
+            ValueError: It is infinite or repeated, or does not say whether it
+                is batched.
+        """
+        self._dataset, self._name = dataset, name
+        self.functions: list[Function] = []
+        if is_keras(dataset):
+            if batched is False or dataset.num_batches is None:
+                raise ValueError(
+                    "`dataset` must be finite, and yield batches, where it is "
+                    f"a PyDataset. Received: batched={batched!r}, num_batches="
+                    f"{dataset.num_batches!r}."
+                )
+            self.is_batched = True
+            return
+        if not is_tensorflow(dataset):
+            raise TypeError(
+                "`dataset` must be a tf.data.Dataset or a "
+                f"keras.utils.PyDataset. Received: {type(dataset).__name__}. "
+                "PoissonBatches takes arrays."
             )
-        records += lengths.pop()
-        size += sum(int(leaf.nbytes) for leaf in _nests.leaves(part))
-        if verbose and time.monotonic() - spoken > _PROGRESS_SECONDS:
-            sys.stdout.write(f"\rRead {records:,} records, {_shown(size)}")
-            spoken = time.monotonic()
-    if not records:
-        raise ValueError(
-            "`dataset` must hold at least one record. Received: 0 records. "
-            "Look at its filters, and at whether it was read to its end before."
+        _check_finite(dataset)
+        check_kinds(dataset.element_spec, "dataset")
+        self.is_batched = (
+            _is_batched(dataset) if batched is None else bool(batched)
         )
-    if is_tensorflow(dataset):
-        for stage in Stage(dataset):
-            pipelines.check_holds_no_records(
-                stage.graphs if stage.with_records else (), [records], "dataset"
+        self._check_stages()
+
+    def _check_stages(self, records: int | None = None) -> None:
+        if is_tensorflow(self._dataset):
+            self.functions = pipelines.check(
+                self._dataset,
+                self._name,
+                is_batched=self.is_batched,
+                records=records,
             )
-    if verbose:
-        shapes = ", ".join(
-            f"{leaf.dtype}{list(leaf.shape[1:])}"
-            for leaf in _nests.leaves(parts[0])
+
+    @property
+    def record_specs(self) -> Nest:
+        """A nest of the `tf.TensorSpec`s of one record.
+
+        `None` for a `PyDataset`, which declares none.
+        """
+        if is_keras(self._dataset):
+            return None
+        specs = self._dataset.element_spec
+        if not self.is_batched:
+            return specs
+        leaves = _nests.leaves(specs)
+        return _nests.join(
+            specs, (type(each)(each.shape[1:], each.dtype) for each in leaves)
         )
-        sys.stdout.write(
-            f"\rStored {records:,} records of {shapes}: {_shown(size)} "
-            "in memory.\n"
-        )
-    columns = zip(*map(_nests.leaves, parts), strict=True)
-    return _nests.join(parts[0], map(np.concatenate, columns))
 
-
-def batches_of(dataset: Any, batched: bool | None) -> Iterator[Nest]:
-    """Returns the elements of a data set, with a leading axis for records.
-
-    Args:
-        dataset: See `PoissonBatches.from_dataset`.
-        batched: See `PoissonBatches.from_dataset`.
-
-    Raises:
-        PrivateTrainingError: Its stages mix records.
-        TypeError: `dataset` is no data set.
-        ValueError: It is infinite or repeated, or does not say whether it is
-            batched.
-    """
-    functions_of(dataset, batched)
-    is_batched = _check_dataset(dataset, batched)
-    if is_keras(dataset):
-        return (dataset[i] for i in range(dataset.num_batches))
-    if is_batched:
+    def batches(self) -> Iterator[Nest]:
+        """Returns the elements, with a leading axis for records."""
+        dataset = self._dataset
+        if is_keras(dataset):
+            return (dataset[i] for i in range(dataset.num_batches))
+        if not self.is_batched:
+            specs = _nests.leaves(dataset.element_spec)
+            are_alike = all(each.shape.is_fully_defined() for each in specs)
+            # Records that differ in shape would not make a batch.
+            dataset = dataset.batch(_AT_ONCE if are_alike else 1)
         elements: Iterator[Nest] = dataset.as_numpy_iterator()
         return elements
-    specs = _nests.leaves(dataset.element_spec)
-    if all(spec.shape.is_fully_defined() for spec in specs):
-        at_once: Iterator[Nest] = dataset.batch(_AT_ONCE).as_numpy_iterator()
-        return at_once
-    # Records that differ in shape would not make a batch.
-    return dataset.batch(1).as_numpy_iterator()  # type: ignore[no-any-return]
 
+    def stored(self, *, verbose: bool = True) -> Nest:
+        """Returns the records, as arrays.
 
-def record_specs(dataset: Any) -> Nest:
-    """Returns the `tf.TensorSpec`s of one record, and reads none.
+        Args:
+            verbose: See `PoissonBatches.from_dataset`.
 
-    Returns:
-        A nest of them; `None` for a `PyDataset`, which declares none.
-
-    Raises:
-        ValueError: See `batches_of`.
-    """
-    is_batched = _check_dataset(dataset, None)
-    if is_keras(dataset):
-        return None
-    specs = dataset.element_spec
-    if not is_batched:
-        return specs
-    leaves = _nests.leaves(specs)
-    return _nests.join(
-        specs, (type(each)(each.shape[1:], each.dtype) for each in leaves)
-    )
-
-
-def _check_dataset(dataset: Any, batched: bool | None) -> bool:
-    """Returns whether an element is a batch of records; see `batches_of`."""
-    if is_keras(dataset):
-        if batched is False or dataset.num_batches is None:
-            raise ValueError(
-                "`dataset` must be finite, and yield batches, where it is a "
-                f"PyDataset. Received: batched={batched!r}, num_batches="
-                f"{dataset.num_batches!r}."
+        Raises:
+            PrivateTrainingError: A function of the data set holds as many rows
+                as there are records.
+            ValueError: Records differ in shape or dtype, or there are none.
+        """
+        if self._changes_at_random():
+            from absl import (
+                logging,  # It comes with Keras, as the data set does.
             )
-        return True
-    if not is_tensorflow(dataset):
-        raise TypeError(
-            "`dataset` must be a tf.data.Dataset or a keras.utils.PyDataset. "
-            f"Received: {type(dataset).__name__}. PoissonBatches takes arrays."
+
+            logging.warning(
+                "The data set changes its records at random, such as by an "
+                "augmentation. It is read once, so that each record keeps the "
+                "one change that it gets now, in all epochs. Leave the random "
+                "part out of the data set, and pass it as map= of the sampler, "
+                "or as augment= of keras_dp.Records."
+            )
+        records, size, spoken = 0, 0, time.monotonic()
+        parts: list[Nest] = []
+        for element in self.batches():
+            part = as_arrays(element, "dataset")
+            parts.append(part)
+            mapped(_check_alike, parts[0], part)
+            lengths = {len(leaf) for leaf in _nests.leaves(part)}
+            if len(lengths) != 1:
+                raise ValueError(
+                    "`dataset` must have batches whose arrays are of equal "
+                    f"length. Received: lengths {sorted(lengths)!r} in one "
+                    "batch. Give every array of a batch one entry for each "
+                    "record."
+                )
+            records += lengths.pop()
+            size += sum(int(leaf.nbytes) for leaf in _nests.leaves(part))
+            if verbose and time.monotonic() - spoken > _PROGRESS_SECONDS:
+                sys.stdout.write(f"\rRead {records:,} records, {_shown(size)}")
+                spoken = time.monotonic()
+        if not records:
+            raise ValueError(
+                "`dataset` must hold at least one record. Received: 0 records. "
+                "Look at its filters, and at whether it was read to its end "
+                "before."
+            )
+        self._check_stages(records)
+        if verbose:
+            shapes = ", ".join(
+                f"{leaf.dtype}{list(leaf.shape[1:])}"
+                for leaf in _nests.leaves(parts[0])
+            )
+            sys.stdout.write(
+                f"\rStored {records:,} records of {shapes}: {_shown(size)} "
+                "in memory.\n"
+            )
+        columns = zip(*map(_nests.leaves, parts), strict=True)
+        return _nests.join(parts[0], map(np.concatenate, columns))
+
+    def _changes_at_random(self) -> bool:
+        """Returns whether a function of the data set draws random numbers.
+
+        Nothing is known of functions that call Python. A `PyDataset` draws some
+        if its first batch differs when it is read twice.
+        """
+        dataset = self._dataset
+        if is_keras(dataset):
+            if not dataset.num_batches:
+                return False
+            pairs = zip(
+                *(_nests.leaves(as_arrays(dataset[0])) for _ in range(2)),
+                strict=True,
+            )
+            return not all(one.tobytes() == two.tobytes() for one, two in pairs)
+        return any(
+            each in kind
+            for function in self.functions
+            for kind in kinds_in(function.graph)
+            for each in _RANDOM
         )
-    _check_finite(dataset)
-    check_kinds(dataset.element_spec, "dataset")
-    return _is_batched(dataset, batched)
 
 
 def _check_finite(dataset: Any) -> None:
@@ -231,15 +243,13 @@ def _check_finite(dataset: Any) -> None:
         )
 
 
-def _is_batched(dataset: Any, given: bool | None) -> bool:
+def _is_batched(dataset: Any) -> bool:
     """Returns whether an element is a batch of records.
 
     Raises:
         ValueError: That is not known: a wrong guess would protect a part of a
             record, or a batch of them.
     """
-    if given is not None:
-        return given
     found = Stage(dataset).is_batched
     if found is not None:
         return found
@@ -251,29 +261,6 @@ def _is_batched(dataset: Any, given: bool | None) -> bool:
         "`batched` must say whether an element of this data set is a batch of "
         f"records or one record. Received: batched=None, for elements "
         f"{dataset.element_spec!r}. Or end the data set with batch(...)."
-    )
-
-
-def changes_at_random(dataset: Any) -> bool:
-    """Returns whether a function of a data set draws random numbers.
-
-    Nothing is known of functions that call Python. A `PyDataset` draws some if
-    its first batch differs when it is read twice.
-    """
-    if is_keras(dataset):
-        if not dataset.num_batches:
-            return False
-        pairs = zip(
-            *(_nests.leaves(as_arrays(dataset[0])) for _ in range(2)),
-            strict=True,
-        )
-        return not all(one.tobytes() == two.tobytes() for one, two in pairs)
-    return any(
-        each in kind
-        for stage in Stage(dataset)
-        for graph in stage.graphs
-        for kind in kinds_in(graph)
-        for each in _RANDOM
     )
 
 

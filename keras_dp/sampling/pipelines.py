@@ -17,12 +17,14 @@ from keras_dp.errors import PrivateTrainingError
 
 # Stages that carry something from one record to the next.
 _CARRYING = ("Scan", "Unique")
+# Stages that change the order of records.
+_MOVING = ("Shuffle", "Interleave")
 # Stages that call functions of the user which return data sets.
 _OPAQUE = ("FlatMap", "Interleave", "Window", "GroupByWindow")
 # Sources of single records.
 _SINGLE = ("TensorSlice", "TFRecord", "TextLine", "FixedLengthRecord", "Range")
 # Stages after which it is not known which record stands where.
-_DISORDERLY = ("Shuffle", "Interleave", "Filter", "While", "Errors", "Group")
+_DISORDERLY = (*_MOVING, "Filter", "While", "Errors", "Group")
 # Stages that leave the records before the last where they are.
 _IN_PLACE = (
     *("Map", "Cache", "Prefetch", "Options", "AssertCardinality", "Snapshot"),
@@ -67,15 +69,25 @@ class Stage:
         self.dataset, name = dataset, type(dataset).__name__.strip("_")
         name = name.partition("Dataset")[0] or name
         self.kind = name.removeprefix("Parallel").removeprefix("Legacy")
-        self.inputs = [Stage(x) for x in getattr(dataset, "_inputs", list)()]
-        functions: list[Any] = getattr(dataset, "_functions", list)()
-        self.graphs = [each.function.graph for each in functions]
+        self.inputs = [Stage(each) for each in dataset._inputs()]
+        self.graphs = [each.function.graph for each in dataset._functions()]
 
     def __iter__(self) -> Iterator["Stage"]:
         """Yields this stage and all before it that have records."""
         yield self
         for each in self.with_records:
             yield from each
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of all stages, from the first to this one."""
+        before = [kind for each in self.inputs for kind in each.kinds]
+        return [*before, self.kind]
+
+    @property
+    def moves_records(self) -> bool:
+        """Whether it changes the order of records."""
+        return any(each in self.kind for each in _MOVING)
 
     @functools.cached_property
     def has_records(self) -> bool:
@@ -167,7 +179,12 @@ class Stage:
 
 
 def check(
-    dataset: Any, name: str, *, is_batched: bool, once: bool = True
+    dataset: Any,
+    name: str,
+    *,
+    is_batched: bool,
+    once: bool = True,
+    records: int | None = None,
 ) -> list[Function]:
     """Raises if the stages of a data set show that records reach others' rows.
 
@@ -177,6 +194,7 @@ def check(
         is_batched: Whether an element is a batch of records.
         once: Whether all batches together must hold each record once, and not
             just every batch.
+        records: How many records there are, if that is known.
 
     Returns:
         The functions of its stages, of which more can be seen elsewhere.
@@ -186,13 +204,13 @@ def check(
             may be in several rows.
     """
     last = Stage(dataset)
-    shown = [_carried(stage) for stage in last]
-    shown += [_mixed(stage, once=once) for stage in last]
-    for what in filter(None, shown):
-        raise refusal(name, what)
     starts = [stage for stage in last if not stage.with_records]
     known = {int(stage.dataset.cardinality()) for stage in starts}
-    for stage in last:
+    known.add(-1 if records is None else records)
+    for stage in reversed([*last]):
+        what = _carried(stage) or _mixed(stage, once=once)
+        if what is not None:
+            raise refusal(name, what)
         if stage.with_records:
             check_holds_no_records(stage.graphs, known, name)
     return list(last.functions(is_batched))
@@ -221,7 +239,7 @@ def _pairs_at_random(graph: Any) -> bool:
         left = [operation] if operation.type == "ZipDataset" else []
         while left:
             each = left.pop()
-            if any(kind in each.type for kind in _DISORDERLY[:2]):
+            if any(kind in each.type for kind in _MOVING):
                 return True
             left += [x.op for x in each.inputs]
     return False

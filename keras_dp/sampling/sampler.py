@@ -13,7 +13,7 @@ import numpy.typing as npt
 from keras_dp import _check, _reproducible
 from keras_dp._nests import Nest
 from keras_dp.ledger import SamplingEvent
-from keras_dp.sampling import datasets
+from keras_dp.sampling.datasets import FiniteDataset, check_order
 from keras_dp.sampling.draw import Draw, Pass, Sample
 from keras_dp.sampling.pipelines import Function
 from keras_dp.sampling.random_words import Randomness
@@ -213,11 +213,10 @@ class Sampler(abc.ABC):
                 differ in shape, or `batched` must be given.
         """
         _check_complete(cls, options)
-        datasets.check_order(dataset, user_ids=options.get("user_ids"))
-        functions = datasets.functions_of(dataset, batched)
-        data = datasets.stored(dataset, batched=batched, verbose=verbose)
-        sampler = cls(data, **options)
-        sampler.functions = functions
+        check_order(dataset, user_ids=options.get("user_ids"))
+        found = FiniteDataset(dataset, batched)
+        sampler = cls(found.stored(verbose=verbose), **options)
+        sampler.functions = found.functions
         return sampler
 
     def __len__(self) -> int:

@@ -398,10 +398,6 @@ WORKS = {
     "eager_operations": lambda f: "Mul" in _seen_by(f),
     "function_nodes": lambda f: "Mul" in _nodes_of_double(f),
     "untuned_arrays": lambda f: _makes_data_sets_of_arrays(f),
-    "dataset_stages": lambda f: (
-        f(tf.data.Dataset.range(3).repeat().batch(2))
-        == ["RangeDataset", "RepeatDataset", "BatchDataset"]
-    ),
     "xla_call_module": lambda f: callable(f()),
     "registered_functions": lambda f: _is_registered(f),
     "custom_gradient_of": lambda f: f(_own_gradient()) is not None,

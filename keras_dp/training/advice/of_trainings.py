@@ -11,11 +11,12 @@ import tensorflow as tf
 from keras_dp import _check, _nests
 from keras_dp.dp_queries import NestedQuery
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.keras_internals import dataset_stages, optimizers_in, strategy_of
+from keras_dp.keras_internals import optimizers_in, strategy_of
 from keras_dp.ledger import GaussianSum, PrivacyLedger, Round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import Sampler
+from keras_dp.sampling.pipelines import Stage
 from keras_dp.training.advice.condition import Condition
 from keras_dp.training.data.batches import PhysicalStep
 from keras_dp.training.data.data_adapter import DataAdapter, stages_by_contents
@@ -163,7 +164,7 @@ def _trained_on(x: Any, validation_data: Any) -> bool:
 
 
 def _stages(data: Any) -> list[str]:
-    return dataset_stages(data) if isinstance(data, tf.data.Dataset) else []
+    return Stage(data).kinds if isinstance(data, tf.data.Dataset) else []
 
 
 def _repeated_first(data: Any) -> Any:

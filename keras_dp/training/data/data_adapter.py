@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp import _check
-from keras_dp.keras_internals import dataset_stages
 from keras_dp.ledger import (
     Round,
     SamplingByContents,
@@ -118,7 +117,7 @@ def stages_by_contents(data: Any) -> list[str]:
     """
     if not isinstance(data, tf.data.Dataset):
         return []
-    stages = dataset_stages(data)
+    stages = pipelines.Stage(data).kinds
     found = [
         stage for stage in stages if any(each in stage for each in _BY_CONTENTS)
     ]

@@ -5,11 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.sampling import (
-    PoissonBatches,
-    UserBatches,
-    datasets,
-)
+from keras_dp.sampling import PoissonBatches, UserBatches
+from keras_dp.sampling.datasets import FiniteDataset
 
 X = np.arange(60, dtype="float32").reshape(20, 3)
 Y = np.arange(20)
@@ -58,7 +55,7 @@ class TestTheRecords:
         ],
     )
     def test_are_those_of_the_data_set(self, dataset) -> None:
-        x, y = datasets.stored(dataset(), verbose=False)
+        x, y = FiniteDataset(dataset()).stored(verbose=False)
 
         np.testing.assert_array_equal(x, X)
         np.testing.assert_array_equal(y, Y)
@@ -75,12 +72,14 @@ class TestTheRecords:
     def test_may_be_text(self) -> None:
         words = np.array(["a", "bcd", "é"])
 
-        (stored,) = datasets.stored(slices((words,)).batch(2), verbose=False)
+        (stored,) = FiniteDataset(slices((words,)).batch(2)).stored(
+            verbose=False
+        )
 
         assert stored.tolist() == [b"a", b"bcd", "é".encode()]
 
     def test_are_counted_and_weighed(self, capsys) -> None:
-        datasets.stored(slices().batch(8))
+        FiniteDataset(slices().batch(8)).stored()
 
         assert (
             "Stored 20 records of float32[3], int64[]: 0.0 MB in memory."
@@ -102,7 +101,7 @@ class TestTheUnit:
         ],
     )
     def test_is_read_off_the_data_set(self, dataset, batched) -> None:
-        assert datasets._is_batched(dataset, None) is batched
+        assert FiniteDataset(dataset).is_batched is batched
 
     @pytest.mark.parametrize(
         "dataset",
@@ -114,13 +113,13 @@ class TestTheUnit:
     )
     def test_is_not_guessed(self, dataset) -> None:
         with pytest.raises(ValueError, match="`batched` must say"):
-            datasets.stored(dataset)
+            FiniteDataset(dataset).stored()
 
     def test_is_what_the_caller_says(self) -> None:
         dataset = generated([[None, 3], [None]])
 
-        as_batches = datasets.stored(dataset, batched=True, verbose=False)
-        as_records = datasets.stored(dataset, batched=False, verbose=False)
+        as_batches = FiniteDataset(dataset, batched=True).stored(verbose=False)
+        as_records = FiniteDataset(dataset, batched=False).stored(verbose=False)
 
         assert as_batches[0].shape == (8, 3)
         assert as_records[0].shape == (4, 2, 3)
@@ -149,7 +148,7 @@ class TestRefusals:
     )
     def test_say_what_to_do(self, dataset, message) -> None:
         with pytest.raises(ValueError, match=message):
-            datasets.stored(dataset, verbose=False)
+            FiniteDataset(dataset).stored(verbose=False)
 
     @pytest.mark.parametrize("dataset", [slices(), Batches()])
     def test_of_a_sampler_name_the_function(self, dataset) -> None:

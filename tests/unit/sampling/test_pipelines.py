@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.sampling import PoissonBatches, datasets, pipelines
+from keras_dp.sampling import PoissonBatches, pipelines
+from keras_dp.sampling.datasets import FiniteDataset
 from keras_dp.sampling.pipelines import Stage
 
 RECORDS = 40
@@ -182,7 +183,7 @@ class TestARecordInSeveralRows:
 
     def test_is_refused_wherever_a_data_set_is_read(self) -> None:
         with pytest.raises(PrivateTrainingError, match="`dataset` must"):
-            datasets.batches_of(MIXING["shuffled pairs"][0](), None)
+            FiniteDataset(MIXING["shuffled pairs"][0]())
 
     def test_is_refused_once_their_number_is_known(self) -> None:
         """The generator does not say how many records there are."""
