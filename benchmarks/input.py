@@ -35,8 +35,8 @@ from keras import layers
 import keras_dp
 from keras_dp.sampling import PoissonBatches, random_words
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.sampling.random_rows import random_places
-from keras_dp.sampling.tfrecord_shards import TFRecordShards
+from keras_dp.sampling.random_words import random_places
+from keras_dp.sampling.record_files import TFRecordShards
 from keras_dp.training.data.data_adapter import DataAdapter
 
 RECORDS, BATCH = 60_000, 256

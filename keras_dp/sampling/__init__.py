@@ -4,19 +4,21 @@ They do not import TensorFlow.
 """
 
 from keras_dp.sampling.cyclic_batches import CyclicPoissonBatches
-from keras_dp.sampling.fixed_size_batches import FixedSizeBatches
+from keras_dp.sampling.fixed_size_batches import (
+    FixedSizeBatches,
+    ShuffledBatches,
+)
 from keras_dp.sampling.poisson_batches import PoissonBatches
 from keras_dp.sampling.poisson_draws import (
     FixedMicrobatches,
     RandomMicrobatches,
 )
+from keras_dp.sampling.record_files import TFRecordShards
 from keras_dp.sampling.record_source import RandomAccessSource
 from keras_dp.sampling.record_source import RecordSpec as RecordSpec
 from keras_dp.sampling.sampler import PhysicalBatch as PhysicalBatch
 from keras_dp.sampling.sampler import Sampler
 from keras_dp.sampling.sampler import SamplerOptions as SamplerOptions
-from keras_dp.sampling.shuffled_batches import ShuffledBatches
-from keras_dp.sampling.tfrecord_shards import TFRecordShards
 from keras_dp.sampling.user_batches import UserBatches
 
 __all__ = [

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from keras_dp import _check
 from keras_dp.ledger import SamplingEvent
-from keras_dp.sampling.random_rows import in_random_rows
-from keras_dp.sampling.random_words import Words
+from keras_dp.sampling.random_words import Words, in_random_rows
 
 Integers = npt.NDArray[np.int64]
 
@@ -140,18 +138,6 @@ class Sample(NamedTuple):
 
     rows: Integers
     of: Pass
-
-
-def checked_size(population: int, **named: int) -> int:
-    """Returns a number of records, by its argument, in [1, population]."""
-    _check.integer_at_least(1, **named)
-    ((name, size),) = named.items()
-    if size > population:
-        raise ValueError(
-            f"`{name}` must be at most {population}, the number "
-            f"of records. Received: {name}={size!r}."
-        )
-    return int(size)
 
 
 def default_physical_batch_size(

@@ -1,4 +1,4 @@
-"""Uniform 64-bit words, which samplers draw by, and subsets drawn by them."""
+"""Uniform 64-bit words, and what they decide: subsets, numbers and rows."""
 
 import os
 from collections.abc import Callable
@@ -109,3 +109,85 @@ def random_integers(count: int, below: int, words: Words) -> Integers:
             drawn = drawn[drawn < np.uint64(2**64 - rest)]
         accepted = np.concatenate([accepted, drawn])
     return (accepted % np.uint64(below)).astype(np.int64)
+
+
+def in_random_rows(
+    units: Integers, physical_batch_size: int, words: Words
+) -> Integers:
+    """Returns the record in each row of each physical batch, placed at random.
+
+    Layers such as Dropout give each row of a batch its own randomness. If the
+    rows were in the order of the data, removing one record would move all later
+    records to other rows, and so change their contributions to the sum.
+
+    Guarantee: let a record contribute any function of the record, its physical
+    batch and its row; an adversary may know the function. Take two samples, of
+    which one has one record more, or another record in place of one. If both
+    take the same number of physical batches, their placements can be coupled:
+    every record that is in both samples stands in the same physical batch and
+    row of both. So only the one record moves the sum.
+
+    Proof: a placement is a uniformly random injection of the n records into the
+    M rows. Every injection of n records extends to exactly M - n injections of
+    n + 1 records. So a uniformly random injection of n + 1 records, restricted
+    to n of them, is a uniformly random injection of these n: draw the larger
+    placement, and drop the record. Given the other records and their rows, the
+    round is then the pair of distributions that amplification by sampling
+    bounds; joint convexity bounds the mixture, as in `BernoulliDraw`.
+
+    Limit: a sample of n takes ceil(n / physical_batch_size) physical batches.
+    One record more takes one batch more if the others fill theirs exactly. The
+    others then change rows. In a round this has the probability q P(the others
+    are exactly 1, 2, 3, ... times `physical_batch_size`), where q is the
+    sampling probability, and 0 under zero-out and replace-one, where both
+    samples have the same size.
+
+    * If what layers draw is secret, and independent and alike for all rows, the
+      sum has the same distribution for all placements. The limit costs nothing.
+    * Else the probability, summed over the rounds and times e^epsilon, adds to
+      delta. A physical batch that no sample exceeds makes it 0.
+
+    No placement avoids the limit. Samples of two take one batch, so any two
+    records would have to stand in different rows of that batch; then so would
+    all records of a sample that is larger than the batch.
+
+    Args:
+        units: Indices of the records, shape `[units, rows]`. The rows of a unit
+            stay together, in consecutive rows.
+        physical_batch_size: A multiple of `rows`.
+        words: The source of randomness.
+
+    Returns:
+        Shape `[physical batches, physical_batch_size]`, -1 for padding.
+
+    >>> places = in_random_rows(np.array([[3], [8]]), 4, lambda count:
+    ...     np.arange(count, dtype=np.uint64)[::-1])
+    >>> places
+    array([[-1, -1,  8,  3]])
+    """
+    count, rows = units.shape
+    batches = max(1, -(-count * rows // physical_batch_size))
+    places = batches * (physical_batch_size // rows)
+    laid = np.full((places, rows), -1, np.int64)
+    laid[random_places(count, places, words)] = units
+    return laid.reshape(batches, physical_batch_size)
+
+
+def random_places(count: int, places: int, words: Words) -> Integers:
+    """Returns `count` different places of `places`, in uniformly random order.
+
+    The order of distinct random words is a uniformly random permutation. Words
+    of which two are equal have a chance of `places**2 / 2**65`, and are drawn
+    again, so that the distribution is exact.
+
+    Args:
+        count: At most `places`.
+        places: At least 1.
+        words: The source of randomness.
+    """
+    while True:
+        drawn = words(places)
+        order = np.argsort(drawn)
+        in_order = drawn[order]
+        if (in_order[1:] != in_order[:-1]).all():
+            return order[:count].astype(np.int64, copy=False)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from keras_dp import _nests
 from keras_dp._nests import Nest, mapped
 from keras_dp.sampling.kinds import as_array, check_kinds, is_dataset
-from keras_dp.sampling.record_file import RecordFile
+from keras_dp.sampling.record_files import RecordFile
 
 Indices = npt.NDArray[np.int64]
 

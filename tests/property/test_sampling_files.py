@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from keras_dp.errors import DamagedRecordsError
-from keras_dp.sampling.tfrecord_shards import TFRecordShards
+from keras_dp.sampling.record_files import TFRecordShards
 
 RECORDS = [b"", b"a", bytes(40), b"abc" * 9, bytes(range(256))]
 LENGTHS = st.integers(0, 2**64 - 1) | st.integers(0, 300)

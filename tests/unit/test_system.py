@@ -12,7 +12,7 @@ from keras_dp import _system
 from keras_dp.errors import LedgerWriteError
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
 from keras_dp.ledger.places import storage
-from keras_dp.sampling.record_file import RecordFile
+from keras_dp.sampling.record_files import RecordFile
 from tests.ledger_faults import die_in_commit, make
 
 QUERIES = [GaussianSum("gradients", 1.0, 4.0)]

@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from keras_dp.errors import DamagedRecordsError
 from keras_dp.sampling import PoissonBatches
-from keras_dp.sampling.record_file import RecordFile
-from keras_dp.sampling.tfrecord_shards import TFRecordShards
+from keras_dp.sampling.record_files import RecordFile, TFRecordShards
 
 SEED = 11
 
@@ -335,7 +334,7 @@ class TestPartsOfFiles:
                 return super().read(min(size, 7))
 
         monkeypatch.setattr(
-            "keras_dp.sampling.record_file.open",
+            "keras_dp.sampling.record_files.open",
             lambda path, mode, buffering: Interrupted(path, mode),
             raising=False,
         )

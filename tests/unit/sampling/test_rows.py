@@ -16,7 +16,7 @@ from keras_dp.sampling import (
     PoissonBatches,
     RandomMicrobatches,
 )
-from keras_dp.sampling.random_rows import in_random_rows, random_places
+from keras_dp.sampling.random_words import in_random_rows, random_places
 
 # Records of the data sets, physical batch size: places are at most 6.
 SIZES = [(1, 1), (1, 4), (2, 3), (3, 3), (3, 2), (4, 3), (5, 3), (2, 6), (5, 6)]

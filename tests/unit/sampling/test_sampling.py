@@ -21,7 +21,7 @@ from keras_dp.sampling import (
     random_words,
 )
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.sampling.random_rows import random_places
+from keras_dp.sampling.random_words import random_places
 
 SEED = 11
 
