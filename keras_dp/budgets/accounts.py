@@ -37,8 +37,6 @@ def open_account(
     ledger: PrivacyLedger,
     name: str,
     budget: Budget,
-    *,
-    parent: str | None = None,
 ) -> AccountRecord:
     """Opens an account in a ledger; an account must pay for every later round.
 
@@ -51,18 +49,15 @@ def open_account(
         ledger: A ledger that is open for writing.
         name: The name of the account, unique in the ledger.
         budget: A `FixedPlan` or a `RenyiFilter`.
-        parent: The name of the account of which the new one is a share; `None`
-            for no share. A `FixedPlan` can be a share of a `FixedPlan`.
 
     Returns:
         The account as the ledger holds it.
 
     Raises:
-        BudgetExceededError: The parent has no room for this share; or the
-            budget has no room for the rounds that the ledger holds; or a plan
-            costs more for all records of a unit than its epsilon.
-        ValueError: An account has this name, no account is named `parent`, the
-            parent cannot have such a share, another plan has one of the trees
+        BudgetExceededError: The budget has no room for the rounds that the
+            ledger holds; or a plan costs more for all records of a unit than
+            its epsilon.
+        ValueError: An account has this name, another plan has one of the trees
             of the budget, or the budget is none for units of several records.
         LedgerWriteError: The account was not opened.
 
@@ -75,24 +70,17 @@ def open_account(
 
     def decide(
         opened: tuple[AccountRecord, ...], held: tuple[CountedRound, ...]
-    ) -> tuple[Account, Charge | None]:
-        charge, paying, whole = None, budget, None
-        if parent is not None:
-            paid_by = _named(opened, parent)
-            whole = budget_of(paid_by.account)
-            charge = Charge(paid_by.number, whole.share(budget))
-        elif not opened:
-            paying = budget.check_held(held)
-        shared = _trees(paying, whole) & _plans_of_trees(opened).keys()
+    ) -> Account:
+        paying = budget if opened else budget.check_held(held)
+        shared = _trees(paying) & _plans_of_trees(opened).keys()
         if shared:
             raise ValueError(
                 "`budget` must plan trees that no other account has, because "
                 "all rounds of a tree have one cost. Received: a plan with the "
-                f"trees {sorted(shared)!r}. Make it a share of the plan that "
+                f"trees {sorted(shared)!r}. Let runs pay from the account that "
                 "has them, or plan other trees."
             )
-        terms = canonical(paying.terms())
-        return Account(name, paying.capacities, terms, parent), charge
+        return Account(name, paying.capacities, canonical(paying.terms()))
 
     # A training may record rounds until it is decided what is held.
     return ledger.open_account(decide)
@@ -136,8 +124,7 @@ def chosen_account(
 
     Args:
         ledger: The ledger that the run writes to.
-        account: The name of the account; `None` for the only account without
-            shares.
+        account: The name of the account; `None` for the only account.
 
     Returns:
         The account; `None` if the ledger has no accounts.
@@ -153,15 +140,13 @@ def chosen_account(
     opened = ledger.accounts
     if account is not None:
         return _named(opened, account)
-    parents = {each.account.parent for each in opened}
-    able = [each for each in opened if each.account.name not in parents]
-    if len(able) > 1:
+    if len(opened) > 1:
         raise ValueError(
             "`account` must name one of the accounts of the ledger. Received: "
             f"account=None. Choose one of "
-            f"{[each.account.name for each in able]!r}."
+            f"{[each.account.name for each in opened]!r}."
         )
-    return able[0] if able else None
+    return opened[0] if opened else None
 
 
 def charge_of(account: AccountRecord, round_: Round) -> Charge:
@@ -169,7 +154,7 @@ def charge_of(account: AccountRecord, round_: Round) -> Charge:
 
     Raises:
         BudgetExceededError: The plan of the account does not have this round,
-            the price is infinite, or only shares of the account can pay.
+            or the price is infinite.
         UnsupportedEventError: The budget has no sound price for this round.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
@@ -185,8 +170,8 @@ def charge_of(account: AccountRecord, round_: Round) -> Charge:
 def why_not_covered(replay: Replay) -> str:
     """Returns why a ledger with accounts breaks their promises, or ""."""
     accounts, unpaid = replay.accounts, replay.unpaid
-    budgets = _budgets_by_name(accounts)
-    if unpaid and not any(_holds(each, unpaid) for each in budgets.values()):
+    held = (budget_of(each.account) for each in accounts)
+    if unpaid and not any(_holds(each, unpaid) for each in held):
         return (
             "it has rounds that no account paid for, and that were not held "
             "when the first account was opened"
@@ -195,13 +180,6 @@ def why_not_covered(replay: Replay) -> str:
         return (
             "two accounts have plans for one tree, whose rounds have one cost"
         )
-    for each in accounts:
-        whole = budgets.get(each.account.parent)
-        if whole and whole.neighbours != budgets[each.account.name].neighbours:
-            return (
-                f"the account {each.account.name!r} protects other neighbours "
-                "than the account of which it is a share"
-            )
     return ""
 
 
@@ -258,28 +236,14 @@ def _holds(budget: Budget, unpaid: tuple[CountedRound, ...]) -> bool:
         return False
 
 
-def _budgets_by_name(
-    accounts: Iterable[AccountRecord],
-) -> dict[str | None, Budget]:
-    return {each.account.name: budget_of(each.account) for each in accounts}
-
-
-def _trees(budget: Budget, whole: Budget | None) -> frozenset[str]:
-    """Returns the trees of a plan; none if it is a share of a plan."""
-    if isinstance(budget, FixedPlan) and not isinstance(whole, FixedPlan):
-        return budget.trees
-    return frozenset()
+def _trees(budget: Budget) -> frozenset[str]:
+    return budget.trees if isinstance(budget, FixedPlan) else frozenset()
 
 
 def _plans_of_trees(accounts: Iterable[AccountRecord]) -> Counter[str]:
     """Returns for each tree in how many plans it is."""
-    budgets = _budgets_by_name(accounts)
     return Counter(
-        tree
-        for each in accounts
-        for tree in _trees(
-            budgets[each.account.name], budgets.get(each.account.parent)
-        )
+        tree for each in accounts for tree in _trees(budget_of(each.account))
     )
 
 
@@ -296,7 +260,7 @@ def _named(accounts: tuple[AccountRecord, ...], name: str) -> AccountRecord:
         if each.account.name == name:
             return each
     raise ValueError(
-        "`account`, or the `parent` of a new account, must be the name of an "
-        f"account of the ledger. Received: {name!r}. The ledger has "
+        "`account` must be the name of an account of the ledger. Received: "
+        f"{name!r}. The ledger has "
         f"{[each.account.name for each in accounts]!r}."
     )

@@ -86,31 +86,6 @@ class Budget(abc.ABC):
             UnsupportedEventError: The budget has no sound price for it.
         """
 
-    @abc.abstractmethod
-    def share(self, budget: "Budget") -> tuple[tuple[int, int], ...]:
-        """Returns the price of a share, as pairs of a slot and an amount.
-
-        Args:
-            budget: The budget of the account that is a share of this one.
-
-        Raises:
-            ValueError: An account with this budget cannot be a share.
-        """
-
-    def check_relation(self, budget: "Budget") -> None:
-        """Raises unless a share promises the same adjacency relation.
-
-        Args:
-            budget: The budget of the share.
-        """
-        if budget.neighbours != self.neighbours:
-            raise ValueError(
-                f"`neighbours` must be {self.neighbours!r}, as in the account "
-                f"of which it is a share. Received: neighbours="
-                f"{budget.neighbours!r}. Make the budget of the share with "
-                "this relation."
-            )
-
     def for_unit(self, rows_per_unit: int) -> "Budget":
         """Returns this budget as a promise for all records of one unit.
 

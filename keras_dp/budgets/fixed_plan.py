@@ -145,20 +145,6 @@ class FixedPlan(Budget):
         )
 
     @override
-    def share(self, budget: Budget) -> tuple[tuple[int, int], ...]:
-        if not isinstance(budget, FixedPlan):
-            raise ValueError(
-                "`budget` must be a FixedPlan to be a share of a plan. "
-                f"Received: a {budget.kind}."
-            )
-        self.check_relation(budget)
-        amounts: Counter[int] = Counter()
-        for round_, count in budget.rounds:
-            for slot, price in self.prices(round_):
-                amounts[slot] += price * count
-        return tuple(sorted(amounts.items()))
-
-    @override
     def for_unit(self, rows_per_unit: int) -> Self:
         return dataclasses.replace(self, rows_per_unit=rows_per_unit)
 

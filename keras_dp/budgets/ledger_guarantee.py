@@ -182,11 +182,8 @@ def _cost_more(replay: Replay, ran: Claim, promised: Claim) -> bool:
 def _of_accounts(
     replay: Replay, ran: Claim, delta: float, covers: Replay
 ) -> Guarantee:
-    """Returns the promise of all accounts that are not shares of others."""
-    accounts = tuple(
-        each for each in replay.accounts if each.account.parent is None
-    )
-    whole = [budget_of(each.account) for each in accounts]
+    """Returns what all accounts promise together."""
+    whole = [budget_of(each.account) for each in replay.accounts]
     share = delta / len(whole)
     one_relation = len({budget.neighbours for budget in whole}) == 1
     total = Claim(
@@ -206,7 +203,7 @@ def _of_accounts(
         )
     ex_post = ran if ran.epsilon < total.epsilon else None
     # Which account was opened may depend on answers of earlier rounds.
-    last = accounts[-1].number
+    last = replay.accounts[-1].number
     earlier = any(len(run) and run.first_row < last for run in replay.runs)
     if earlier:
         theorem += _EARLIER

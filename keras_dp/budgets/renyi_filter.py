@@ -160,14 +160,6 @@ class RenyiFilter(Budget):
         return _prices(self, round_)
 
     @override
-    def share(self, budget: Budget) -> tuple[tuple[int, int], ...]:
-        raise ValueError(
-            "`parent` must be an account with a FixedPlan. "
-            f"Received: an account with a {self.kind}, which has no shares. "
-            "Let runs pay from it directly."
-        )
-
-    @override
     def holds(self, earlier: Iterable[CountedRound]) -> bool:
         return self._total(earlier) <= self.held
 

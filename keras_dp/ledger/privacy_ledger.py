@@ -14,7 +14,6 @@ from keras_dp.ledger.places.handle import Handle
 from keras_dp.ledger.places.place import FileHandle, Place, place_of
 from keras_dp.ledger.rows import log
 from keras_dp.ledger.rows.author import this_process
-from keras_dp.ledger.rows.charges import Charge
 from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.ledger.rows.contents import (
     AccountRecord,
@@ -38,8 +37,7 @@ from keras_dp.ledger.rows.statements import (
 
 # Decides on an account, given the accounts and the rounds of the ledger.
 Decision: TypeAlias = Callable[
-    [tuple[AccountRecord, ...], tuple[CountedRound, ...]],
-    tuple[Account, Charge | None],
+    [tuple[AccountRecord, ...], tuple[CountedRound, ...]], Account
 ]
 
 
@@ -433,9 +431,7 @@ class PrivacyLedger:
         )
         return RunWriter(self.lock, start, continues=number).begin()
 
-    def open_account(
-        self, account: Account | Decision, charge: Charge | None = None
-    ) -> AccountRecord:
+    def open_account(self, account: Account | Decision) -> AccountRecord:
         """Opens an account. From then on, an account must pay for every round.
 
         The ledger only counts; it does not know what the capacities mean.
@@ -444,14 +440,11 @@ class PrivacyLedger:
 
         Args:
             account: The name of the new account, its capacities and terms. Or
-                a function that returns the account and its charge, from the
-                accounts and the rounds of the ledger. While it runs, nobody
-                else writes to the ledger.
-            charge: The price of the new account, if it is a share of another
-                account, which pays the price.
+                a function that returns the account, from the accounts and the
+                rounds of the ledger. While it runs, nobody else writes to the
+                ledger.
 
         Raises:
-            BudgetExceededError: The other account has no room for this share.
             LedgerWriteError: The account was not opened.
             ValueError: Another account of the ledger has this name.
         """
@@ -459,13 +452,13 @@ class PrivacyLedger:
             opened = accounts_of(connection)
             if not isinstance(account, Account):
                 held = Contents.of(log.rows(connection), log.meta(connection))
-                account, charge = account(opened, held.rounds)
+                account = account(opened, held.rounds)
             if any(account.name == each.account.name for each in opened):
                 raise ValueError(
                     "`account` must have a name that no account of the ledger "
                     f"has. Received: {account.name!r}. Choose another name."
                 )
-            log.append_statement(connection, account, charge=charge)
+            log.append_statement(connection, account)
             return accounts_of(connection)[-1]
 
     def seal(self, note: str = "") -> Stated[Seal]:

@@ -60,7 +60,6 @@ class AccountState(NamedTuple):
             "number": self.record.number,
             "name": self.name,
             "kind": self.budget.kind,
-            "parent": self.record.account.parent,
             "opened": self.record.opened,
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
@@ -97,13 +96,11 @@ def account_table(states: Sequence[AccountState]) -> Table:
     """Returns the promise of each account, and the part that is spent."""
     rows = []
     for state in states:
-        budget, parent = state.budget, state.record.account.parent
+        budget = state.budget
         promise = (
             f"{state.name}: {budget.kind}, {state.promise}, "
             f"{budget.neighbours.replace('_', ' ')}"
         )
-        if parent is not None:
-            promise += f", a share of {parent}"
         filled = round(_BAR * min(1.0, state.share))
         bar = "#" * filled + "." * (_BAR - filled)
         rows.append(

@@ -259,11 +259,7 @@ def _groups(found: Guarantee) -> Text:
 
 def _promised(replay: Replay, delta: float) -> TradeOff:
     """Returns the bound on attacks that the promises of all accounts give."""
-    whole = [
-        budget_of(each.account)
-        for each in replay.accounts
-        if each.account.parent is None
-    ]
+    whole = [budget_of(each.account) for each in replay.accounts]
     # Epsilon rises as delta falls. It is infinite if nothing is promised.
     lines = {0.0: 1.0}
     for each in sorted({delta, *_PROMISED_AT}, reverse=True):

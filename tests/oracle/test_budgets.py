@@ -224,14 +224,6 @@ def test_the_promise_of_accounts_is_a_bound(is_checked) -> None:
                     terms = canonical(budget.terms())
                     ledger.open_account(Account(name, budget.capacities, terms))
                 spend(generator, ledger, name, rounds)
-                if is_checked and isinstance(budget, budgets.FixedPlan):
-                    share = budgets.FixedPlan(
-                        altered(generator, rounds), 1e4, DELTA / 4, relation
-                    )
-                    budgets.open_account(
-                        ledger, f"{name} share", share, parent=name
-                    )
-                    spend(generator, ledger, f"{name} share", rounds)
 
         found = budgets.guarantee(ledger, delta=DELTA)
         truth = true_epsilon(ledger.rounds, found.claim.neighbours)

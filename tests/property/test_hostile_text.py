@@ -156,7 +156,6 @@ def ask_all(capsys, path: Path) -> None:
         ("run", {"account": 3}),
         ("run", {"name": "x" * LONG, "account": ["x" * LONG]}),
         ("account", {"parent": "nobody"}),
-        ("account", {"parent": 3}),
         ("account", {"terms": {"kind": ["gaussian"]}}),
         ("account", {"terms": {"kind": "gaussian_filter", "epsilon": []}}),
     ],

@@ -113,14 +113,13 @@ def balances(all_rows: list[Row]) -> dict[int, Balance]:
 
     Raises:
         LedgerIntegrityError: An account spent more than its capacity, paid
-            before it was opened, or is a share of no account.
+            before it was opened, or has the name of another account.
     """
     found: dict[int, Balance] = {}
     names: set[str] = set()
     used = {row.target: row.count for row in all_rows if row.kind == "settle"}
     for row in all_rows:
-        # An account that is a share of another is charged to that one once.
-        count = 1 if row.kind == "account" else used.get(row.seq, row.count)
+        count = used.get(row.seq, row.count)
         if row.kind != "settle" and row.charge is not None:
             try:
                 charge = Charge.from_text(row.charge)
@@ -137,13 +136,9 @@ def balances(all_rows: list[Row]) -> dict[int, Balance]:
             found[charge.account] = spent
         if row.kind == "account":
             account = statements.statement_of(statements.Account, row.body)
-            if account.name in names or not (
-                account.parent is None or account.parent in names
-            ):
+            if account.name in names:
                 raise contradiction(
-                    row.seq,
-                    "its account has a name that was taken, or is a "
-                    "share of none",
+                    row.seq, "its account has a name that was taken"
                 )
             names.add(account.name)
             found[row.seq] = opened(account.capacities)
@@ -232,7 +227,7 @@ def _check_statement(row: Row) -> None:
         )
     if row.count or row.target is not None:
         raise contradiction(row.seq, "its count or target cannot be")
-    if row.charge is not None and row.kind != "account":
+    if row.charge is not None:
         raise contradiction(row.seq, "it cannot be charged")
 
 

@@ -164,7 +164,6 @@ def append_statement(
     statement: Statement,
     *,
     run: int | None = None,
-    charge: Charge | None = None,
 ) -> int:
     """Adds a row with a statement, and returns the number of the row.
 
@@ -174,18 +173,13 @@ def append_statement(
         run: The number of the run, if the statement is the plan or the end of
             a run, or a start that continues it; `None` for every other
             statement.
-        charge: The price of a new account that is a share of another account,
-            which pays the price; `None` for every other statement.
 
     Raises:
-        BudgetExceededError: The paying account has no room for the new one.
         LedgerWriteError: The run has ended already.
     """
     if not isinstance(statement, RunStart):
         _check_open(connection, run)
-    if charge is not None:
-        _charge(connection, charge, 1)
-    rounds = Rounds(text_from_statement(statement), run, charge)
+    rounds = Rounds(text_from_statement(statement), run)
     seq = _append(connection, statement.kind, rounds, 0)
     if isinstance(statement, Account):
         found = balances_from_text(meta(connection)["balances"])

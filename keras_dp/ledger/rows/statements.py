@@ -172,8 +172,6 @@ class Account:
             `ledger.charges`.
         terms: A JSON object as canonical text. It says what the slots mean and
             which guarantee follows.
-        parent: The name of the account of which this one is a share; `None`
-            for an account that is no share.
 
     >>> Account("clinic", capacities=(1000,), terms="{}").capacities
     (1000,)
@@ -184,12 +182,9 @@ class Account:
     name: str
     capacities: tuple[int, ...]
     terms: str
-    parent: str | None = None
 
     def __post_init__(self) -> None:
         _check.non_empty_text(name=self.name)
-        if self.parent is not None:
-            _check.kind(str, parent=self.parent)
         opened(self.capacities)
         if not isinstance(parsed(self.terms), dict):
             raise ValueError(

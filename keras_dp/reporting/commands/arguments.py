@@ -150,11 +150,7 @@ def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
         ValueError: Neither is there.
     """
     named = [run.delta for run in ledger.runs if run.delta is not None]
-    named += [
-        budget_of(each.account).delta
-        for each in ledger.accounts
-        if each.account.parent is None
-    ]
+    named += [budget_of(each.account).delta for each in ledger.accounts]
     if given is None and not named:
         raise ValueError(
             "`--delta` must be given: no plan and no account of the ledger "

@@ -269,41 +269,7 @@ class TestAccounts:
             budgets.chosen_account(ledger, None)
         with pytest.raises(ValueError, match="'c'"):
             budgets.chosen_account(ledger, "c")
-        with pytest.raises(ValueError, match="`parent`"):
-            budgets.open_account(ledger, "c", half, parent="a")
         spend(ledger, gaussian(20.0), 1, account="b")
-
-    def test_shares_of_a_plan_are_composed_exactly(self, ledger) -> None:
-        step, mean = gaussian(1.0, 0.01), gaussian(20.0)
-        whole = budgets.FixedPlan([(step, 1000), (mean, 10)], 3.0, DELTA)
-        budgets.open_account(ledger, "all", whole)
-        budgets.open_account(
-            ledger,
-            "first",
-            budgets.FixedPlan([(step, 600)], 3.0, DELTA),
-            parent="all",
-        )
-        with pytest.raises(BudgetExceededError):
-            budgets.open_account(
-                ledger,
-                "too much",
-                budgets.FixedPlan([(step, 401)], 3.0, DELTA),
-                parent="all",
-            )
-        budgets.open_account(
-            ledger,
-            "second",
-            budgets.FixedPlan([(step, 400), (mean, 10)], 3.0, DELTA),
-            parent="all",
-        )
-        spend(ledger, step, 600, account="first")
-        spend(ledger, mean, 10, account="second")
-        with pytest.raises(BudgetExceededError, match="in the plan"):
-            spend(ledger, mean, 1, account="first")
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis == "account"
-        assert found.claim.epsilon == whole.cost
-        assert found.ex_post.epsilon < whole.cost
 
     def test_a_plan_costs_every_round_that_it_names_or_holds(self) -> None:
         one, other = gaussian(8.0), gaussian(9.0)
@@ -404,16 +370,10 @@ class TestAccounts:
             budgets.verify_prices(ledger)
 
 
-def unchecked(ledger, name, budget, parent=None) -> None:
+def unchecked(ledger, name, budget) -> None:
     """Opens an account as a ledger may hold it that was never checked."""
-    charge = None
-    if parent is not None:
-        charge = Charge(parent.number, ((0, 1),))
-        parent = parent.account.name
-    ledger.open_account(
-        Account(name, budget.capacities, canonical(budget.terms()), parent),
-        charge,
-    )
+    terms = canonical(budget.terms())
+    ledger.open_account(Account(name, budget.capacities, terms))
 
 
 class TestAMechanism:
@@ -447,7 +407,6 @@ class TestAMechanismOfTwoAccounts:
 
     def test_is_refused(self, ledger) -> None:
         budgets.open_account(ledger, "a", self.plan())
-        budgets.open_account(ledger, "part", self.plan(count=8), parent="a")
 
         with pytest.raises(ValueError, match=r"trees \['tree'\]"):
             budgets.open_account(ledger, "b", self.plan())
@@ -471,31 +430,6 @@ class TestAMechanismOfTwoAccounts:
         assert found.claim.epsilon >= Fourier().epsilon(ledger, delta=DELTA)
         assert "plans for one tree" in found.theorem
         with pytest.raises(LedgerIntegrityError, match="plans for one tree"):
-            budgets.verify_prices(ledger)
-
-
-class TestAShareOfAPlan:
-    """It protects the neighbours of the plan, or pays for other rounds."""
-
-    ADDED = budgets.FixedPlan([(gaussian(4.0), 10)], 9.0, DELTA)
-    GIVEN = Round(UnverifiedSampling(), gaussian(4.0).queries)
-
-    @pytest.mark.parametrize("neighbours", ["zero_out", "replace_one"])
-    def test_of_another_relation_is_refused(self, ledger, neighbours) -> None:
-        share = budgets.FixedPlan([(gaussian(4.0), 10)], 9.0, DELTA, neighbours)
-        whole = budgets.open_account(ledger, "whole", self.ADDED)
-        with pytest.raises(ValueError, match="`neighbours` must"):
-            budgets.open_account(ledger, "share", share, parent="whole")
-
-        unchecked(ledger, "share", share, parent=whole)
-        if neighbours == "zero_out":
-            spend(ledger, self.GIVEN, 10, account="share")
-            with pytest.raises(UnsupportedEventError):
-                budgets.charge_of(whole, self.GIVEN)
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis != "account"
-        assert "other neighbours" in found.theorem
-        with pytest.raises(LedgerIntegrityError, match="other neighbours"):
             budgets.verify_prices(ledger)
 
 

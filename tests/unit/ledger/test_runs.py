@@ -382,16 +382,6 @@ class TestAccounts:
             with pytest.raises(LedgerWriteError, match="must pay"):
                 add()
 
-    def test_a_share_is_paid_by_its_parent(self, ledger) -> None:
-        parent = ledger.open_account(account("all", 100)).number
-        charge = Charge(parent, ((0, 60),))
-        ledger.open_account(account("share", 7, parent="all"), charge)
-
-        with pytest.raises(BudgetExceededError):
-            ledger.open_account(account("more", 7, parent="all"), charge)
-        assert [each.balance.spent for each in ledger.accounts] == [(60,), (0,)]
-        ledger.verify()
-
     def test_names_are_given_once(self, ledger) -> None:
         ledger.open_account(account("a"))
 
@@ -473,7 +463,7 @@ class TestTexts:
             ledger.start_run("b", library="other 1.0").start,
             plan,
             statements.RunEnd("stopped"),
-            Account("a", (1, 2), '{"rule":"none"}', "b"),
+            Account("a", (1, 2), '{"rule":"none"}'),
             statements.Seal("x"),
         ):
             text = statements.text_from_statement(statement)
