@@ -19,7 +19,6 @@ import scipy.stats
 from keras_dp import ledger
 from keras_dp.auditing.normal_draws import FALSE_ALARM, LEAST_IN_BIN
 from keras_dp.sampling import (
-    FixedMicrobatches,
     Sampler,
     UserBatches,
     random_words,
@@ -164,7 +163,7 @@ def _owners(samples: Sampler) -> Integers | None:
         return samples.users_of_records
     if samples.unit == "example":
         return np.arange(count)
-    if samples.unit == FixedMicrobatches.unit and samples.microbatches:
+    if samples.unit == "microbatch" and samples.microbatches:
         return np.arange(count) // samples.microbatches.rows
     return None
 

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +101,7 @@ def _in_slots(
         rows=rows,
         is_grouped=True,
         size=whole.expected_size / count,
-        bound_factor=RandomMicrobatches.bound_factor,
+        bound_factor=2,  # A mean moves from one point of its ball to another.
         placed=functools.partial(_placed_in_slots, count, rows),
     )
 
@@ -135,14 +135,9 @@ class Microbatches(abc.ABC):
     Attributes:
         size: The number of examples in a microbatch, >= 1. It is public, and
             divides the sum over a microbatch, whatever this really holds.
-        unit: The privacy unit, which is drawn: "example" or "microbatch".
-        bound_factor: Adding or removing one unit moves the sum over a sample by
-            at most this many times the bound on one record.
     """
 
     size: int
-    unit: ClassVar[str]
-    bound_factor: ClassVar[int]
 
     def __init_subclass__(cls) -> None:
         """Refuses microbatches that the library does not know."""
@@ -176,12 +171,10 @@ class RandomMicrobatches(Microbatches):
     examples were cut into pieces instead, one example more would shift all
     later pieces.)
 
-    >>> RandomMicrobatches(size=4).bound_factor
-    2
+    >>> draw = RandomMicrobatches(size=4).draw(1000, 0.1)
+    >>> draw.unit, draw.bound_factor
+    ('example', 2)
     """
-
-    unit: ClassVar[str] = "example"
-    bound_factor: ClassVar[int] = 2
 
     @override
     def draw(self, population_size: int, sampling_probability: float) -> Draw:
@@ -199,12 +192,10 @@ class FixedMicrobatches(Microbatches):
     the clip. The privacy unit is the microbatch, and the unit of the ledger
     must be "microbatch". Nothing is promised to single examples.
 
-    >>> FixedMicrobatches(size=4).unit
-    'microbatch'
+    >>> draw = FixedMicrobatches(size=4).draw(1000, 0.1)
+    >>> draw.unit, draw.bound_factor
+    ('microbatch', 1)
     """
-
-    unit: ClassVar[str] = "microbatch"
-    bound_factor: ClassVar[int] = 1
 
     @override
     def draw(self, population_size: int, sampling_probability: float) -> Draw:
@@ -219,7 +210,7 @@ class FixedMicrobatches(Microbatches):
             population_size,
             sampling_probability,
             self.size,
-            unit=self.unit,
+            unit="microbatch",
             is_grouped=True,
         )
 

@@ -212,7 +212,8 @@ class Sampler(abc.ABC):
             ValueError: The data set is infinite, empty or repeated, its records
                 differ in shape, or `batched` must be given.
         """
-        _check_complete(cls, options)
+        # Reading takes long: what is missing is said before.
+        inspect.signature(cls).bind(dataset, **options)
         check_order(dataset, user_ids=options.get("user_ids"))
         found = FiniteDataset(dataset, batched)
         sampler = cls(found.stored(verbose=verbose), **options)
@@ -418,17 +419,3 @@ def _check_map(change: Any, views: int, draw: Draw) -> None:
             "gradients before the clip, and views alone cost no privacy. "
             f"Received: views={views!r}. Draw single records by PoissonBatches."
         )
-
-
-def _check_complete(sampler: type[Sampler], options: dict[str, Any]) -> None:
-    """Raises before a data set is read for which an argument is missing."""
-    parameters = inspect.signature(sampler).parameters.values()
-    for each in parameters:
-        is_required = (
-            each.kind is each.KEYWORD_ONLY and each.default is each.empty
-        )
-        if is_required and each.name not in options:
-            raise TypeError(
-                f"`{each.name}` must be given to {sampler.__name__}."
-                f"from_dataset. Received: nothing. Pass {each.name}=..."
-            )

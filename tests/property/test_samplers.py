@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_dp.ledger import (
+    CyclicPoissonSampling,
     DisjointBatches,
     FixedSizeWithoutReplacement,
     PoissonUserSampling,
     TruncatedPoissonSampling,
 )
 from keras_dp.sampling import (
+    CyclicPoissonBatches,
     FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
@@ -113,7 +115,21 @@ def users(draw):
     )
 
 
-EVERY = st.one_of(samples(), fixed_sizes(), shuffles(), truncations(), users())
+@st.composite
+def cycles(draw):
+    return (
+        CyclicPoissonBatches,
+        draw(SIZES),
+        {
+            "classes": draw(st.integers(1, 20)),
+            "sampling_probability": draw(st.floats(1e-9, 1.0)),
+        },
+    )
+
+
+EVERY = st.one_of(
+    samples(), fixed_sizes(), shuffles(), truncations(), users(), cycles()
+)
 
 
 def built(chosen, physical, seed):
@@ -157,21 +173,6 @@ def test_every_batch_has_the_shape_that_was_announced(chosen, physical, seed):
             np.testing.assert_array_equal(
                 second, np.where(batch.mask, first + 1.0, 0.0)
             )
-
-
-@law
-@given(EVERY, PHYSICAL, SEEDS)
-def test_the_order_of_arguments_has_no_influence(chosen, physical, seed):
-    kind, size, options = chosen
-    other = kind, size, dict(reversed(options.items()))
-
-    one, two = (
-        rounds_of(built(each, physical, seed), 4) for each in (chosen, other)
-    )
-
-    for a, b in zip(one, two, strict=True):
-        np.testing.assert_array_equal(a.records, b.records)
-        assert a.event == b.event or a.event.epoch_id != b.event.epoch_id
 
 
 @law
@@ -223,13 +224,34 @@ def test_shuffled_batches_are_disjoint_and_cover_all(chosen, physical, seed):
 
 
 @law
-@given(truncations(), SEEDS)
-def test_truncated_samples_fit_into_one_batch(chosen, seed):
-    sampler = built(chosen, None, seed)
+@given(cycles(), PHYSICAL, SEEDS)
+def test_classes_take_turns(chosen, physical, seed):
+    """A record is in rounds of one class only, and its cycles are numbered."""
+    sampler = built(chosen, physical, seed)
+    classes, own = sampler.classes, {}
+
+    for number, each in enumerate(rounds_of(sampler, PASSES * classes)):
+        for record in each.records.tolist():
+            assert own.setdefault(record, number % classes) == number % classes
+        assert each.event == CyclicPoissonSampling(
+            each.event.epoch_id,
+            classes,
+            sampler.sampling_probability,
+            drawn_by_library=True,
+        )
+        assert each.event.cycle == number // classes
+    if sampler.sampling_probability == 1:
+        assert len(own) == chosen[1]
+
+
+@law
+@given(truncations(), PHYSICAL, SEEDS)
+def test_truncated_samples_fit_into_one_batch(chosen, physical, seed):
+    """By default; in smaller ones they are no larger."""
+    sampler = built(chosen, physical, seed)
 
     for each in rounds_of(sampler, 4):
-        (batch,) = each.batches
-        assert batch.mask.shape == (sampler.physical_batch_size,)
+        assert physical is not None or len(each.batches) == 1
         assert len(each.records) <= sampler.truncate_at
         assert each.event == TruncatedPoissonSampling(
             sampler.sampling_probability,
@@ -276,18 +298,6 @@ def test_fixed_microbatches_stay_in_consecutive_rows(
         )
         assert (microbatches[:, 0] % rows == 0).all()
         assert len(set(microbatches[:, 0])) == len(microbatches)
-
-
-@pytest.mark.full
-@law
-@given(truncations(), st.integers(1, 20), SEEDS)
-def test_truncated_samples_are_never_larger_in_smaller_batches(
-    chosen, physical, seed
-):
-    sampler = built(chosen, physical, seed)
-
-    for each in rounds_of(sampler, 4):
-        assert len(each.records) <= sampler.truncate_at
 
 
 @law

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_dp.ledger import CyclicPoissonSampling
 from keras_dp.sampling import CyclicPoissonBatches
 
 FALSE_ALARM = 1e-6
@@ -68,22 +67,6 @@ class TestClasses:
 
 
 class TestEvents:
-    def test_number_the_cycles_of_a_draw(self) -> None:
-        batches = CyclicPoissonBatches(
-            np.arange(9), classes=2, sampling_probability=0.5
-        )
-
-        found = [
-            batches.sampling_of(draw.of)
-            for draw in itertools.islice(batches.draws(), 5)
-        ]
-
-        assert [each.cycle for each in found] == [0, 0, 1, 1, 2]
-        assert len({each.draw_id for each in found}) == 1
-        assert found[0] == CyclicPoissonSampling(
-            found[0].epoch_id, 2, 0.5, drawn_by_library=True
-        )
-
     def test_differ_between_iterators(self) -> None:
         batches = CyclicPoissonBatches(np.arange(9), classes=2, seed=1)
 

@@ -191,23 +191,6 @@ def test_array_likes_are_converted():
 # Randomness.
 
 
-def test_two_runs_with_one_seed_do_not_draw_the_same_samples():
-    """Accountants take samples to be independent, in both runs together."""
-
-    def draw():
-        sampler = PoissonBatches(
-            np.arange(2000), sampling_probability=0.5, seed=SEED
-        )
-        assert sampler.seeded
-        return drawn(sampler)[0]
-
-    # Where no test has asked for anything else.
-    one, two = (contextvars.Context().run(draw) for _ in range(2))
-
-    assert not np.array_equal(one, two)
-    np.testing.assert_array_equal(draw(), draw())  # Control: reproducible().
-
-
 @pytest.mark.parametrize("made", [True, False])
 def test_a_seed_is_noticed_when_the_sampler_is_made(made):
     """Draws may run in a thread, which does not see the caller's context."""

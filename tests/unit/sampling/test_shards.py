@@ -6,9 +6,7 @@ import pytest
 from keras_dp.sampling import (
     FixedMicrobatches,
     PoissonBatches,
-    random_words,
 )
-from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 
 SEED = 11
 
@@ -94,25 +92,6 @@ def test_streams_of_shards_differ_from_each_other_and_from_the_whole():
     whole = rounds_of(sampler(size=300, q=0.5, seed=SEED), 1)[0].tobytes()
 
     assert len(draws | {whole}) == len(keys) + 1
-
-
-def test_a_seed_makes_shards_reproducible():
-    one, two = (sampler(seed=SEED).shard(1, 3) for _ in range(2))
-
-    for first, second in zip(rounds_of(one, 3), rounds_of(two, 3), strict=True):
-        np.testing.assert_array_equal(first, second)
-
-
-def test_without_a_seed_shards_use_the_operating_systems_generator(monkeypatch):
-    expected = BernoulliDraw(500, 0.1).indices(random_words.from_seed(3, 0))
-    fake = random_words.from_seed(3, 0)
-    monkeypatch.setattr(
-        random_words.os, "urandom", lambda count: fake(count // 8).tobytes()
-    )
-
-    (sample,) = rounds_of(sampler().shard(1, 2), 1)
-
-    np.testing.assert_array_equal(sample, expected + 500)
 
 
 def test_fixed_microbatches_stay_whole():

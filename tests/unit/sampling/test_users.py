@@ -1,7 +1,5 @@
 """Samples of users: who is drawn, with which records, and what is refused."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -87,27 +85,6 @@ class TestSamples:
         for name in OF:
             assert deviation(name, 0.2) < 5
             assert deviation(name, 0.25) > 5  # Control.
-
-
-def test_users_are_drawn_from_files_as_from_arrays(tmp_path) -> None:
-    x, ids = np.arange(20.0), np.arange(20) % 7
-    np.save(tmp_path / "x.npy", x)
-    stored = np.load(tmp_path / "x.npy", mmap_mode="r")
-    options = {
-        "user_ids": ids,
-        "sampling_probability": 0.5,
-        "records_per_user": 2,
-        "seed": 4,
-    }
-
-    both = zip(
-        UserBatches(x, **options),
-        UserBatches(stored, **options),
-        strict=True,
-    )
-    for one, two in itertools.islice(both, 5):
-        np.testing.assert_array_equal(one.records, two.records)
-        np.testing.assert_array_equal(one.mask, two.mask)
 
 
 class TestTheSampler:
