@@ -13,6 +13,7 @@ import pytest
 
 from keras_dp import accountants, planning
 from keras_dp.accountants.replay import Replay
+from keras_dp.budgets import guarantee
 from keras_dp.ledger import (
     BinaryTree,
     CorrelatedSum,
@@ -25,6 +26,8 @@ from keras_dp.ledger import (
 )
 from keras_dp.reporting import make_report, render
 from keras_dp.reporting.cli import main
+from keras_dp.spending import PrivacyTarget
+from keras_dp.spending.epsilon_limit import EpsilonLimit
 
 SCRIPT = Path(sys.executable).parent / "keras-dp"
 MODULE = [sys.executable, "-m", "keras_dp.reporting.cli"]
@@ -290,6 +293,22 @@ class TestAfford:
                 )
             claim = replay.claim(delta=1e-5, units=units)
             assert (claim.epsilon <= 1) == fits
+
+    def test_counts_what_reports_and_fit_count(self, tmp_path, capsys) -> None:
+        path, step = tmp_path / "a", Round(PoissonSampling(0.01), tuple(STEP))
+        target = PrivacyTarget(1.0, 1e-5)
+        with PrivacyLedger.open(path, dataset="clinic") as ledger:
+            with ledger.start_run("stopped", plan=[(step, 9_000)]) as run:
+                run.cover(step)
+            limit = EpsilonLimit(target, ledger)
+            left = limit.allowed(step, 100_000)
+            spent = guarantee(ledger, delta=1e-5).claim.epsilon
+
+        assert main([*AFFORD, str(path), "--format", "json"]) == 0
+
+        found = json.loads(capsys.readouterr().out)
+        assert found["rounds_left"] == left
+        assert found["held"]["epsilon"] == spent
 
     @pytest.mark.parametrize(
         ("sampling", "queries"),

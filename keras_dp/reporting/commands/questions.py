@@ -66,15 +66,19 @@ def _explain(options: argparse.Namespace) -> Document:
 def _afford(options: argparse.Namespace) -> Document:
     """Returns how many more rounds like the last one there is room for.
 
+    Of a run that kept to its plan, the whole plan counts.
+
     Raises:
         ValueError: The ledger holds no round.
         UnsupportedEventError: The last round is part of a pass or of a tree, or
             there is no bound for the rounds.
     """
     with PrivacyLedger.open(options.file, mode="r") as ledger:
-        held = Replay(ledger)
+        ran = Replay(ledger)
         question = arguments.question(options, ledger)
-    last = _last_of(held)
+    last = _last_of(ran)
+    # As `fit` and reports do.
+    held = ran.that_count(question["neighbours"]).together
     delta = question["delta"]
     count = rounds_left(held, last, target_epsilon=options.epsilon, **question)
     unit = held.header.unit
