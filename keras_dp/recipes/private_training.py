@@ -193,6 +193,9 @@ def make_private(
         PrivateModel.compile,
         given=options,
         elsewhere={
+            "Pass (x, y), or (x, y, sample_weight), as the data.": (
+                keras.utils.pack_x_y_sample_weight
+            ),
             "Pass Records(data, ...) with it.": Records,
             "Pass it to fit.": keras.Model.fit,
         },

@@ -18,6 +18,7 @@ Indices = npt.NDArray[np.int64]
 # Eigen asks for it where vectors are widest (AVX-512); the buffers of an
 # ordinary array start anywhere at a multiple of 16.
 ALIGNMENT_BYTES = 64
+_MOST_SHOWN = 4
 _RULE = "`data[indices]` must have the structure of the first record."
 
 
@@ -181,6 +182,7 @@ class Source:
                 "axis, one entry a record. Received: shapes "
                 f"{_shown(shapes)}"
                 + (" for 1 index." if self._source is not None else ".")
+                + " Make a list of records one array with np.stack."
             )
 
 
@@ -297,7 +299,10 @@ def _check_answer(
 
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:
-    return ", ".join(map(str, shapes))
+    if len(shapes) <= _MOST_SHOWN:
+        return ", ".join(map(str, shapes))
+    first = _shown(shapes[:_MOST_SHOWN])
+    return f"{first} and {len(shapes) - _MOST_SHOWN:,} more"
 
 
 def aligned_empty(

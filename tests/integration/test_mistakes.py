@@ -446,6 +446,19 @@ RECIPES = [
     (lambda: made(class_weight={0: 1.0}), TypeError, "Pass it to fit"),
     (lambda: made(validation_data=(X, Y)), TypeError, "Pass it to fit"),
     (lambda: made(unit_ids=Y), TypeError, "Pass Records"),
+    *(
+        (
+            lambda name=name: made(**{name: Y}),
+            TypeError,
+            f"`{name}` must .*Pass .x, y., or .x, y, sample_weight.",
+        )
+        for name in ("y", "sample_weight")
+    ),
+    (
+        lambda: made(data=(list(X), Y)),
+        ValueError,
+        r"shapes( \(3,\),?){4} and 37 more\. .* np.stack",
+    ),
     (lambda: made(steps_per_excecution=2), TypeError, "`steps_per_execution`"),
     (
         lambda: keras_dp.make_private(

@@ -62,6 +62,21 @@ def average(noise_multiplier=1.0, denominator=200):
     )
 
 
+def test_lost_records_are_told_where_a_relu_hides_them(caplog) -> None:
+    x = np.ones([64, 3], "float32")
+    x[::3] = np.nan
+    layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(1)]
+    private = keras_dp.PrivateModel(
+        keras.Sequential([keras.Input((3,)), *layers]), self_check_examples=0
+    )
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="d")
+    private.compile(keras_dp.DPSGD(0.1, query=average(), ledger=ledger), "mse")
+
+    private.fit(x, np.ones([64, 1]), batch_size=64, verbose=0)
+
+    assert "Records of the first batch have a NaN" in caplog.text
+
+
 WEIGHTS = "Examples have weights"
 FAR = "`class_weight` has weights far from 1"
 NOT_FINITE = "The loss that is shown is not finite"

@@ -66,7 +66,7 @@ def _explain(options: argparse.Namespace) -> Document:
 def _afford(options: argparse.Namespace) -> Document:
     """Returns how many more rounds like the last one there is room for.
 
-    Of a run that kept to its plan, the whole plan counts.
+    A run that kept to its plan counts as its whole plan.
 
     Raises:
         ValueError: The ledger holds no round.

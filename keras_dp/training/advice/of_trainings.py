@@ -54,7 +54,7 @@ _COUNTS = (
     "validation_freq",
 )
 _WITH_THE_RECORDS = (
-    "its records hold the inputs, targets and sample weights. Pass it to "
+    "its records hold them. Pass (x, y), or (x, y, sample_weight), to "
     "make_private or to the sampler"
 )
 # Options that must not be given with a sampler, and what to do instead.

@@ -36,6 +36,11 @@ _NUMBER_VALUES = (
     "the model with StringLookup or TextVectorization, and pass "
     "x.astype(object)."
 )
+_SOME_LOST = (
+    "Records of the first batch have a NaN or an infinity in their inputs or "
+    "targets. Such records count as zero: they train nothing. Replace missing "
+    "values; np.isfinite(x).all(axis=0) shows their columns."
+)
 _NUMBER_TIMES = (
     "Make times numbers, such as (times - start) / np.timedelta64(1, 'D'), and "
     "fields arrays of their own."
@@ -170,7 +175,7 @@ def build_and_check(private: keras.Model, batch: Any) -> None:
         build_from_batch(private, (x, y, None))
     if weight is not None:
         _check_weights(compiled_loss_of(private), private.model, x, y, weight)
-    _check_some_finite(private.model, x, y, batch.mask)
+    _check_finite(private, x, y, batch.mask)
 
 
 @contextlib.contextmanager
@@ -251,12 +256,14 @@ def _fits(weight: tuple[int, ...], entries: tuple[int, ...]) -> bool:
     )
 
 
-def _check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
+def _check_finite(private: keras.Model, x: Any, y: Any, mask: Any) -> None:
     """Raises for text that must be numbers, and if no record is finite.
 
-    All of them would count as zero, and rounds release nothing but noise. The
-    mask says which rows are records, `[batch]`; `None` stands for all.
+    All of them would count as zero, and rounds release nothing but noise. It
+    warns of some: a ReLU makes the loss that is shown finite. The mask says
+    which rows are records, `[batch]`; `None` stands for all.
     """
+    model = private.model
     if any(map(_is_text, _leaves(x))):
         try:
             model(x)
@@ -266,10 +273,13 @@ def _check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
             raise _not_numbers("x", "text", _NUMBER_VALUES) from None
     rows = keras.tree.flatten(x)[0].shape[0]
     real = np.ones(rows, bool) if mask is None else np.asarray(mask)
-    if not real.any() or (real & _finite_rows((x, y), rows)).any():
+    lost = real & ~_finite_rows((x, y), rows)
+    if lost.any():  # A layer of the model may deal with missing values.
+        lost &= ~_finite_rows((model(x), y), rows)
+    if not lost.any():
         return
-    # A layer of the model may deal with missing values.
-    if (real & _finite_rows((model(x), y), rows)).any():
+    if (lost != real).any():
+        private._said.warn(_SOME_LOST)
         return
     raise PrivateTrainingError(
         "`x` must have records that are finite. Received: a first batch of "
