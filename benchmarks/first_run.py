@@ -490,7 +490,7 @@ def train(task: str, settings: dict[str, Any]) -> dict[str, Any]:
         "loss": float(np.ravel(scores)[0]),
         "rate": float(inner.learning_rate),
         "rounds": private.optimizer.rounds_released,
-        "batch": private.samples.expected_sample_size,
+        "batch": private.settings.samples.expected_sample_size,
         "noise": query.noise_multiplier,
         "weights": model.count_params(),
         "seconds": time.perf_counter() - start,

@@ -117,7 +117,7 @@ def train_privately(
     ).history
     seconds = time.perf_counter() - start
     history["final"] = private.evaluate(*test, batch_size=4096, verbose=0)
-    return Trained(history, private.target.delta, seconds)
+    return Trained(history, private.settings.target.delta, seconds)
 
 
 def train_without_privacy(train: Records, test: Records, epochs: int) -> float:

@@ -115,7 +115,7 @@ def main() -> None:
             private_metrics={},
             **adult_income.loss_and_metrics(),
         )
-        report = check(private, private.samples)
+        report = check(private, private.settings.samples)
         print(report)
         canaries = PhantomCanaries(m=options.canaries)
         bounds = BoundsByEpoch(canaries)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp import _check
+from keras_dp.recipes.settings import Settings
 
 # Gradients of classifiers are mostly as long as the first,
 # those of means of errors far shorter (docs/choosing.md).
@@ -35,6 +36,19 @@ _MEANS_OF_CLASSES = (
     keras.losses.binary_crossentropy,
     keras.losses.binary_focal_crossentropy,
 )
+
+
+def choose_clip(settings: Settings) -> Settings:
+    """Chooses the bound on a gradient by the loss."""
+    given = settings.l2_norm_clip
+    clip, gamma = clip_of(given, settings.compiled["loss"], settings.model)
+    if gamma is not None:
+        value, reason = "automatic", f"automatic clipping (gamma {gamma:g})"
+    else:
+        value, reason = f"{clip:g}", "" if given else "by the loss"
+    return settings.with_choice(
+        "clip", value, reason, l2_norm_clip=clip, gamma=gamma
+    )
 
 
 def clip_of(

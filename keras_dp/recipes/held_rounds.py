@@ -67,9 +67,7 @@ class HeldRounds(NamedTuple):
 
     def epsilon(self, target: PrivacyTarget) -> float:
         """Returns the epsilon of the rounds at the delta of a target."""
-        return self.replay.claim(
-            delta=target.delta,
-        ).epsilon
+        return self.replay.claim(delta=target.delta).epsilon
 
     def sentence(self, target: PrivacyTarget) -> str:
         """Returns how many rounds there are, and the epsilon of these."""
@@ -114,7 +112,7 @@ class HeldRounds(NamedTuple):
                 "`target_epsilon` must leave room for another training. "
                 f"Received: target_epsilon={target.epsilon!r}, of which the "
                 f"rest gives {share:.0%} of the signal of a first training."
-                f"{self.why_no_noise_meets(target)}"
+                f"{self._why(target)}"
             )
 
     @contextlib.contextmanager
@@ -141,7 +139,18 @@ class HeldRounds(NamedTuple):
                 "the signal of a first training."
             ) from None
 
-    def why_no_noise_meets(self, target: PrivacyTarget) -> str:
+    @contextlib.contextmanager
+    def explaining(
+        self, target: PrivacyTarget, more: str = ""
+    ) -> Iterator[None]:
+        """Adds to an error what the rounds leave of a target, and a text."""
+        try:
+            yield
+        except CalibrationError as error:
+            why = f"{self._why(target)}{more}"
+            raise CalibrationError(f"{error}{why}") from error
+
+    def _why(self, target: PrivacyTarget) -> str:
         """Returns what the rounds leave of a target.
 
         Empty if there are none. Otherwise it begins with a space.
@@ -190,10 +199,10 @@ def _why_lost(run: RunRecord) -> str:
 
 def interrupted_runs(
     ledger: PrivacyLedger, details: RunDetails, account: AccountRecord | None
-) -> list[tuple[RunRecord, CountedRound]]:
-    """Returns the runs that a training may continue, and what they have left.
+) -> Iterator[RunRecord]:
+    """Yields the runs that a training may continue, the newest first.
 
-    The newest comes first. Runs of other libraries are not among them.
+    Runs of other libraries are not among them.
 
     Args:
         ledger: The ledger.
@@ -201,16 +210,16 @@ def interrupted_runs(
         account: The account that pays.
     """
     paying = None if account is None else account.account.name
-    return [
-        (run, run.rest)
-        for run in reversed(ledger.runs)
-        if run.rest is not None
-        and run.start is not None
-        and run.start.account == paying
-        and not run.start.library
-        and details.name in (None, run.start.name)
-        and details.purpose in (None, run.start.purpose)
-    ]
+    for run in reversed(ledger.runs):
+        if (
+            run.rest is not None
+            and run.start is not None
+            and run.start.account == paying
+            and not run.start.library
+            and details.name in (None, run.start.name)
+            and details.purpose in (None, run.start.purpose)
+        ):
+            yield run
 
 
 def refunded(

@@ -15,6 +15,7 @@ answers without data.
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -25,12 +26,15 @@ import tensorflow as tf
 from keras_dp._override import override
 from keras_dp.dp_queries import GaussianAverageQuery
 from keras_dp.keras_internals import (
+    compile_arguments_of,
     fresh_copy_of,
     layers_of,
     learning_rate_of,
     optimizers_in,
 )
+from keras_dp.optimizers.inner_optimizer import check_inner, is_closed
 from keras_dp.recipes.clip import is_one_of
+from keras_dp.recipes.settings import Settings
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.record_source import RecordSpec
 from keras_dp.training.data.batches import Batches
@@ -68,6 +72,8 @@ _IDLE = 1e-3
 # A walk is that of weights `[side, side]`, which begin with this deviation. It
 # is measured for so many rounds; further ones lengthen it by the root.
 _SIDE, _INITIAL, _MOST_ROUNDS = 64, 0.05, 5_000
+# An average is over about so many parts of a training: the last tenth.
+_PARTS = 10
 # How close a walk comes to the one that is wanted, after how many tries, and
 # with how many digits of the rate.
 _CLOSE, _MOST_TRIES, _DIGITS = 0.1, 12, 2
@@ -159,6 +165,90 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def from_config(cls, config: dict[str, Any]) -> "ScaledSchedule":
         schedule = keras.saving.deserialize_keras_object(config["schedule"])
         return cls(schedule, config["factor"])
+
+
+def choose_learning_rate(settings: Settings) -> Settings:
+    """Chooses the rate of an optimizer, which is one for this training alone.
+
+    Raises:
+        ValueError: A rate is given for optimizers of which each has its own.
+    """
+    wanted, optimizer = settings.learning_rate, settings.optimizer
+    if wanted is None:
+        is_chosen = isinstance(optimizer, keras.optimizers.Optimizer)
+        wanted = "keep" if is_chosen else "auto"
+    if optimizer is None:
+        own = compile_arguments_of(settings.model)
+        optimizer = own.get("optimizer", "adam")
+    optimizer = keras.optimizers.get(optimizer)
+    check_inner(optimizer)
+    if wanted == "keep":
+        return dataclasses.replace(settings, optimizer=_taken(optimizer, None))
+    if wanted != "auto":
+        several = len(optimizers_in(optimizer)) > 1
+        if several or not hasattr(optimizer, "learning_rate"):
+            raise ValueError(
+                '`learning_rate` must be "keep" for an optimizer that holds '
+                "others, each with a rate of its own. Received: "
+                f"{type(optimizer).__name__}. Set their rates."
+            )
+        taken = _taken(optimizer, wanted)
+        return dataclasses.replace(settings, optimizer=taken)
+    model, compiled = settings.model, settings.compiled
+    build(model, settings.samples, eagerly=compiled.get("run_eagerly", False))
+    found = chosen_rate(
+        optimizer,
+        settings.queries.gradients,
+        settings.rounds,
+        trained_weights(model),
+        compiled["loss"],
+        numbers_to_reproduce(settings.samples),
+    )
+    if found is None:
+        name = type(optimizer).__name__
+        value = "kept"
+        reason = f"{name} has no one number or schedule of steps"
+    else:
+        decays = "; weight decay follows it" if optimizer.weight_decay else ""
+        value = found.value
+        reason = f'{found.reason}{decays}; "keep" does not change it'
+    taken = _taken(optimizer, None if found is None else found.rate)
+    return settings.with_choice("learning rate", value, reason, optimizer=taken)
+
+
+def _taken(given: keras.optimizers.Optimizer, rate: Any) -> Any:
+    """Returns an optimizer for this training alone.
+
+    One of a class of the user is taken itself, the first time: what it refers
+    to may refer to it.
+    """
+    is_new = not given.built and not is_closed(given)
+    if is_new and not type(given).__module__.startswith("keras."):
+        with contextlib.suppress(TypeError):  # A number after a schedule.
+            if rate is not None:
+                given.learning_rate = rate
+            return given
+    return fresh_copy_of(given, rate)
+
+
+def choose_average(settings: Settings) -> Settings:
+    """Makes an optimizer average the weights, unless it does so anyway.
+
+    It is a moving average over about the last tenth of the rounds: weights of
+    `k` rounds ago count `(1 - 10 / rounds)**k` as much as the last ones.
+    """
+    optimizer, rounds = settings.optimizer, settings.rounds
+    averages = any(each.use_ema for each in optimizers_in(optimizer))
+    if settings.average is None or averages:
+        return settings
+    optimizer.use_ema = True
+    optimizer.ema_momentum = max(0.0, 1 - _PARTS / rounds)
+    optimizer.ema_overwrite_frequency = None
+    return settings.with_choice(
+        "average",
+        f"of the weights of about {max(1, round(rounds / _PARTS)):,} rounds",
+        "average=None takes the last",
+    )
 
 
 def chosen_rate(

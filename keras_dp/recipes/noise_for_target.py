@@ -1,38 +1,32 @@
 """The noise of a training that meets a target, or fits an account."""
 
+import dataclasses
 import decimal
+import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import keras
 import tensorflow as tf
 
 from keras_dp._counted import in_step
 from keras_dp.budgets import charge_of
 from keras_dp.dp_queries import (
+    CorrelatedSumQuery,
     DPQuery,
     GaussianAverageQuery,
     NormalizedQuery,
 )
 from keras_dp.errors import BudgetExceededError, CalibrationError
-from keras_dp.ledger import AccountRecord, Round, Strategy
+from keras_dp.ledger import AccountRecord, Round
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
 from keras_dp.planning.calibration import Unreachable, least_that_meets
-from keras_dp.recipes.correlation import (
-    correlated,
-    gradient_specs,
-    with_noise_of_sums,
-)
-from keras_dp.recipes.held_rounds import HeldRounds
-from keras_dp.recipes.training_data import summed_records
+from keras_dp.planning.correlated_noise import sum_error
+from keras_dp.recipes.learning_rate import build
+from keras_dp.recipes.settings import RoundQueries, Settings
 from keras_dp.sampling import Sampler
-from keras_dp.spending import PrivacyTarget
-from keras_dp.training import (
-    PrivateMetric,
-    plan_batch_statistics,
-)
+from keras_dp.training import plan_batch_statistics
 from keras_dp.training.metrics.side_queries import (
     SideQueries,
     trains_normalization,
@@ -40,6 +34,11 @@ from keras_dp.training.metrics.side_queries import (
 
 # The largest scale that is searched.
 _MOST = 1e12
+# The least signal of a training, in standard deviations of its noise.
+_LEAST_SIGNAL = 3.0
+# Noise is rounded up to so many digits. So it is the same wherever it is
+# computed, and what is printed is what runs.
+_DIGITS = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
 
 
 def least_within(
@@ -121,83 +120,13 @@ def least_within(
     return scale
 
 
-# The least signal of a training, in standard deviations of its noise.
-_LEAST_SIGNAL = 3.0
-# Noise is rounded up to so many digits. So it is the same wherever it is
-# computed, and what is printed is what runs.
-_DIGITS = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
+def choose_noise(settings: Settings) -> Settings:
+    """Chooses the least noise that meets the target.
 
-
-class RoundQueries(NamedTuple):
-    """The queries of every round.
-
-    Attributes:
-        gradients: The average of the gradients; for correlated noise, with the
-            independent noise that leaves as much noise in the sums over rounds.
-        released: The query for the optimizer: `gradients`, or the same with
-            correlated noise.
-        batch_statistics: For `compile`, `None` if none are released.
-        round: The round as the ledger will hold it. Of a sampler that makes
-            passes over the data, it is the first round.
-    """
-
-    gradients: GaussianAverageQuery
-    released: DPQuery
-    batch_statistics: DPQuery | None
-    round: Round
-
-    @property
-    def noise_multiplier(self) -> float:
-        """The noise of what is released, over the bound on a record."""
-        released: Any = self.released
-        if isinstance(released, NormalizedQuery):
-            released = released.numerator_query
-        return float(released.noise_multiplier)
-
-
-def signal_of(query: GaussianAverageQuery, rounds: int) -> float:
-    """Returns the longest sum of all averages over the stddev of its noise.
-
-    The averages then have the norm of the clip, and one direction.
-    """
-    return math.sqrt(rounds) * query.denominator / query.noise_multiplier
-
-
-def queries_for(
-    target: PrivacyTarget,
-    model: keras.Model,
-    samples: Sampler,
-    epochs: int,
-    held: HeldRounds,
-    *,
-    l2_norm_clip: float,
-    gamma: float | None = None,
-    precision: str = "assumed",
-    strategy: Strategy | None = None,
-    private_metrics: Mapping[str, PrivateMetric] | None,
-    batch_statistics: DPQuery | str | None,
-    account: AccountRecord | None = None,
-) -> RoundQueries:
-    """Returns queries with the least noise that meets a target.
-
-    The noise is found for the events that the ledger would record.
-    Private metrics and a query of batch statistics keep their own noise; with
-    "auto" the statistics get their share of the noise that is found.
-
-    Args:
-        target: For all rounds of the ledger.
-        model: Built, where batch statistics are "auto".
-        samples: How samples are drawn.
-        epochs: >= 1.
-        held: Rounds that are spent already.
-        l2_norm_clip: Bound on a record, > 0.
-        gamma: See `GaussianSumQuery`.
-        precision: See `GaussianSumQuery`.
-        strategy: How the noise is correlated; `None` for independent noise.
-        private_metrics: As in `PrivateModel.compile`.
-        batch_statistics: As in `make_private`.
-        account: The account that pays, if the ledger has any: it then has room
-            for all rounds as well.
+    The noise is found for the events that the ledger would record. If an
+    account pays, it then has room for all rounds as well. Private metrics and a
+    query of batch statistics keep their own noise; with "auto" the statistics
+    get their share of the noise that is found.
 
     Raises:
         BudgetExceededError: The account does not pay for such rounds.
@@ -206,136 +135,169 @@ def queries_for(
         PrivateTrainingError: The batch statistics need a model that is built.
         ValueError: A strategy does not go with the other arguments.
     """
-    automatic = batch_statistics == "auto" and trains_normalization(model)
-    if account is not None and strategy is not None:
-        raise ValueError(
-            "`noise` must be independent where an account pays: it has one "
-            "price for all rounds. Received: the "
-            f'account {account.account.name!r}. Take noise="independent".'
+    given = settings.batch_statistics
+    if given == "auto" and not trains_normalization(settings.model):
+        settings = dataclasses.replace(settings, batch_statistics=None)
+    _check_strategy(settings)
+    target, held, account = settings.target, settings.held, settings.account
+    more = ""
+    if settings.compiled.get("private_metrics") or isinstance(given, DPQuery):
+        more = (
+            " Private metrics and batch statistics keep the noise that they "
+            "have: give them more."
         )
-    if strategy is not None and automatic:
-        raise ValueError(
-            "`noise` must be independent with batch statistics. Received: "
-            f"noise={strategy!r}. "
-            "replace_batch_normalization does without the statistics."
-        )
-
-    def average(scale: float) -> GaussianAverageQuery:
-        return GaussianAverageQuery(
-            l2_norm_clip,
-            scale * _bound_factor(samples) * l2_norm_clip,
-            summed_records(samples),
-            gamma=gamma,
-            precision=precision,
-        )
-
-    asked = _Asked(
-        model if automatic else None,
-        samples,
-        epochs * samples.rounds_per_epoch,
-        average,
-        strategy,
-        private_metrics,
-        None if batch_statistics == "auto" else batch_statistics,
-    )
-    try:
+    rounds_at = functools.partial(_rounds_at, settings)
+    with held.explaining(target, more):
         scale = calibrate_scale(
-            asked.rounds_at,
+            rounds_at,
             target_epsilon=target.epsilon,
             delta=target.delta,
             ledger=held.replay,
         )
-    except CalibrationError as error:
-        reasons = held.why_no_noise_meets(target)
-        if private_metrics or isinstance(batch_statistics, DPQuery):
-            reasons += (
-                " Private metrics and batch statistics keep the noise that "
-                "they have: give them more."
-            )
-        raise CalibrationError(f"{error}{reasons}") from error
     least = scale = _rounded_up(scale)
     if account is not None:
-        scale = least_within(account, asked.round_at, asked.rounds, least=least)
+        scale = least_within(
+            account,
+            lambda scale: rounds_at(scale)[0][0],
+            settings.rounds,
+            least=least,
+        )
     if scale != least:
         scale = _rounded_up(scale)
-    query, statistics = asked.queries_at(scale)
-    specs = None if strategy is None else gradient_specs(model, samples)
-    release = asked.released(query, specs)
-    if strategy is not None:
-        query = with_noise_of_sums(query, strategy, asked.rounds)
-    _check_signal(query, asked.rounds, target, held)
-    return RoundQueries(query, release, statistics, asked.round_at(scale))
-
-
-class _Asked(NamedTuple):
-    """A training whose noise is looked for, as a function of its scale.
-
-    Attributes:
-        normalized: The model whose batch statistics get a share of the noise,
-            `None` where none do.
-        samples: How samples are drawn.
-        rounds: All rounds of the training.
-        average: Returns the query of the gradients.
-        strategy: How the noise is correlated.
-        private_metrics: With the noise that they have.
-        batch_statistics: Likewise.
-    """
-
-    normalized: keras.Model | None
-    samples: Sampler
-    rounds: int
-    average: Callable[[float], GaussianAverageQuery]
-    strategy: Strategy | None
-    private_metrics: Mapping[str, PrivateMetric] | None
-    batch_statistics: DPQuery | str | None
-
-    def queries_at(self, scale: float) -> tuple[GaussianAverageQuery, Any]:
-        """Returns the queries of the gradients and of the batch statistics."""
-        statistics: Any = self.batch_statistics
-        if self.normalized is not None:
-            scale, statistics = plan_batch_statistics(
-                self.normalized,
-                noise_multiplier=scale,
-                denominator=self.samples.expected_sample_size,
+    query, statistics = _queries_at(settings, scale)
+    released: DPQuery = query
+    if settings.strategy is not None:
+        build(settings.model, settings.samples)
+        specs = [
+            tf.TensorSpec(each.shape, each.dtype)
+            for each in settings.model.trainable_variables
+        ]
+        released = _correlated(settings, query, specs)
+        query = _with_noise_of_sums(settings, query)
+    queries = RoundQueries(query, released, statistics, rounds_at(scale)[0][0])
+    # Gradients of a real training are shorter than the clip, and differ.
+    if queries.signal(settings.rounds) < _LEAST_SIGNAL:
+        with held.explaining(target):
+            raise CalibrationError(
+                "`target_epsilon`, and the account, if there is one, must "
+                "leave room to learn something. Received: target_epsilon="
+                f"{target.epsilon!r}: the noise would hide all that more "
+                "rounds say. Raise the target."
             )
-        return self.average(scale), statistics
+    value = f"multiplier {queries.noise_multiplier:.6g}"
+    if isinstance(statistics, GaussianAverageQuery):
+        value += f", of batch statistics {statistics.noise_multiplier:.4g}"
+    return settings.with_choice(
+        "noise", value, "the least that meets the target", queries=queries
+    )
 
-    def released(self, query: GaussianAverageQuery, specs: Any) -> DPQuery:
-        """Returns the query for the optimizer."""
-        if self.strategy is None:
-            return query
-        return correlated(query, self.strategy, self.rounds, specs)
 
-    def rounds_at(self, scale: float) -> list[tuple[Round, int]]:
-        """Returns all rounds as the ledger would record them."""
-        gradients, statistics = self.queries_at(scale)
-        side = SideQueries(self.private_metrics, statistics)
+def _check_strategy(settings: Settings) -> None:
+    if settings.strategy is None:
+        return
+    if settings.account is not None:
+        raise ValueError(
+            "`noise` must be independent where an account pays: it has one "
+            "price for all rounds. Received: the account "
+            f'{settings.account.account.name!r}. Take noise="independent".'
+        )
+    if settings.batch_statistics == "auto":
+        raise ValueError(
+            "`noise` must be independent with batch statistics. Received: "
+            f"noise={settings.noise!r}. replace_batch_normalization does "
+            "without the statistics."
+        )
+
+
+def _queries_at(
+    settings: Settings, scale: float
+) -> tuple[GaussianAverageQuery, Any]:
+    """Returns the queries of the gradients and of the batch statistics."""
+    samples, statistics = settings.samples, settings.batch_statistics
+    if statistics == "auto":
+        scale, statistics = plan_batch_statistics(
+            settings.model,
+            noise_multiplier=scale,
+            denominator=samples.expected_sample_size,
+        )
+    clip = settings.l2_norm_clip
+    query = GaussianAverageQuery(
+        clip,
+        scale * _bound_factor(samples) * clip,
+        _summed_records(samples),
+        gamma=settings.gamma,
+        precision="proven" if settings.noise == "proven" else "assumed",
+    )
+    return query, statistics
+
+
+def _rounds_at(settings: Settings, scale: float) -> list[tuple[Round, int]]:
+    """Returns all rounds as the ledger would record them."""
+    query, statistics = _queries_at(settings, scale)
+    released: DPQuery = query
+    if settings.strategy is not None:
         # The events do not depend on the shapes of a record.
-        of_gradients = self.released(gradients, tf.TensorSpec([]))
-        round_ = PrivateRound.of(of_gradients, side.queries)
-        state = round_.initial_state(None)
-        planned = [(round_.plan(state), self.rounds)]
-        events = round_.coming_events(state) or planned
-        factor = _bound_factor(self.samples)
-        of_events = [
-            (round_.ledger_events(event, factor), count)
-            for event, count in events
-        ]
-        drawn = self.samples.planned(self.rounds)
-        return [
-            (Round(sampling, queries, self.samples.seeded), count)
-            for (sampling, queries), count in in_step(drawn, of_events)
-        ]
+        released = _correlated(settings, query, tf.TensorSpec([]))
+    side = SideQueries(settings.compiled.get("private_metrics"), statistics)
+    round_ = PrivateRound.of(released, side.queries)
+    state = round_.initial_state(None)
+    events = round_.coming_events(state) or [
+        (round_.plan(state), settings.rounds)
+    ]
+    samples = settings.samples
+    of_events = [
+        (round_.ledger_events(event, _bound_factor(samples)), count)
+        for event, count in events
+    ]
+    drawn = samples.planned(settings.rounds)
+    return [
+        (Round(sampling, queries, samples.seeded), count)
+        for (sampling, queries), count in in_step(drawn, of_events)
+    ]
 
-    def round_at(self, scale: float) -> Round:
-        """Returns the first round."""
-        ((first, _), *_) = self.rounds_at(scale)
-        return first
+
+def _correlated(
+    settings: Settings, query: GaussianAverageQuery, specs: Any
+) -> DPQuery:
+    """Returns a query like the given one, with the noise of a strategy.
+
+    Args:
+        settings: Their noise is the strategy.
+        query: Has the clip, the noise multiplier and the denominator.
+        specs: The shapes and dtypes of one record.
+    """
+    clip, noise = query.l2_norm_clip, query.noise_multiplier
+    total = CorrelatedSumQuery(
+        settings.noise, clip, noise, settings.rounds, specs
+    )
+    return NormalizedQuery(total, query.denominator)
+
+
+def _with_noise_of_sums(
+    settings: Settings, query: GaussianAverageQuery
+) -> GaussianAverageQuery:
+    """Returns the query of independent noise with as much noise in the sums."""
+    rounds = settings.rounds
+    share = sum_error(settings.noise, rounds) / math.sqrt((rounds + 1) / 2)
+    return GaussianAverageQuery(
+        query.l2_norm_clip, share * query.sum_stddev, query.denominator
+    )
 
 
 def _bound_factor(samples: Sampler) -> int:
     microbatches = samples.microbatches
     return 1 if microbatches is None else microbatches.bound_factor
+
+
+def _summed_records(samples: Sampler) -> float:
+    """Returns how many records a sum has on average: the denominator.
+
+    A microbatch is one record.
+    """
+    microbatches = samples.microbatches
+    size = 1 if microbatches is None else microbatches.size
+    # Rounded to what a person would have typed.
+    return round(samples.expected_sample_size / size, 6)
 
 
 def _rounded_up(scale: float) -> float:
@@ -373,30 +335,10 @@ def queries_at(
     while bound / stddev > 1 / scale:
         stddev = math.nextafter(stddev, math.inf)
     query = GaussianAverageQuery(
-        l2_norm_clip, stddev, summed_records(samples), gamma=gamma
+        l2_norm_clip, stddev, _summed_records(samples), gamma=gamma
     )
     asked = PrivateRound.of(query)
     event = asked.plan(asked.initial_state(None))
     ((sampling, _),) = samples.planned(1)
     round_ = Round(sampling, asked.ledger_events(event, factor), samples.seeded)
     return RoundQueries(query, query, None, round_)
-
-
-def _check_signal(
-    query: GaussianAverageQuery,
-    rounds: int,
-    target: PrivacyTarget,
-    held: HeldRounds,
-) -> None:
-    """Raises where noise hides all rounds together.
-
-    Gradients of a real training are shorter than the clip, and differ.
-    """
-    if signal_of(query, rounds) < _LEAST_SIGNAL:
-        reasons = held.why_no_noise_meets(target)
-        raise CalibrationError(
-            "`target_epsilon`, and the account, if there is one, must leave "
-            "room to learn something. Received: "
-            f"target_epsilon={target.epsilon!r}: the noise would hide all that "
-            f"more rounds say. Raise the target.{reasons}"
-        )

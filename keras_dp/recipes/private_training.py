@@ -1,9 +1,10 @@
 """From a Keras model, data and a privacy target to a private training."""
 
 import contextlib
-import dataclasses
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import keras
@@ -16,24 +17,32 @@ from keras_dp.errors import (
     CalibrationError,
     UnsupportedEventError,
 )
-from keras_dp.keras_internals import print_line
+from keras_dp.keras_internals import compile_arguments_of, print_line
 from keras_dp.ledger import PrivacyLedger, RunRecord
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
+from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning.calibration import (
     check_below_share_of,
     check_target,
     default_delta,
 )
-from keras_dp.recipes.assembly import assemble, compile_options
-from keras_dp.recipes.clip import clip_of
-from keras_dp.recipes.correlation import Noise, check_noise
+from keras_dp.recipes.clip import choose_clip, clip_of
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
     interrupted_runs,
     refunded,
 )
-from keras_dp.recipes.settings import Asked, Choice, Settings, resolved
+from keras_dp.recipes.learning_rate import choose_average, choose_learning_rate
+from keras_dp.recipes.noise_for_target import choose_noise
+from keras_dp.recipes.samples import (
+    Noise,
+    check_noise,
+    choose_epochs,
+    choose_samples,
+    enough_epochs,
+)
+from keras_dp.recipes.settings import Choice, Settings
 from keras_dp.recipes.training_data import Records, TrainingData
 from keras_dp.spending import PrivacyTarget, RunDetails
 from keras_dp.training import PrivateModel
@@ -207,7 +216,8 @@ def make_private(
     check_noise(noise, records.data, l2_norm_clip)
     check_kind(model, releases_statistics=batch_statistics is not None)
     details = RunDetails.of(run)
-    given = records.read().of_size(batch_size)
+    given = records.read()
+    given.check_size(batch_size)
     compiled = compile_options(model, **options)
     is_new = isinstance(ledger, (str, os.PathLike)) and not (
         place_of(ledger).exists()
@@ -223,93 +233,148 @@ def make_private(
     units = given.units_of(own.header.rows_per_unit)
     delta = default_delta(units) if delta is None else delta
     check_below_share_of(units, delta)
-    target = PrivacyTarget(target_epsilon, delta)
     judge(TARGETS, target_epsilon)
-    asked = Asked(
+    asked = Settings(
         model,
+        compiled,
+        details,
+        PrivacyTarget(target_epsilon, delta),
         given,
-        target,
-        compiled["loss"],
-        epochs,
-        l2_norm_clip,
-        noise,
-        batch_statistics,
-        options.get("private_metrics"),
-    )
-    settings, continued = _beside_held(asked, own, details)
-    private, choices = assemble(
-        model,
-        settings.drawn,
-        settings.found,
-        ledger=own,
-        epochs=settings.epochs,
-        compiled=compiled,
+        epochs=epochs,
+        batch_size=batch_size,
+        l2_norm_clip=l2_norm_clip,
+        noise=noise,
+        batch_statistics=batch_statistics,
         optimizer=optimizer,
         learning_rate=learning_rate,
         average=average,
     )
+    settings, continued = _beside_held(asked, own)
+    if continued is None:
+        settings = _with_signal(resolved(settings, ANSWERS), asked)
+    else:
+        settings = resolved(settings, ANSWERS)
+    private = assembled(settings, own)
     if is_new:
         own = records.opened(ledger, given.drawn_unit)
         private.optimizer.ledger = own
-    private.target, private.run = target, details
-    private.last_run = None if continued is None else continued.row
-    if continued is None:
-        choices += tuple(_about_signal(asked, settings))
-    private.settings = dataclasses.replace(
+    private.settings = replace(
         settings,
-        choices=(
-            *_terms(asked, HeldRounds.of(own), continued),
-            *settings.choices,
-            *choices,
-        ),
+        choices=(*_terms(settings, own, continued), *settings.choices),
     )
     private.shows_settings = verbose
-    if verbose and continued is not None:
-        print_line(
-            "Give fit the callback BackupAndRestore that the interrupted run "
-            "had, or restore its weights: without them the weights and a "
-            "schedule of learning rates begin anew, with the rounds that are "
-            "left."
+    if continued is not None:
+        private.last_run = continued.row
+        if verbose:
+            print_line(
+                "Give fit the callback BackupAndRestore that the interrupted "
+                "run had, or restore its weights: without them the weights and "
+                "a schedule of learning rates begin anew, with the rounds that "
+                "are left."
+            )
+    return private
+
+
+def compile_options(model: keras.Model, **given: Any) -> dict[str, Any]:
+    """Returns the arguments of `compile`, first those given, then the model's.
+
+    Args:
+        model: The model of the user.
+        **given: Arguments of `PrivateModel.compile`; `None` for none.
+
+    Raises:
+        ValueError: There is no loss.
+    """
+    found = compile_arguments_of(model)
+    found.pop("optimizer", None)
+    found |= {name: value for name, value in given.items() if value is not None}
+    found = {name: each for name, each in found.items() if each is not None}
+    # Keras has 1 where nobody chose a number.
+    if "steps_per_execution" not in given and (
+        found.get("steps_per_execution", 1) == 1
+    ):
+        found["steps_per_execution"] = "auto"
+    if "loss" not in found:
+        raise ValueError(
+            "`loss` must be given, or the model be compiled with one. "
+            'Received: loss=None. Pass loss="mse", or whatever trains it.'
         )
+    return found
+
+
+Step = Callable[[Settings], Settings]
+# These choose what a round is, and how many there are. Each follows from those
+# before it, and the noise also from what the ledger holds.
+ROUNDS: tuple[Step, ...] = (
+    choose_clip,
+    choose_epochs,
+    choose_samples,
+    choose_noise,
+)
+# These choose what the optimizer does with the answers.
+ANSWERS: tuple[Step, ...] = (choose_learning_rate, choose_average)
+
+
+def resolved(settings: Settings, steps: tuple[Step, ...] = ROUNDS) -> Settings:
+    """Returns settings after some steps, each of which chooses one."""
+    return functools.reduce(lambda chosen, step: step(chosen), steps, settings)
+
+
+def assembled(settings: Settings, ledger: PrivacyLedger) -> PrivateModel:
+    """Returns the private model with all settings that are chosen."""
+    private = PrivateModel(settings.model)
+    queries = settings.queries
+    private.compile(
+        DPOptimizer(settings.optimizer, query=queries.released, ledger=ledger),
+        batch_statistics=queries.batch_statistics,
+        **settings.compiled,
+    )
+    private.settings = settings
     return private
 
 
 def _beside_held(
-    asked: Asked, ledger: PrivacyLedger, details: RunDetails
+    asked: Settings, ledger: PrivacyLedger
 ) -> tuple[Settings, RunRecord | None]:
     """Returns the settings, and the interrupted run that they go on with.
 
     A run goes on if its rounds are those that the arguments led to before it
     began. A new training must have a good part of the signal of a first one.
+
+    Raises:
+        BudgetExceededError: The account does not pay for such rounds.
+        CalibrationError: No noise meets the target, or it would hide all that
+            is learned, or the rest is little of the target.
     """
-    account = chosen_account(ledger, details.account)
+    target = asked.target
+    account = chosen_account(ledger, asked.run.account)
     held = HeldRounds.of(ledger)
-    for run, rest in interrupted_runs(ledger, details, account):
+    for run in interrupted_runs(ledger, asked.run, account):
         before = HeldRounds.of(ledger, before=run)
+        paying = refunded(account, run)
         with contextlib.suppress(CalibrationError, BudgetExceededError):
-            settings = resolved(asked, before, refunded(account, run))
-            if (
-                settings.found.round == rest.round
-                and held.epsilon(asked.target) <= asked.target.epsilon
-            ):
+            settings = resolved(replace(asked, held=before, account=paying))
+            is_same = run.rest and settings.queries.round == run.rest.round
+            if is_same and held.epsilon(target) <= target.epsilon:
                 return settings, run
-    held.check_left(asked.target)
+    held.check_left(target)
+    asked = replace(asked, held=held, account=account)
     if not held.rounds:
-        return resolved(asked, held, account), None
+        return resolved(asked), None
     nothing = held._replace(replay=held.replay.of(()))
-    fresh = resolved(asked, nothing, None)
+    fresh = resolved(replace(asked, held=nothing, account=None))
     # Errors name the target of a first training.
-    with held.naming(asked.target, fresh.found.round, fresh.rounds):
-        settings = resolved(asked, held, account)
-        held.check_worth(asked.target, settings.signal / fresh.signal)
+    with held.naming(target, fresh.queries.round, fresh.rounds):
+        settings = resolved(asked)
+        held.check_worth(target, settings.signal / fresh.signal)
     return settings, None
 
 
 def _terms(
-    asked: Asked, held: HeldRounds, continued: RunRecord | None
+    settings: Settings, ledger: PrivacyLedger, continued: RunRecord | None
 ) -> Iterator[Choice]:
     """Yields the lines on the promise, and on whom it is made to."""
-    target, given = asked.target, asked.given
+    target, data, held = settings.target, settings.data, HeldRounds.of(ledger)
     yield Choice(
         "target",
         f"epsilon {target.epsilon:g} at delta = {target.delta:.3g}",
@@ -322,15 +387,15 @@ def _terms(
             f"the interrupted run {continued.number}",
             f"of which {continued.rest.count:,} rounds are left",
         )
-    of_users = " users" if given.drawn_unit == "user" else ""
+    of_users = " users" if data.drawn_unit == "user" else ""
     yield Choice(
-        "records", f"{given.population:,}{of_users}", _about_units(given, held)
+        "records", f"{data.population:,}{of_users}", _about_units(data, ledger)
     )
 
 
-def _about_units(given: TrainingData, held: HeldRounds) -> str:
+def _about_units(given: TrainingData, ledger: PrivacyLedger) -> str:
     """Returns what a record is taken to be, for a person who knows better."""
-    header = held.ledger.header
+    header = ledger.header
     unit, rows = header.unit, header.rows_per_unit
     if given.units is not None:
         return (
@@ -347,38 +412,37 @@ def _about_units(given: TrainingData, held: HeldRounds) -> str:
     return ""
 
 
-def _about_signal(asked: Asked, settings: Settings) -> Iterator[Choice]:
-    """Yields a line on the signal, where noise is that of gradients alone.
+def _with_signal(settings: Settings, asked: Settings) -> Settings:
+    """Adds a line on the signal, where noise is that of gradients alone.
 
     At one epsilon, the signal grows in proportion to the number of records.
     """
-    if settings.strategy is not None or (
-        settings.found.batch_statistics is not None
-    ):
-        return
+    if settings.strategy or settings.queries.batch_statistics is not None:
+        return settings
     signal = settings.signal
+    reason: str | Callable[[], str]
+    reason = functools.partial(_about_other_epochs, settings, asked)
     if signal < _LEAST_SIGNAL:
-        needed = float(f"{asked.given.population * _LEAST_SIGNAL / signal:.1e}")
+        needed = float(f"{asked.data.population * _LEAST_SIGNAL / signal:.1e}")
         reason = (
             "hardly anything can be learned: at this epsilon about "
             f"{needed:,.0f} records are needed"
         )
-    else:
-        reason = _about_other_epochs(asked, settings)
     size = f"at most {signal:,.0f} times a weight's noise over all rounds"
-    yield Choice("signal", size, reason)
+    return settings.with_choice("signal", size, reason)
 
 
-def _about_other_epochs(asked: Asked, settings: Settings) -> str:
+def _about_other_epochs(settings: Settings, asked: Settings) -> str:
     """Returns what fewer epochs would keep, or what more would add."""
-    given = asked.given
-    if given.records is not settings.drawn:
-        given = given.of_size(round(settings.drawn.expected_sample_size))
+    held, account = settings.held, settings.account
+    asked = replace(asked, held=held, account=account)
+    size = asked.batch_size
+    if settings.samples is not asked.data.records:
+        size = round(settings.samples.expected_sample_size)
 
     def share(epochs: int) -> float:
-        other = dataclasses.replace(asked, given=given, epochs=epochs)
-        found = resolved(other, settings.held, settings.account)
-        return found.signal / settings.signal
+        other = resolved(replace(asked, batch_size=size, epochs=epochs))
+        return other.signal / settings.signal
 
     with contextlib.suppress(
         BudgetExceededError, CalibrationError, UnsupportedEventError
@@ -389,7 +453,7 @@ def _about_other_epochs(asked: Asked, settings: Settings) -> str:
                 f"{shorter:,} epochs would have {share(shorter):.0%} of it in "
                 "a quarter of the time"
             )
-        enough = asked.given.enough_epochs(asked.target, settings.held)
+        enough = enough_epochs(asked)
         if enough > asked.epochs and (more := share(enough)) >= _WORTH:
             return (
                 f"{enough:,} epochs, which it takes without epochs=, would "

@@ -1,7 +1,6 @@
 """The records of a training: read, and capped before any sampling."""
 
 import dataclasses
-import math
 import os
 from typing import Any, NamedTuple, Self
 
@@ -9,28 +8,15 @@ import keras
 import numpy as np
 
 from keras_dp import _check
-from keras_dp.errors import CalibrationError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.ledger.places.place import place_of
-from keras_dp.planning import plan
-from keras_dp.planning.plan import LARGEST_SHARE, Offers, sizes_of
-from keras_dp.recipes.held_rounds import HeldRounds
-from keras_dp.sampling import (
-    CyclicPoissonBatches,
-    PoissonBatches,
-    Sampler,
-)
+from keras_dp.sampling import Sampler
 from keras_dp.sampling.datasets import FiniteDataset, check_order
 from keras_dp.sampling.kinds import is_dataset
 from keras_dp.sampling.record_source import Source, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
-from keras_dp.spending import PrivacyTarget
 from keras_dp.training import Augmentation
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
-
-# Numbers of epochs that are chosen from, the share of the signal of the last
-# that is enough (docs/measurements.md), and the fewest rounds.
-_EPOCHS, _ENOUGH, _FEWEST_ROUNDS = (40, 80), 0.97, 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -132,9 +118,7 @@ class Records:
             ValueError: An argument is out of its range.
         """
         if isinstance(self.data, Sampler):
-            return TrainingData(
-                self.data, self.data.population_size, None, None
-            )
+            return TrainingData(self.data, self.data.population_size)
         change = _changed_by(self.map, self.augment)
         _check_ids(self.data, self.unit_ids, self.rows_per_unit)
         records = stored(self.data)
@@ -146,7 +130,7 @@ class Records:
         population = len(Source(records))
         units = None if ids is None else len(np.unique(ids))
         return TrainingData(
-            records, population, units, None, left_out, change, self.views
+            records, population, units, left_out, change, self.views
         )
 
     def opened(self, ledger: Any, drawn_unit: str) -> Any:
@@ -199,8 +183,6 @@ class TrainingData(NamedTuple):
         records: Nest of arrays, a `RandomAccessSource`, or a `Sampler`.
         population: Number of records to sample from.
         units: Number of units that they belong to, `None` without ids.
-        batch_size: Expected number of records in a sample, `None` if nobody
-            chose it yet.
         left_out: How many records of the data are not kept, because their
             unit has too many.
         map: The function of a record that is drawn, `None` for none.
@@ -209,8 +191,7 @@ class TrainingData(NamedTuple):
 
     records: Any
     population: int
-    units: int | None
-    batch_size: int | None
+    units: int | None = None
     left_out: int = 0
     map: Any = None
     views: int = 1
@@ -230,14 +211,14 @@ class TrainingData(NamedTuple):
             rows_per_unit *= self.records.microbatches.rows
         return max(1, self.population // rows_per_unit)
 
-    def of_size(self, batch_size: int | None) -> Self:
-        """Returns the same records for another expected size of a sample.
+    def check_size(self, batch_size: int | None) -> None:
+        """Raises for an expected size that samples cannot have.
 
         Raises:
             ValueError: It is out of its range, or the records are a sampler.
         """
         if batch_size is None:
-            return self._replace(batch_size=None)
+            return
         _check.integer_at_least(1, batch_size=batch_size)
         if isinstance(self.records, Sampler):
             _check_no_more(batch_size=batch_size)
@@ -246,64 +227,6 @@ class TrainingData(NamedTuple):
                 f"`batch_size` must be at most {self.population}, the number "
                 f"of records. Received: batch_size={batch_size!r}."
             )
-        return self._replace(batch_size=batch_size)
-
-    def enough_epochs(self, target: PrivacyTarget, held: HeldRounds) -> int:
-        """Returns the fewest epochs with most of the signal that many give.
-
-        The samples are taken to be Poisson samples of the size that somebody
-        chose, or else of the largest that leaves enough rounds.
-        """
-        size = self.batch_size
-        if isinstance(self.records, Sampler):
-            size = max(1, round(self.records.expected_sample_size))
-
-        def signal(epochs: int) -> float:
-            share = min(LARGEST_SHARE, epochs / _FEWEST_ROUNDS)
-            sizes = [size or max(1, int(share * self.population))]
-            found = _plan(self.population, target, epochs, held, sizes)
-            return found.rows[0].signal
-
-        best = signal(_EPOCHS[-1])
-        enough = next(x for x in _EPOCHS if signal(x) >= _ENOUGH * best)
-        if size is None:
-            return enough
-        each = max(1, round(self.population / size))
-        return max(enough, math.ceil(_FEWEST_ROUNDS / each))
-
-    def samples(
-        self, target: PrivacyTarget, epochs: int, held: HeldRounds
-    ) -> Sampler:
-        """Returns what draws the samples of a training.
-
-        Args:
-            target: For which `plan` recommends a batch size, if there is none.
-            epochs: How long the training will be.
-            held: Rounds that are spent already.
-        """
-        if isinstance(self.records, Sampler):
-            return self.records
-        size = self.batch_size
-        if size is None:
-            size = _recommended_size(self.population, target, epochs, held)
-        return PoissonBatches(
-            self.records,
-            sampling_probability=size / self.population,
-            map=self.map,
-            views=self.views,
-        )
-
-    def in_classes(
-        self, classes: int, sampling_probability: float
-    ) -> CyclicPoissonBatches:
-        """Returns samples of the records, of classes that take turns."""
-        return CyclicPoissonBatches(
-            self.records,
-            classes=classes,
-            sampling_probability=sampling_probability,
-            map=self.map,
-            views=self.views,
-        )
 
 
 def stored(data: Any) -> Any:
@@ -313,46 +236,6 @@ def stored(data: Any) -> Any:
         check_keeps_rows_apart(found.functions, "data")
         return found.stored()
     return data if is_source(data) else as_arrays(data)
-
-
-def summed_records(samples: Sampler) -> float:
-    """Returns how many records a sum has on average: the denominator.
-
-    A microbatch is one record.
-    """
-    microbatches = samples.microbatches
-    size = 1 if microbatches is None else microbatches.size
-    # Rounded to what a person would have typed.
-    return round(samples.expected_sample_size / size, 6)
-
-
-def _recommended_size(
-    population: int, target: PrivacyTarget, epochs: int, held: HeldRounds
-) -> int:
-    sizes = sizes_of(population)
-    return _plan(population, target, epochs, held, sizes).recommended.batch_size
-
-
-def _plan(
-    population: int,
-    target: PrivacyTarget,
-    epochs: int,
-    held: HeldRounds,
-    sizes: list[int],
-) -> Offers:
-    """Returns a plan for what a ledger leaves of a target."""
-    try:
-        return plan(
-            population,
-            target_epsilon=target.epsilon,
-            delta=target.delta,
-            epochs=epochs,
-            batch_sizes=sizes,
-            ledger=held.replay,
-        )
-    except CalibrationError as error:
-        reasons = held.why_no_noise_meets(target)
-        raise CalibrationError(f"{error}{reasons}") from error
 
 
 def _changed_by(

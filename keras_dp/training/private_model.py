@@ -17,6 +17,7 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import reduced_losses
 from keras_dp.gradients.unsupported.layers import check_model
 from keras_dp.keras_internals import (
+    check_compiled,
     compiled_loss_of,
     fresh_copy_of,
     loss_tracker_of,
@@ -29,6 +30,7 @@ from keras_dp.ledger import RunWriter
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import PrivateRound
+from keras_dp.planning.calibration import check_target_delta, default_delta
 from keras_dp.sampling import Sampler
 from keras_dp.spending.epsilon_limit import PrivacyTarget
 from keras_dp.spending.run import RunDetails
@@ -43,6 +45,7 @@ from keras_dp.training.advice.of_models import (
 from keras_dp.training.advice.of_trainings import (
     CALLBACKS,
     OTHER_DATA,
+    TARGETS,
     check_counts,
 )
 from keras_dp.training.advice.other_trainings import (
@@ -63,13 +66,19 @@ from keras_dp.training.loop import TrainingLoop, nested_training
 from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.metrics.side_queries import SideQueries
+from keras_dp.training.rounds_at_once import rounds_at_once, why_one_by_one
 from keras_dp.training.step.step_parts import (
     StepOptions,
     StepParts,
     resolved_loss_scale,
 )
 from keras_dp.training.step.training_step import TrainingStep
-from keras_dp.training.training import FirstLook, Training, new_training
+from keras_dp.training.training import (
+    FirstLook,
+    Training,
+    audit_of,
+    keras_arguments,
+)
 
 
 def check_kind(model: Any, *, releases_statistics: bool) -> None:
@@ -117,18 +126,12 @@ class PrivateModel(HeldModel):
             compares a sum of the gradients of all examples with that of Keras.
             Three norms cost nothing, each other one a forward and backward pass
             over the batch. 0 turns the whole self-check off.
-        samples: The data of `fit` without `x`. `make_private` sets it.
-        epochs: The number of epochs of `fit` without `x`. `make_private` sets
-            it.
-        settings: The choices of `make_private` with their reasons, or `None`.
-            The first `fit` prints it, unless `make_private` was told
-            otherwise.
-        run: The `run` of `fit` if it is called without one. `make_private` sets
-            it.
+        settings: The `Settings` of `make_private`, or `None`. Their samples,
+            epochs, target and run are those of `fit` and `train_on_batch` where
+            these are called without them. The first `fit` prints them, unless
+            `make_private` was told otherwise.
         last_run: The row of the ledger in which the last run began. If that was
             interrupted, `fit` without `x` continues it. `make_private` sets it.
-        target: The most that the ledger may spend. `fit` and `train_on_batch`
-            end before a round would exceed it. `make_private` or you set it.
 
     >>> import keras_dp, numpy as np
     >>> x, y = np.zeros([64, 3], "float32"), np.zeros([64, 1], "float32")
@@ -176,15 +179,15 @@ class PrivateModel(HeldModel):
         self._weights = ReleasedWeights(model)
         self._first_look = FirstLook()
         self.last_run: int | None = None
-        self.samples: Sampler | None = None
-        self.epochs = 1
         self.settings: Any = None
         self.shows_settings = False
-        self.run: RunDetails | None = None
-        self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
         self._chooses_steps = False
         self._one_by_one: str | None = None
+
+    @property
+    def _target(self) -> PrivacyTarget | None:
+        return None if self.settings is None else self.settings.target
 
     # Its own description.
 
@@ -201,7 +204,7 @@ class PrivateModel(HeldModel):
         optimizer = getattr(self, "optimizer", None)
         known = ("", {}) if self._step is None else self._step.known_of_model
         for line in description_of(
-            self.model, optimizer, self.target, *known, self._one_by_one
+            self.model, optimizer, self._target, *known, self._one_by_one
         ):
             (print_fn or print_line)(line)
 
@@ -209,7 +212,7 @@ class PrivateModel(HeldModel):
         # May be asked for by an error in the constructor.
         model, optimizer, target = (
             getattr(self, name, None)
-            for name in ("model", "optimizer", "target")
+            for name in ("model", "optimizer", "_target")
         )
         end = "" if target is None else f", target={target!r}"
         kind = type(self).__name__
@@ -420,10 +423,11 @@ class PrivateModel(HeldModel):
                 targets. Or the ledger has several accounts, and `run`
                 names none of them.
         """
-        if x is None and self.samples is not None:
-            x = self.samples
-            epochs = self.epochs if epochs is None else epochs
-        elif self.samples is not None and x is not self.samples:
+        made = self.settings
+        if made is not None and x is None:
+            x = made.samples
+            epochs = made.epochs if epochs is None else epochs
+        elif made is not None and x is not made.samples:
             judge(OTHER_DATA, self.optimizer.required_ledger().header)
         epochs = 1 if epochs is None else epochs
         _check.arguments_of(keras.Model.fit, PrivateModel.fit, given=options)
@@ -471,13 +475,15 @@ class PrivateModel(HeldModel):
         class_weight: Any = None,
         return_dict: bool = False,
         *,
+        target_epsilon: float | None = None,
+        delta: float | None = None,
         run: RunDetails | str | None = None,
     ) -> Any:
         """Runs one round on a batch, recorded as an unverified sample.
 
         All batches until `compile` are one run of the ledger, with the details
         that came with the first of them. Another ledger or target begins
-        another run.
+        another run. `target_epsilon`, `delta` and `run` are as in `fit`.
         """
         if isinstance(x, Sampler):
             raise TypeError(
@@ -485,7 +491,9 @@ class PrivateModel(HeldModel):
                 "the sampler to fit."
             )
         data = DataAdapter(x, class_weight)
-        training = self._training(data, {"y": y}, run=run)
+        training = self._training(
+            data, {"y": y}, target_epsilon=target_epsilon, delta=delta, run=run
+        )
         terms = training.ledger, training.target
         if self._batches_run is None or self._batches_terms != terms:
             self._end_of_batches()
@@ -610,10 +618,83 @@ class PrivateModel(HeldModel):
         self,
         adapter: DataAdapter,
         fit: Mapping[str, Any] = MappingProxyType({}),
-        **terms: Any,
+        *,
+        target_epsilon: float | None = None,
+        delta: float | None = None,
+        run: RunDetails | str | None = None,
     ) -> Training:
-        """Returns the terms of a training; see `new_training`."""
-        return new_training(self, adapter, fit, **terms)
+        """Returns the terms of a training, unless it must not begin.
+
+        Args:
+            adapter: The data.
+            fit: Other arguments of Keras's `fit`, by name. With a sampler,
+                their `steps_per_epoch` comes before the rounds that it says.
+            target_epsilon: As in `fit`, like all that follow.
+            delta: The settings' by default.
+            run: The settings' by default.
+
+        Raises:
+            PrivateTrainingError: The optimizer is no longer private, was
+                changed, or does not go with the data.
+            ValueError: There is no data, an argument does not go with it, or
+                there are several audits.
+        """
+        check_compiled(self, "fit")
+        optimizer, said, made = self.optimizer, self._said, self.settings
+        if not isinstance(optimizer, DPOptimizer):
+            raise PrivateTrainingError(
+                "The optimizer of a private model must stay private. Received: "
+                f"optimizer={optimizer!r}. Call compile with a DPOptimizer."
+            )
+        if self._step is not None:
+            self._step.check_unchanged(self.model, optimizer)
+        fit, side = keras_arguments(adapter, fit, said), self._side_queries
+        audit, round_ = audit_of(fit.get("callbacks")), None
+        if audit is not None:
+            round_ = audit.answering_round(optimizer, side, adapter)
+        replicas = Replicas(self.distribute_strategy)
+        queries = [optimizer.query, *side.queries.values()]
+        why = why_one_by_one(
+            adapter.source,
+            adapts=any(query.adapts for query in queries),
+            spreads=replicas.are_many,
+            is_eager=self.run_eagerly,
+            is_audited=round_ is not None,
+        )
+        at_once = self.steps_per_execution
+        if self._chooses_steps and not why:
+            at_once = rounds_at_once(self.model, adapter.source, fit)
+        target = self._target
+        if delta is None and target is not None:
+            delta = target.delta
+        if delta is None:
+            delta = default_delta(adapter.population_size)
+        check_target_delta(delta)
+        if target_epsilon is not None:
+            target = PrivacyTarget(target_epsilon, delta)
+            judge(TARGETS, target_epsilon, said=said)
+        details = RunDetails.of(run)
+        if run is None and made is not None:
+            details = RunDetails.of(made.run)
+            if adapter.source is made.samples:
+                details = details.continuing(self.last_run, optimizer.ledger)
+        training = Training(
+            model=self.model,
+            optimizer=optimizer,
+            side_queries=side,
+            round=round_,
+            adapter=adapter,
+            replicas=replicas,
+            fit=fit,
+            one_by_one=why,
+            at_once=at_once,
+            delta=delta,
+            target=target,
+            details=details,
+            said=said,
+        )
+        training.check()
+        return training
 
     @contextlib.contextmanager
     def _running(

@@ -1,4 +1,4 @@
-"""The terms of one training, made and checked before anything is recorded."""
+"""The terms of one training, checked before anything is recorded."""
 
 import dataclasses
 import weakref
@@ -9,16 +9,13 @@ import keras
 import tensorflow as tf
 
 from keras_dp._counted import in_step
-from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import (
-    check_compiled,
     compiled_loss_of,
     untuned_arrays,
 )
 from keras_dp.ledger import PrivacyLedger, Round, RunWriter, SamplingEvent
 from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.optimizers.private_round import Event, PrivateRound
-from keras_dp.planning.calibration import check_target_delta, default_delta
 from keras_dp.sampling import Sampler
 from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
 from keras_dp.spending.run import RunDetails, new_run
@@ -27,7 +24,6 @@ from keras_dp.training.advice.of_trainings import (
     BATCHES,
     BESIDES_A_SAMPLER,
     PREPARED,
-    TARGETS,
     VALIDATION,
 )
 from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
@@ -42,14 +38,13 @@ from keras_dp.training.description import summary_hash
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import refusal_of
 from keras_dp.training.metrics.side_queries import SideQueries
-from keras_dp.training.rounds_at_once import rounds_at_once, why_one_by_one
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """The terms of a training: what is trained, on what, and how far.
 
-    `new_training` makes one for each call that trains. What changes while
+    The private model makes one for each call that trains. What changes while
     rounds run is in `TrainingLoop`.
 
     Attributes:
@@ -82,6 +77,32 @@ class Training:
     target: PrivacyTarget | None
     details: RunDetails
     said: Said
+
+    def check(self) -> None:
+        """Raises for terms that do not go together.
+
+        Raises:
+            PrivateTrainingError: The precision, the strategy, the unit or the
+                data does not go with a private training.
+            ValueError: There is a target with several workers.
+        """
+        adapter, said = self.adapter, self.said
+        ledger, workers = self.ledger, self.replicas.workers
+        refusal = refusal_of(ledger, adapter, self.replicas)
+        # Several workers raise together, in `check_agreement`.
+        if refusal is not None and workers == 1:
+            raise refusal
+        if not adapter.is_sampler and adapter.source is not None:
+            judge(BATCHES, adapter.source, said=said)
+        judge(PREPARED, self, said=said)
+        warn_of_other_ledgers(self.model, ledger)
+        is_chief_alone = workers == 1 and isinstance(ledger, PrivacyLedger)
+        if self.target is not None and not is_chief_alone:
+            raise ValueError(  # It would stop the chief alone.
+                "`target_epsilon` must be None with several workers, because "
+                f"only the chief has the ledger. Received: {workers} workers. "
+                "Choose the noise for your epochs with calibrate_noise."
+            )
 
     @property
     def ledger(self) -> PrivacyLedger | LedgerOfChief:
@@ -197,94 +218,7 @@ class Training:
         return untuned_arrays(given)
 
 
-def new_training(
-    private: keras.Model,
-    adapter: DataAdapter,
-    fit: Mapping[str, Any],
-    *,
-    target_epsilon: float | None = None,
-    delta: float | None = None,
-    run: RunDetails | str | None = None,
-) -> Training:
-    """Returns the terms of a training, unless it must not begin.
-
-    Args:
-        private: The private model.
-        adapter: The data.
-        fit: Other arguments of Keras's `fit`, by name. With a sampler, their
-            `steps_per_epoch` comes before the rounds that it says.
-        target_epsilon: As in the private `fit`.
-        delta: As in the private `fit`.
-        run: As in the private `fit`.
-
-    Raises:
-        PrivateTrainingError: The optimizer, the precision, the strategy, the
-            unit or the data does not go with a private training.
-        ValueError: There is no data, an argument does not go with it, there
-            is a target with several workers, or there are several audits.
-    """
-    check_compiled(private, "fit")
-    optimizer, said = private.optimizer, private._said
-    if not isinstance(optimizer, DPOptimizer):
-        raise PrivateTrainingError(
-            "The optimizer of a private model must stay private. Received: "
-            f"optimizer={optimizer!r}. Call compile with a DPOptimizer."
-        )
-    if private._step is not None:
-        private._step.check_unchanged(private.model, optimizer)
-    fit, side_queries = (
-        _keras_arguments(adapter, fit, said),
-        private._side_queries,
-    )
-    audit = _audit_of(fit.get("callbacks"))
-    round_ = None
-    if audit is not None:
-        round_ = audit.answering_round(optimizer, side_queries, adapter)
-    replicas = Replicas(private.distribute_strategy)
-    queries = [optimizer.query, *side_queries.queries.values()]
-    why = why_one_by_one(
-        adapter.source,
-        adapts=any(query.adapts for query in queries),
-        spreads=replicas.are_many,
-        is_eager=private.run_eagerly,
-        is_audited=round_ is not None,
-    )
-    at_once = private.steps_per_execution
-    if private._chooses_steps and not why:
-        at_once = rounds_at_once(private.model, adapter.source, fit)
-    target = private.target
-    if delta is None and target is not None:
-        delta = target.delta
-    if delta is None:
-        delta = default_delta(adapter.population_size)
-    check_target_delta(delta)
-    if target_epsilon is not None:
-        target = PrivacyTarget(target_epsilon, delta)
-        judge(TARGETS, target_epsilon, said=said)
-    is_held = adapter.is_sampler and adapter.source is private.samples
-    details = RunDetails.of(private.run if run is None else run)
-    if run is None and is_held:
-        details = details.continuing(private.last_run, optimizer.ledger)
-    training = Training(
-        model=private.model,
-        optimizer=optimizer,
-        side_queries=side_queries,
-        round=round_,
-        adapter=adapter,
-        replicas=replicas,
-        fit=fit,
-        one_by_one=why,
-        at_once=at_once,
-        delta=delta,
-        target=target,
-        details=details,
-        said=said,
-    )
-    _check(training)
-    return training
-
-
-def _audit_of(callbacks: Any) -> Any:
+def audit_of(callbacks: Any) -> Any:
     """Returns the callback whose round answers, `None` without one.
 
     Raises:
@@ -303,7 +237,7 @@ def _audit_of(callbacks: Any) -> Any:
     return audits[0] if audits else None
 
 
-def _keras_arguments(
+def keras_arguments(
     adapter: DataAdapter, given: Mapping[str, Any], said: Said
 ) -> dict[str, Any]:
     """Returns the arguments for Keras's own `fit`, but for the data."""
@@ -334,27 +268,6 @@ def _keras_arguments(
         check_some_targets(validation_data=held_back)
         judge(VALIDATION, adapter.source, held_back, said=said)
     return found
-
-
-def _check(training: Training) -> None:
-    """Raises for terms that do not go together."""
-    adapter, said = training.adapter, training.said
-    ledger, workers = training.ledger, training.replicas.workers
-    refusal = refusal_of(ledger, adapter, training.replicas)
-    if refusal is not None and workers == 1:
-        raise refusal  # Several workers raise together, in `check_agreement`.
-    if not adapter.is_sampler and adapter.source is not None:
-        judge(BATCHES, adapter.source, said=said)
-    judge(PREPARED, training, said=said)
-    warn_of_other_ledgers(training.model, ledger)
-    is_chief_alone = workers == 1 and isinstance(ledger, PrivacyLedger)
-    if training.target is not None and not is_chief_alone:
-        raise ValueError(  # It would stop the chief alone.
-            "`target_epsilon` must be None with several workers, because only "
-            "the chief has the ledger. Received: "
-            f"{workers} workers. Choose the noise for your epochs "
-            "with calibrate_noise."
-        )
 
 
 class FirstLook:

@@ -15,7 +15,6 @@ from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.replay import Replay
 from keras_dp.errors import (
     BudgetExceededError,
-    CalibrationError,
     PrivateTrainingError,
 )
 from keras_dp.keras_internals import name_counts, print_line
@@ -30,6 +29,7 @@ from keras_dp.ledger import (
 from keras_dp.planning import calibrate_scale
 from keras_dp.planning.calibration import check_target, default_delta
 from keras_dp.recipes.held_rounds import HeldRounds
+from keras_dp.recipes.samples import sampler_of
 from keras_dp.recipes.training_data import Records
 from keras_dp.sampling import Sampler
 from keras_dp.spending import PrivacyTarget, RunDetails
@@ -230,8 +230,10 @@ class PrivateSearch:
         held = HeldRounds.of(self._ledger)
         lengths = _checked_epochs(values_of(self._space, "epochs", epochs))
         sizes = values_of(self._space, "batch_size", batch_size)
+        for size in sizes:
+            given.check_size(size)
         samples = {
-            size: given.of_size(size).samples(self.target, max(lengths), held)
+            size: sampler_of(given, size, self.target, max(lengths), held)
             for size in sizes
         }
         _check_alike(samples.values())
@@ -407,7 +409,10 @@ class PrivateSearch:
         def scaled(factor: float) -> dict[tuple[Any, int], float]:
             return {kind: noise * factor for kind, noise in base.items()}
 
-        try:
+        more = ""
+        if isinstance(self._trials.score, PrivateScore):
+            more = " The score keeps the noise that it has: give more."
+        with held.explaining(self.target, more):
             factor = calibrate_scale(
                 lambda factor: [(self._selection(scaled(factor)).round, 1)],
                 target_epsilon=self.target.epsilon,
@@ -415,11 +420,6 @@ class PrivateSearch:
                 ledger=held.replay,
                 precision=_PRECISION,
             )
-        except CalibrationError as error:
-            reasons = held.why_no_noise_meets(self.target)
-            if isinstance(self._trials.score, PrivateScore):
-                reasons += " The score keeps the noise that it has: give more."
-            raise CalibrationError(f"{error}{reasons}") from error
         return scaled(factor)
 
     def _epsilon(self, rounds: Any) -> float:

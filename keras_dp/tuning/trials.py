@@ -28,9 +28,15 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.preprocessing.release import noised, released
-from keras_dp.recipes.assembly import assemble, compile_options
-from keras_dp.recipes.clip import clip_of
+from keras_dp.recipes.clip import choose_clip
 from keras_dp.recipes.noise_for_target import queries_at
+from keras_dp.recipes.private_training import (
+    ANSWERS,
+    assembled,
+    compile_options,
+    resolved,
+)
+from keras_dp.recipes.settings import Settings
 from keras_dp.sampling import PoissonBatches, Sampler
 from keras_dp.sampling.record_source import Source, as_arrays
 from keras_dp.training import PrivateModel
@@ -304,21 +310,25 @@ class Trials:
         chosen = self._of_training(settings)
         samples = self.samples[chosen["batch_size"]]
         model = self.built(settings)
-        compiled = compile_options(model)
-        clip, gamma = clip_of(chosen["l2_norm_clip"], compiled["loss"], model)
-        return assemble(
-            model,
+        clipped = choose_clip(
+            Settings(
+                model,
+                compile_options(model),
+                epochs=chosen["epochs"],
+                samples=samples,
+                l2_norm_clip=chosen["l2_norm_clip"],
+                learning_rate=chosen["learning_rate"],
+                average=self.average,
+            )
+        )
+        queries = queries_at(
+            noise_multiplier,
             samples,
-            queries_at(
-                noise_multiplier, samples, l2_norm_clip=clip, gamma=gamma
-            ),
-            ledger=ledger,
-            epochs=chosen["epochs"],
-            compiled=compiled,
-            optimizer=None,
-            learning_rate=chosen["learning_rate"],
-            average=self.average,
-        ).model
+            l2_norm_clip=clipped.l2_norm_clip,
+            gamma=clipped.gamma,
+        )
+        found = dataclasses.replace(clipped, queries=queries)
+        return assembled(resolved(found, ANSWERS), ledger)
 
     def _ledger(self, plan: tuple[CountedRound, ...]) -> PrivacyLedger:
         """Returns a new ledger, whose account pays for a plan and no more."""
@@ -394,7 +404,7 @@ def fault_of_records(
     ledger = PrivacyLedger.in_memory(dataset="none", unit=trials.unit)
     private = trials.private(settings, _NOISE_MULTIPLIER, ledger)
     try:
-        private.evaluate(private.samples, verbose=0)
+        private.evaluate(private.settings.samples, verbose=0)
         if isinstance(trials.score, PrivateScore):
             trials.score.total(private.model)
     except tf.errors.InvalidArgumentError as error:

@@ -160,8 +160,10 @@ class TestMakePrivate:
         assert inner.noise_multiplier == pytest.approx(
             best.noise_multiplier, rel=1e-5
         )
-        assert private.samples.classes == best.classes > 1
-        assert private.samples.expected_sample_size == pytest.approx(40)
+        assert private.settings.samples.classes == best.classes > 1
+        assert private.settings.samples.expected_sample_size == pytest.approx(
+            40
+        )
         ((value, why),) = bands_of(private)
         assert f"{best.sum_noise / alone.sum_noise:.0%} of the noise" in why
         assert value == f"{best.classes} bands"
@@ -178,7 +180,7 @@ class TestMakePrivate:
         other = keras_dp.PrivacyLedger.in_memory(dataset="other")
         plain = self.made(other, noise="independent", **size)
         assert private.optimizer.query == plain.optimizer.query
-        assert isinstance(private.samples, PoissonBatches)
+        assert isinstance(private.settings.samples, PoissonBatches)
         assert [value for value, _ in bands_of(private)] == ["none"]
         assert bands_of(plain) == []
 

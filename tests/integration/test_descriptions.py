@@ -11,6 +11,7 @@ from keras_dp import (
     PrivacyLedger,
     PrivateModel,
 )
+from keras_dp.recipes import Settings
 from keras_dp.spending import PrivacyTarget
 
 DATA = np.zeros([1000, 3], "float32"), np.zeros([1000, 1], "float32")
@@ -50,7 +51,8 @@ class TestSummary:
     def test_ends_with_the_privacy(self) -> None:
         model = private()
         model.compile(optimizer(), loss="mse")
-        model.target = PrivacyTarget(3.0, 1e-5)
+        target = PrivacyTarget(3.0, 1e-5)
+        model.settings = Settings(model.model, {}, target=target)
 
         table, *lines = summary_of(model)
 

@@ -287,12 +287,11 @@ class TestATarget:
     def test_ends_single_rounds_too(self) -> None:
         ledger = in_memory()
         private, _ = private_model(ledger, noise=8.0)
-        private.target = keras_dp.spending.PrivacyTarget(6.0, DELTA)
         x, y = np.zeros([16, 3], "float32"), np.zeros([16, 1], "float32")
 
         def many() -> None:
             for _ in range(200):
-                private.train_on_batch(x, y)
+                private.train_on_batch(x, y, target_epsilon=6.0, delta=DELTA)
 
         with pytest.raises(BudgetExceededError):
             many()

@@ -126,9 +126,9 @@ class TestWhatItMakes:
         assert own.header.dataset == "privacy"
         assert len(history["epsilon"]) == 3
         assert 2 * (1 - ROUNDED) <= history["epsilon"][-1] <= 2
-        assert own.runs[0].delta == private.target.delta
-        private.target = None
-        assert len(private.fit(private.samples, verbose=0).epoch) == 1
+        assert own.runs[0].delta == private.settings.target.delta
+        samples, private.settings = private.settings.samples, None
+        assert len(private.fit(samples, verbose=0).epoch) == 1
         own.close()
 
     def test_leaves_private_metrics_their_share(self) -> None:
@@ -195,12 +195,12 @@ class TestWhatItMakes:
         rows = planning.plan(
             800,
             target_epsilon=2.0,
-            delta=private.target.delta,
+            delta=private.settings.target.delta,
             epochs=10,
             batch_sizes=[32, 64, 128],
         )
-        assert private.target.delta == 6.4e-4  # 800^-1.1 = 6.407e-4.
-        size = private.samples.expected_sample_size
+        assert private.settings.target.delta == 6.4e-4  # 800^-1.1 = 6.407e-4.
+        size = private.settings.samples.expected_sample_size
         assert size == rows.recommended.batch_size
 
     @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ class TestWhatItMakes:
 
         assert words in said(private)
         kept = 800 if ids is None else 600
-        assert private.samples.population_size == kept
+        assert private.settings.samples.population_size == kept
 
 
 class TestDataOfFit:
@@ -242,7 +242,7 @@ class TestDataOfFit:
         other = keras_dp.PoissonBatches(data(), sampling_probability=0.1)
 
         private.fit(epochs=1, verbose=0)
-        private.fit(private.samples, epochs=1, verbose=0)
+        private.fit(private.settings.samples, epochs=1, verbose=0)
         assert "data of its own" not in caplog.text
         private.fit(other, epochs=1, verbose=0)
 
@@ -287,7 +287,7 @@ class TestWhatItTakesOver:
 
         private = made(records=samples, batch_size=None, epochs=1)
 
-        assert private.samples is samples
+        assert private.settings.samples is samples
         assert private.optimizer.query.denominator == 40
 
 
@@ -494,8 +494,8 @@ class TestUnitsOfSeveralRows:
             rows_per_unit=7,
         )
 
-        assert private.samples.population_size == 700
-        assert private.target.delta == 0.0063  # 100^-1.1, two digits.
+        assert private.settings.samples.population_size == 700
+        assert private.settings.target.delta == 0.0063  # 100^-1.1, two digits.
         assert private.optimizer.ledger.header.rows_per_unit == 7
         private.optimizer.ledger.close()
 
@@ -532,7 +532,7 @@ class TestUnitsOfSeveralRows:
             with pytest.raises(ValueError, match="`unit_ids` must"):
                 capped()
         else:
-            assert capped().samples.population_size == 200
+            assert capped().settings.samples.population_size == 200
 
 
 class TestAccounts:
@@ -625,15 +625,15 @@ class TestChangesOfRecords:
         plain = self.made()
         queries = [each.optimizer.query for each in (private, plain)]
         assert queries[0] == queries[1]
-        assert private.samples.views == 4
-        assert private.samples.map(*(leaf[0] for leaf in images()))
+        assert private.settings.samples.views == 4
+        assert private.settings.samples.map(*(leaf[0] for leaf in images()))
 
     def test_are_a_map_and_then_an_augmentation(self) -> None:
         private = self.made(
             map=lambda x, y: (2 * x, y + 1), augment=lambda x: x + 1
         )
 
-        x, y = private.samples.map(np.float32(3.0), np.float32(5.0))
+        x, y = private.settings.samples.map(np.float32(3.0), np.float32(5.0))
         assert (x, y) == (7, 6)
 
     @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ class TestEverySampler:
 
         history = private.fit(verbose=0)
 
-        assert len(ledger) == 3 * private.samples.rounds_per_epoch
+        assert len(ledger) == 3 * private.settings.samples.rounds_per_epoch
         assert 4.9 < history.history["epsilon"][-1] <= 5.0
         found = keras_dp.budgets.guarantee(ledger, delta=1e-3)
         assert found.basis == "plan"

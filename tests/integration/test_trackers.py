@@ -35,7 +35,7 @@ def values(tag):
     ]
 
 print(json.dumps({
-    "delta": private.target.delta,
+    "delta": private.settings.target.delta,
     "epsilon": values("epoch_epsilon"),
     "left": values("epoch_rounds_left"),
     "signal": values("epoch_signal_to_noise"),
@@ -57,7 +57,7 @@ mlflow.artifacts.download_artifacts(
     run_id=run.info.run_id, artifact_path="certificate.json", dst_path="."
 )
 print(json.dumps({
-    "delta": private.target.delta,
+    "delta": private.settings.target.delta,
     "epsilon": values("epsilon"),
     "left": values("rounds_left"),
     "signal": values("signal_to_noise"),
@@ -74,7 +74,7 @@ import json, shutil
 (entry,) = proof.manifest.entries.values()
 shutil.copy(entry.local_path, "certificate.json")
 print(json.dumps({
-    "delta": private.target.delta,
+    "delta": private.settings.target.delta,
     "epsilon": [shown["epoch/epsilon"]],
     "left": [shown["epoch/rounds_left"]],
     "signal": [shown["epoch/signal_to_noise"]],

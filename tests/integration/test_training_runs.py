@@ -13,7 +13,6 @@ from keras_dp.errors import BudgetExceededError, LedgerError
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.ledger.places import connections, storage
 from keras_dp.ledger.places.place import FileHandle
-from keras_dp.spending.epsilon_limit import PrivacyTarget
 
 DELTA = 1e-4
 
@@ -242,10 +241,11 @@ def test_another_ledger_begins_another_run_of_batches(ledger) -> None:
 def test_a_target_holds_for_the_next_batch(ledger) -> None:
     private = private_model(ledger)
     private.train_on_batch(np.ones((4, 3)), np.ones(4))
-    private.target = PrivacyTarget(0.01, DELTA)
 
     with pytest.raises(BudgetExceededError):
-        private.train_on_batch(np.ones((4, 3)), np.ones(4))
+        private.train_on_batch(
+            np.ones((4, 3)), np.ones(4), target_epsilon=0.01, delta=DELTA
+        )
     assert len(ledger) == 1
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_dp
-from keras_dp.recipes.assembly import average_weights
+from keras_dp.recipes.learning_rate import choose_average
 
 ROUNDS = 40
 
@@ -30,14 +30,6 @@ def private_of(given, **changes):
         "verbose": False,
     }
     return keras_dp.make_private(given, data(), **(arguments | changes))
-
-
-def around(inner):
-    return keras_dp.DPOptimizer(
-        inner,
-        query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=40),
-        ledger=keras_dp.PrivacyLedger.in_memory(dataset="doc"),
-    )
 
 
 class Weights(keras.callbacks.Callback):
@@ -92,9 +84,18 @@ class TestAveraging:
 
     @pytest.mark.parametrize("rounds", [1, 5, 10, 1000])
     def test_is_over_a_tenth_of_the_rounds(self, rounds) -> None:
-        optimizer = around(keras.optimizers.SGD())
+        samples = keras_dp.PoissonBatches(data(), sampling_probability=0.1)
+        settings = keras_dp.recipes.Settings(
+            model(),
+            {},
+            epochs=rounds / samples.rounds_per_epoch,
+            samples=samples,
+            optimizer=keras.optimizers.SGD(),
+            average="auto",
+        )
 
-        over = average_weights(optimizer, rounds)
+        settings = choose_average(settings)
 
-        assert over == max(1, rounds // 10)
-        assert optimizer.ema_momentum == max(0.0, 1 - 10 / rounds)
+        (choice,) = settings.choices
+        assert f"about {max(1, rounds // 10):,} rounds" in choice.value
+        assert settings.optimizer.ema_momentum == max(0.0, 1 - 10 / rounds)

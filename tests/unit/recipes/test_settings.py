@@ -31,10 +31,7 @@ def said(*, records=10_000, width=2, **options):
     }
     private = keras_dp.make_private(model, (x, x[:, :1]), **given)
     assert len(private.optimizer.required_ledger()) == 0
-    return {
-        name: f"{value}: {reason}"
-        for name, value, reason in private.settings.choices
-    }
+    return {each.name: str(each) for each in private.settings.choices}
 
 
 class TestTable:

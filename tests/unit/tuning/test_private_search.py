@@ -338,7 +338,7 @@ class TestATrial:
             ledger=PrivacyLedger.in_memory(dataset="other"),
             verbose=False,
         )
-        samples, query = private.samples, private.optimizer.query
+        samples, query = private.settings.samples, private.optimizer.query
         fresh = keras_dp.PrivateModel(build({}), self_check_examples=0)
         fresh.compile(
             keras_dp.DPSGD(0.1, query=query, ledger=ledger), loss="mse"

@@ -1,0 +1,293 @@
+"""How long a training is, and how its samples are drawn."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from keras_dp import _check
+from keras_dp.ledger import Strategy
+from keras_dp.planning import (
+    calibrate_correlated_noise,
+    plan,
+    plan_correlated_noise,
+)
+from keras_dp.planning.correlated_noise import CorrelatedNoise, sum_error
+from keras_dp.planning.plan import LARGEST_SHARE, Offers, sizes_of
+from keras_dp.recipes.held_rounds import HeldRounds
+from keras_dp.recipes.settings import Settings
+from keras_dp.recipes.training_data import TrainingData
+from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches, Sampler
+from keras_dp.spending import PrivacyTarget
+
+# `make_private` takes it as its noise.
+Noise: TypeAlias = Literal["independent", "proven", "correlated"] | Strategy
+# The noise of a round depends on no other round.
+_ALONE = ("independent", "proven")
+# Numbers of epochs that are chosen from, the share of the signal of the last
+# that is enough (docs/measurements.md), and the fewest rounds.
+_EPOCHS, _ENOUGH, _FEWEST_ROUNDS = (40, 80), 0.97, 100
+
+
+def choose_epochs(settings: Settings) -> Settings:
+    """Chooses the fewest epochs with most of the signal of many."""
+    epochs, reason = settings.epochs, ""
+    if epochs is None:
+        epochs = enough_epochs(settings)
+        reason = "more give little more signal; epochs= sets their number"
+    return settings.with_choice("epochs", f"{epochs:,}", reason, epochs=epochs)
+
+
+def enough_epochs(settings: Settings) -> int:
+    """Returns the fewest epochs with most of the signal that many give.
+
+    The samples are taken to be Poisson samples of the size that somebody chose,
+    or else of the largest that leaves enough rounds.
+    """
+    data: TrainingData = settings.data
+    size = settings.batch_size
+    if isinstance(data.records, Sampler):
+        size = max(1, round(data.records.expected_sample_size))
+
+    def signal(epochs: int) -> float:
+        share = min(LARGEST_SHARE, epochs / _FEWEST_ROUNDS)
+        sizes = [size or max(1, int(share * data.population))]
+        found = _plan(data, settings.target, epochs, settings.held, sizes)
+        return found.rows[0].signal
+
+    best = signal(_EPOCHS[-1])
+    enough = next(x for x in _EPOCHS if signal(x) >= _ENOUGH * best)
+    if size is None:
+        return enough
+    each = max(1, round(data.population / size))
+    return max(enough, math.ceil(_FEWEST_ROUNDS / each))
+
+
+def choose_samples(settings: Settings) -> Settings:
+    """Chooses the size of samples, and their classes for correlated noise."""
+    data = settings.data
+    samples = sampler_of(
+        data,
+        settings.batch_size,
+        settings.target,
+        settings.epochs,
+        settings.held,
+    )
+    is_chosen = settings.batch_size is None and samples is not data.records
+    found = _correlated(settings, samples)
+    samples = found.samples
+    expected = samples.expected_sample_size
+    value = f"{expected:,.6g} records expected"
+    if samples.unit == "user":
+        value = f"{expected:,.6g} users expected"
+    elif samples.microbatches is not None:
+        count = expected / samples.microbatches.size
+        value += f", in {count:,.6g} microbatches"
+    if samples.views > 1:
+        value += f", each with {samples.views} views"
+    settings = settings.with_choice(
+        "samples",
+        value,
+        "the smallest with nearly the best signal" if is_chosen else "",
+        samples=samples,
+        noise=found.noise,
+    )
+    if settings.strategy is not None:
+        return settings.with_choice("bands", *_about(settings, found.ratio))
+    if found.ratio is None:
+        return settings
+    return settings.with_choice(
+        "bands",
+        "none",
+        f"correlated noise would leave {found.ratio:.0%} of the noise in the "
+        "sums over rounds",
+    )
+
+
+def sampler_of(
+    data: TrainingData,
+    batch_size: int | None,
+    target: PrivacyTarget,
+    epochs: int,
+    held: HeldRounds,
+) -> Sampler:
+    """Returns what draws the samples of a training.
+
+    Args:
+        data: The records, or a sampler, which is returned.
+        batch_size: By default the one that `plan` recommends for the rest.
+        target: For all rounds of the ledger.
+        epochs: How long the training will be.
+        held: Rounds that are spent already.
+    """
+    if isinstance(data.records, Sampler):
+        return data.records
+    if batch_size is None:
+        sizes = sizes_of(data.population)
+        found = _plan(data, target, epochs, held, sizes)
+        batch_size = found.recommended.batch_size
+    return PoissonBatches(
+        data.records,
+        sampling_probability=batch_size / data.population,
+        map=data.map,
+        views=data.views,
+    )
+
+
+def _plan(
+    data: TrainingData,
+    target: PrivacyTarget,
+    epochs: int,
+    held: HeldRounds,
+    sizes: list[int],
+) -> Offers:
+    """Returns a plan for what a ledger leaves of a target."""
+    with held.explaining(target):
+        return plan(
+            data.population,
+            target_epsilon=target.epsilon,
+            delta=target.delta,
+            epochs=epochs,
+            batch_sizes=sizes,
+            ledger=held.replay,
+        )
+
+
+# Noise that is correlated over the rounds, if that is better.
+
+
+def check_noise(noise: Any, data: Any, l2_norm_clip: Any) -> None:
+    """Raises for noise of `make_private` that cannot be, before data is read.
+
+    Raises:
+        ValueError: It is something else, or correlated and does not go with
+            the data or with the clip.
+    """
+    if not isinstance(noise, Strategy) and (
+        not isinstance(noise, str) or noise not in (*_ALONE, "correlated")
+    ):
+        raise ValueError(
+            '`noise` must be "independent", "proven", "correlated" or a '
+            "strategy of keras_dp.ledger. Received: "
+            f"noise={_check.shown(noise)}."
+        )
+    if noise == "correlated" and isinstance(data, Sampler):
+        raise ValueError(
+            '`noise` must be "independent" or a strategy with a sampler: '
+            'noise="correlated" chooses its own. Received: '
+            f'noise="correlated", data={data!r}. Pass the records, or a '
+            "strategy such as BandedToeplitz."
+        )
+    if noise not in _ALONE and l2_norm_clip == "automatic":
+        raise ValueError(
+            "`l2_norm_clip` must be a number with correlated noise. Received: "
+            f'l2_norm_clip="automatic", noise={noise!r}.'
+        )
+
+
+class _Correlated(NamedTuple):
+    """Samples, the noise that suits them, and what it leaves of the noise.
+
+    Attributes:
+        samples: How samples are drawn.
+        noise: A strategy, or how independent noise is added.
+        ratio: The noise of the sums over the first rounds with the best
+            strategy, divided by that of independent noise; `None` if nobody
+            computed it.
+    """
+
+    samples: Sampler
+    noise: Any
+    ratio: float | None = None
+
+
+def _correlated(settings: Settings, samples: Sampler) -> _Correlated:
+    """Returns the noise of a training, and samples that suit it.
+
+    Args:
+        settings: Their noise may be "correlated".
+        samples: The sampler that goes with independent noise.
+
+    Raises:
+        CalibrationError: No noise meets the target.
+    """
+    noise, data = settings.noise, settings.data
+    if noise in _ALONE or (
+        noise != "correlated" and isinstance(data.records, Sampler)
+    ):
+        return _Correlated(samples, noise)
+    rounds = settings.epochs * samples.rounds_per_epoch
+    share = samples.expected_sample_size / samples.population_size
+    terms: dict[str, Any] = {
+        "target_epsilon": settings.target.epsilon,
+        "delta": settings.target.delta,
+        "ledger": settings.held.replay,
+    }
+    if noise != "correlated":
+        (independent,) = plan_correlated_noise(
+            rounds, sampling_probability=share, bands=[1], **terms
+        )
+        best = _of_strategy(noise, rounds, share, terms)
+    else:
+        best, *others = plan_correlated_noise(
+            rounds, sampling_probability=share, **terms
+        )
+        independent = next(x for x in (best, *others) if x.classes == 1)
+        if best is independent:
+            ratios = [x.sum_noise / best.sum_noise for x in others]
+            return _Correlated(
+                samples, "independent", min(ratios, default=None)
+            )
+    classes = CyclicPoissonBatches(
+        data.records,
+        classes=best.classes,
+        sampling_probability=best.sampling_probability,
+        map=data.map,
+        views=data.views,
+    )
+    ratio = best.sum_noise / independent.sum_noise
+    return _Correlated(classes, best.strategy, ratio)
+
+
+def _of_strategy(
+    strategy: Strategy, rounds: int, share: float, terms: Mapping[str, Any]
+) -> CorrelatedNoise:
+    """Returns a strategy with the samples that suit it, and its noise.
+
+    With as many classes as bands it is amplified. Where a class would have
+    fewer records than a sample, each class is a sample as a whole.
+    """
+    classes, probability = strategy.bands, 1.0
+    if classes is None or classes * share > 1:
+        classes = max(1, round(1 / share))
+    else:
+        probability = classes * share
+    noise = calibrate_correlated_noise(
+        strategy,
+        rounds,
+        classes=classes,
+        sampling_probability=probability,
+        **terms,
+    )
+    return CorrelatedNoise(
+        strategy,
+        classes,
+        probability,
+        noise,
+        noise * sum_error(strategy, rounds),
+    )
+
+
+def _about(settings: Settings, ratio: float | None) -> tuple[str, str]:
+    """Returns how noise is correlated, and what that brings and costs."""
+    strategy: Any = settings.noise
+    kept = strategy.filter(settings.rounds).weights.shape[1]
+    how = type(strategy).__name__
+    if strategy.bands is not None:
+        how = f"{strategy.bands:,} bands"
+    why = f"keeps {kept:,} times the memory of a gradient"
+    if ratio is not None:
+        why = (
+            f"leaves {ratio:.0%} of the noise in the sums over rounds "
+            f"(optimizers other than SGD may gain less); {why}"
+        )
+    return how, f"{why}; a training that stops early costs a whole one"
