@@ -232,7 +232,7 @@ def _runs(address: str, kinds: int) -> None:
     _timed("a list", lambda: ledger.runs)
     report = _timed("a report", lambda: make_report(ledger, delta=1e-6))
     _timed("its text", report.__str__)
-    _timed("its JSON", lambda: render(report.document(), "json"))
+    _timed("its JSON", lambda: render(report, "json"))
 
 
 def _alone(act: Callable[..., None], *arguments: object) -> None:

@@ -2,10 +2,8 @@
 
 from keras_dp.reporting.account_state import account_states as account_states
 from keras_dp.reporting.certificate import certify
+from keras_dp.reporting.document import render
 from keras_dp.reporting.explanation import explain
-from keras_dp.reporting.renderers import render
-from keras_dp.reporting.report import Cost as Cost
-from keras_dp.reporting.report import Report as Report
 from keras_dp.reporting.report import make_report
 from keras_dp.reporting.run_costs import run_costs as run_costs
 

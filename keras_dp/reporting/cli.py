@@ -30,7 +30,7 @@ from keras_dp.errors import (
 )
 from keras_dp.reporting.commands import certificates, questions
 from keras_dp.reporting.commands.arguments import add
-from keras_dp.reporting.renderers import render
+from keras_dp.reporting.document import render
 from keras_dp.reporting.wording import on_one_line
 
 OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = range(5)

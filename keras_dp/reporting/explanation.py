@@ -1,8 +1,7 @@
 """Says in sentences what the epsilon of a ledger means for one person."""
 
-import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from keras_dp import _check
 from keras_dp.accountants.claim import Claim, rounded_up, units_in_words
@@ -23,8 +22,7 @@ from keras_dp.reporting.cautions import (
 )
 from keras_dp.reporting.chart import trade_off_picture
 from keras_dp.reporting.document import Document, Picture, Text
-from keras_dp.reporting.renderers import render
-from keras_dp.reporting.run_costs import json_number
+from keras_dp.reporting.run_costs import json_claim
 from keras_dp.reporting.wording import counted, percent
 
 _GROUPS = (2, 5, 10)
@@ -57,65 +55,18 @@ _QUESTIONS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Explanation:
-    """The meaning of the epsilon of a ledger, in sentences.
-
-    Attributes:
-        sentence: The claim as a line to publish.
-        claim: The claim, with what it depends on.
-        curve: The bound on every attack; `None` without a bound.
-        paragraphs: The meaning, for people who do not know differential
-            privacy.
-    """
-
-    sentence: str
-    claim: Claim
-    curve: TradeOff | None
-    paragraphs: tuple[Text, ...]
-
-    @property
-    def parts(self) -> tuple[Picture | Text, ...]:
-        """The bound on attacks in pictures, and the paragraphs."""
-        if self.curve is None:
-            return self.paragraphs
-        svgs = (
-            trade_off_picture(self.curve, logarithmic=each)
-            for each in (False, True)
-        )
-        picture = Picture("What an attacker can know", tuple(svgs))
-        return (picture, *self.paragraphs)
-
-    def document(self) -> Document:
-        """Returns the explanation as a document."""
-        return Document(
-            "What epsilon means",
-            (Text("", (self.sentence,), "claim"), *self.parts),
-            {
-                **dataclasses.asdict(self.claim),
-                "epsilon": json_number(self.claim.epsilon),
-                "sentence": self.sentence,
-                "explanation": self.facts(),
-            },
-        )
-
-    def facts(self) -> dict[str, list[str]]:
-        """Returns the sentences by their titles."""
-        return {each.title: [*each.sentences] for each in self.paragraphs}
-
-    def __str__(self) -> str:
-        """Returns the explanation as text."""
-        return render(self.document())
-
-
 def explain(
     ledger: PrivacyLedger | Replay,
     *,
     delta: float,
     neighbours: Neighbours | None = None,
     units: int = 1,
-) -> Explanation:
+) -> Document:
     """Explains what the epsilon of a ledger means for one privacy unit.
+
+    The answer has the claim as a line to publish, the bound on every attack as
+    pictures, if there is one, and the meaning in sentences for people who do
+    not know differential privacy.
 
     If the ledger has more than 1000 different mechanisms, about 64 with less
     noise stand for them, and the curve has fewer lines. The numbers are then
@@ -139,28 +90,51 @@ def explain(
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
     >>> ledger.record(FullDataset(), [GaussianSum("counts", 1.0, 4.0)])
     >>> found = explain(ledger, delta=1e-5)
-    >>> print(found.paragraphs[1].sentences[0])
+    >>> meaning = found.facts["explanation"]
+    >>> print(meaning["What the attacker can find out at most"][0])
     An attacker who guesses without the releases is right 50 % of the time; ...
     """
     _check.integer_at_least(1, units=units)
     replay = replay_of(ledger)
     found = guarantee(replay, delta=delta, neighbours=neighbours, units=units)
-    return explanation_of(replay, found)
+    meaning = meaning_of(replay, found)
+    sentence = found.claim.sentence(replay.header.unit)
+    return Document(
+        "What epsilon means",
+        (Text("", (sentence,), "claim"), *meaning),
+        {
+            **json_claim(found.claim),
+            "sentence": sentence,
+            "explanation": sentences_of(meaning),
+        },
+    )
 
 
-def explanation_of(replay: Replay, found: Guarantee) -> Explanation:
-    """Returns what a guarantee of a ledger means.
+def sentences_of(parts: Iterable[Picture | Text]) -> dict[str, list[str]]:
+    """Returns the sentences of texts by their titles."""
+    return {
+        each.title: [*each.sentences]
+        for each in parts
+        if isinstance(each, Text)
+    }
+
+
+def meaning_of(replay: Replay, found: Guarantee) -> tuple[Picture | Text, ...]:
+    """Returns what a guarantee of a ledger means, in pictures and sentences.
 
     Args:
         replay: The ledger.
         found: Its guarantee.
     """
     claim = found.claim
-    curve = None
-    paragraphs = [_nothing(found)]
+    paragraphs: list[Picture | Text] = [_nothing(found)]
     if math.isfinite(claim.epsilon):
-        curve = _curve(replay, found)
+        curve = bound_on_attacks(replay, found)
+        svgs = (
+            trade_off_picture(curve, logarithmic=each) for each in (False, True)
+        )
         paragraphs = [
+            Picture("What an attacker can know", tuple(svgs)),
             _attacker(replay, claim),
             Text(
                 "What the attacker can find out at most",
@@ -175,16 +149,9 @@ def explanation_of(replay: Replay, found: Guarantee) -> Explanation:
             paragraphs.append(_groups(found))
     # The cost of a plan is the guarantee, and an attacker knows the plan.
     limits = taken_on_trust(replay, found.covers.rounds)
-    return Explanation(
-        claim.sentence(replay.header.unit),
-        claim,
-        curve,
-        (
-            *paragraphs,
-            Text(
-                "What this does not say", (INFERENCE, OTHER_RELEASES, *limits)
-            ),
-        ),
+    return (
+        *paragraphs,
+        Text("What this does not say", (INFERENCE, OTHER_RELEASES, *limits)),
     )
 
 
@@ -225,8 +192,8 @@ def _wins(replay: Replay, found: Guarantee) -> float:
     return min(wins, 1 - bayes_risk(rounds, prior=0.5, units=claim.units))
 
 
-def _curve(replay: Replay, found: Guarantee) -> TradeOff:
-    """Returns the bound on attacks."""
+def bound_on_attacks(replay: Replay, found: Guarantee) -> TradeOff:
+    """Returns the bound on every attack that a guarantee gives."""
     claim = found.claim
     if found.basis == "account":
         return _promised(replay, claim.delta)

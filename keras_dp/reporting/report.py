@@ -2,41 +2,45 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.accountants import Accountant, available_accountants
-from keras_dp.accountants.claim import Claim, rounded_up
+from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.accountants.replay import Replay
 from keras_dp.budgets import Guarantee, guarantee
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CountedRound,
+    CyclicPoissonSampling,
+    DisjointBatches,
+    Header,
     PrivacyLedger,
+    Round,
     RunRecord,
     Stated,
+    Verification,
 )
 from keras_dp.ledger.rows.codec import content_from_round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.ledger.rows.statements import Seal
 from keras_dp.reporting.account_state import (
-    AccountState,
     account_states,
     account_table,
 )
 from keras_dp.reporting.cautions import cautions
 from keras_dp.reporting.document import Document, Part, Table, Text
 from keras_dp.reporting.explanation import (
-    Explanation,
-    explanation_of,
+    meaning_of,
     plain_words,
+    sentences_of,
 )
-from keras_dp.reporting.renderers import render
 from keras_dp.reporting.run_costs import (
     RunCost,
+    json_claim,
     json_number,
     run_costs,
     run_table,
@@ -46,8 +50,8 @@ from keras_dp.reporting.wording import (
     finite_precision,
     moment,
     proven_rounds,
-    round_table,
     rounds_of_whole_units,
+    sampled,
 )
 
 # The runs of a ledger with accounts cost less than the accounts promise.
@@ -57,254 +61,9 @@ SO_FAR = (
 )
 # Runs that are listed; `keras-dp runs` lists all.
 _MOST_RUNS = 20
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cost:
-    """The epsilon that one accountant computes.
-
-    Attributes:
-        accountant: The name of the accountant.
-        epsilon: An upper bound on epsilon, possibly `inf`.
-    """
-
-    accountant: str
-    epsilon: float
-
-    @property
-    def bound(self) -> str:
-        """The bound in words, rounded up."""
-        if math.isinf(self.epsilon):
-            return "no bound"
-        return f"<= {rounded_up(self.epsilon)}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Details:
-    """The parts of a report that take a while to compute.
-
-    Attributes:
-        explanation: The meaning of the guarantee of the whole ledger.
-        rows: The number of rows of the ledger, all of which were verified.
-        head: The hash over all rows, in hex.
-    """
-
-    explanation: Explanation
-    rows: int
-    head: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Report:
-    """The content of `keras-dp report`.
-
-    Attributes:
-        dataset: The name of the data set.
-        unit: The privacy unit.
-        rows_per_unit: The largest number of records that one unit has, as
-            declared.
-        place: The path of the ledger's file or its URL; `None` in memory.
-        plain_words: The guarantee as a sentence for people who know no epsilon.
-        guarantee: The claim to publish and its theorem, for the whole ledger.
-        rounds: All rounds in order; equal rounds in a row are counted together,
-            and reserved rounds are included.
-        unsettled: The number of rounds that are reserved and not settled. They
-            count. If their process died, some of them may never have run.
-        delta: The delta of the guarantee, the costs and the runs.
-        neighbours: The adjacency relation of `costs`; `None` if all rounds
-            support no common one.
-        costs: The epsilon of all rounds by each accountant that was asked for.
-            By default, these are all accountants that can replay the rounds, in
-            the order of `available_accountants`.
-        runs: All runs, each with its epsilon and the running total.
-        accounts: All accounts, each with the part that is left.
-        seals: All seals, in the order of their writing.
-        cautions: Sentences that say what the numbers assume or leave open.
-        versions: The versions of libraries in all runs, by the library's name.
-        units: The number of units that the guarantee and the costs protect
-            together.
-        details: The parts that take a while to compute; `None` unless asked
-            for.
-    """
-
-    dataset: str
-    unit: str
-    rows_per_unit: int
-    place: str | None
-    plain_words: str
-    guarantee: Guarantee
-    rounds: tuple[CountedRound, ...]
-    unsettled: int
-    delta: float
-    neighbours: Neighbours | None
-    costs: tuple[Cost, ...]
-    runs: tuple[RunCost, ...]
-    accounts: tuple[AccountState, ...]
-    seals: tuple[Stated[Seal], ...]
-    cautions: tuple[str, ...]
-    versions: Mapping[str, tuple[str, ...]]
-    units: int = 1
-    details: Details | None = None
-
-    @property
-    def claim(self) -> Claim:
-        """The claim to publish, with what it depends on."""
-        return self.guarantee.claim
-
-    @property
-    def total_rounds(self) -> int:
-        """The number of reported rounds, including reserved ones."""
-        return sum(count for _, count in self.rounds)
-
-    @property
-    def seeded_rounds(self) -> int:
-        """The number of reported rounds whose seed the caller chose."""
-        return sum(each.count for each in self.rounds if each.round.seeded)
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The claim to publish and its theorem.
-
-        A line follows the theorem if the rounds that ran cost less.
-        """
-        return self.guarantee.sentences(self.unit)
-
-    @property
-    def summary(self) -> tuple[str, ...]:
-        """The data set with its unit, and the number of rounds and runs."""
-        lines = [f"Data set {self.dataset}, privacy unit: {self._unit()}"]
-        runs = sum(1 for each in self.runs if each.run.number)
-        size = counted(self.total_rounds, "round")
-        if runs:
-            size += f" in {counted(runs, 'run')}"
-        lines.append(size)
-        if self.total_rounds:
-            proven = proven_rounds(self.rounds)
-            lines.append(finite_precision(self.total_rounds, proven))
-        return tuple(lines)
-
-    def document(self) -> Document:
-        """Returns the report as a document."""
-        return Document(
-            f"Privacy report of the data set {self.dataset}",
-            tuple(self._parts()),
-            self._facts(),
-        )
-
-    def __str__(self) -> str:
-        """Returns the report as text, with epsilon rounded up."""
-        return render(self.document())
-
-    def _parts(self) -> Iterator[Part]:
-        yield Text("", (self.plain_words, *self.sentences), "claim")
-        yield Text("", self.summary)
-        if self.cautions:
-            yield Text("Before you believe it", self.cautions, "warning")
-        if any(each.run.number for each in self.runs):
-            yield self._last_runs()
-        if self.accounts:
-            yield account_table(self.accounts)
-        if self.seals:
-            yield _seal_table(self.seals)
-        if self.details is not None:
-            yield from self.details.explanation.parts
-        yield round_table(self.rounds)
-        if self.costs:
-            yield self._cost_table()
-        if self.details is not None:
-            yield from _about(self.details, self.versions)
-
-    def _last_runs(self) -> Table:
-        """Returns the last runs; `keras-dp runs` has all."""
-        notes: tuple[str, ...] = ()
-        left_out = len(self.runs) - _MOST_RUNS
-        if left_out > 0:
-            earlier = counted(left_out, "earlier run")
-            notes = (f"{earlier}, which `keras-dp runs` lists",)
-        if self.guarantee.basis == "account":
-            notes = (*notes, SO_FAR)
-        return run_table(self.runs[-_MOST_RUNS:], notes)
-
-    def _cost_table(self) -> Table:
-        relation = str(self.neighbours).replace("_", " ")
-        together = self.rows_per_unit * self.units
-        if together > 1:
-            relation += f", {together:,} records together"
-        return Table(
-            f"Epsilon of these rounds at delta = {self.delta!r}, {relation}",
-            ("accountant", "epsilon"),
-            tuple((each.accountant, each.bound) for each in self.costs),
-            short=2,
-        )
-
-    def _unit(self) -> str:
-        """Returns the unit, with the number of its rows as declared."""
-        if self.unit in UNITS_OF_ROWS:
-            return self.unit
-        whole = rounds_of_whole_units(self.rounds)
-        if whole and whole == self.total_rounds:
-            return f"{self.unit} (with all its rows)"
-        rows = (
-            "one row"
-            if self.rows_per_unit == 1
-            else (f"at most {self.rows_per_unit:,} rows")
-        )
-        some = f"with all its rows in {whole:,} rounds, else " if whole else ""
-        return f"{self.unit} ({some}{rows} each, as declared)"
-
-    def _facts(self) -> dict[str, Any]:
-        """Returns what programs read; an infinite epsilon is the text `inf`.
-
-        Rounds are as in the ledger.
-        """
-        found, ex_post = self.guarantee, self.guarantee.ex_post
-        facts: dict[str, Any] = {
-            "dataset": self.dataset,
-            "unit": self.unit,
-            "rows_per_unit": self.rows_per_unit,
-            "units": self.units,
-            "ledger": self.place,
-            "guarantee": {
-                **json_claim(found.claim),
-                "plain_words": self.plain_words,
-                "sentence": found.claim.sentence(self.unit),
-                "basis": found.basis,
-                "theorem": found.theorem,
-                "ex_post": None if ex_post is None else json_claim(ex_post),
-            },
-            "total_rounds": self.total_rounds,
-            "unsettled_rounds": self.unsettled,
-            "seeded_rounds": self.seeded_rounds,
-            "proven_rounds": proven_rounds(self.rounds),
-            "delta": self.delta,
-            "neighbours": self.neighbours,
-            "epsilon": {
-                cost.accountant: json_number(cost.epsilon)
-                for cost in self.costs
-            },
-            "cautions": list(self.cautions),
-            "runs": [each.as_dict() for each in self.runs],
-            "accounts": [each.as_dict() for each in self.accounts],
-            "seals": [
-                {
-                    "number": each.number,
-                    "hash": each.hash,
-                    "time": each.time,
-                    "note": each.statement.note,
-                }
-                for each in self.seals
-            ],
-            "versions": {name: [*each] for name, each in self.versions.items()},
-        }
-        if self.details is not None:
-            facts["explanation"] = self.details.explanation.facts()
-            facts["rows"] = self.details.rows
-            facts["head"] = self.details.head
-        facts["rounds"] = [
-            {"count": count, **content_from_round(each)}
-            for each, count in self.rounds
-        ]
-        return facts
+# With adaptive clipping, every round of a run is of another kind.
+_MOST_ROUNDS = 10
+_IN_PASSES = CyclicPoissonSampling | DisjointBatches
 
 
 def make_report(
@@ -315,17 +74,20 @@ def make_report(
     accountants: tuple[Accountant, ...] | None = None,
     units: int = 1,
     details: bool = False,
-) -> Report:
+) -> Document:
     """Returns the report of a ledger.
+
+    Its facts are what programs read: exact numbers, an infinite epsilon as the
+    text `inf`, and rounds as in the ledger. Printed, epsilons are rounded up.
 
     Args:
         ledger: The ledger, with its runs, plans and accounts.
         delta: The delta of each epsilon, in (0, 1).
         neighbours: The adjacency relation; by default the strongest that all
             rounds support. Promises of accounts have their own relation.
-        accountants: The accountants of `costs`; by default all that can replay
-            the rounds. The guarantee always comes from the tightest accountant,
-            or from the promises of accounts.
+        accountants: The accountants that are asked; by default all that can
+            replay the rounds. The guarantee always comes from the tightest
+            accountant, or from the promises of accounts.
         units: The number of units that are protected together, >= 1.
         details: Whether to compute what takes a while: the explanation, and a
             check of every row.
@@ -340,7 +102,7 @@ def make_report(
     >>> ledger.record(PoissonSampling(0.01, drawn_by_library=True),
     ...               [GaussianSum("gradients", 1.0, 4.0)], count=10_000)
     >>> report = make_report(ledger, delta=1e-5)
-    >>> report.sentences[0]
+    >>> report.facts["guarantee"]["sentence"]
     'epsilon <= 0.9469 at delta = 1e-05, add or remove one example, certified...
     >>> print(report)
     With all that was released, a bet on whether the data of one example are ...
@@ -358,34 +120,155 @@ def make_report(
         relation = _relation(replay, neighbours)
     if accountants is None:
         accountants = _available(replay, relation)
-    costs = tuple(
-        Cost(
-            each.name,
-            replay.epsilon(each, delta=delta, neighbours=relation, units=units),
+    costs = {
+        each.name: replay.epsilon(
+            each, delta=delta, neighbours=relation, units=units
         )
         for each in accountants
+    }
+    runs, accounts = run_costs(replay, **question), account_states(ledger)
+    words, warnings = plain_words(replay, found), cautions(replay, found)
+    claim = words, *found.sentences(ledger.header.unit)
+    parts: list[Part] = [
+        Text("", claim, "claim"),
+        Text("", tuple(_summary(replay, runs))),
+    ]
+    facts = {
+        **_of_ledger(ledger, replay),
+        "units": int(units),
+        "guarantee": _of_guarantee(found, words, ledger.header.unit),
+        "delta": float(delta),
+        "neighbours": relation,
+        "epsilon": {name: json_number(each) for name, each in costs.items()},
+        "cautions": list(warnings),
+        "runs": [each.as_dict() for each in runs],
+        "accounts": [each.as_dict() for each in accounts],
+    }
+    if warnings:
+        parts.append(Text("Before you believe it", warnings, "warning"))
+    if any(each.run.number for each in runs):
+        parts.append(_last_runs(runs, found))
+    if accounts:
+        parts.append(account_table(accounts))
+    if seals := ledger.seals:
+        parts.append(_seal_table(seals))
+    about: list[Part] = []
+    if details:
+        meaning, verified = meaning_of(replay, found), ledger.verify()
+        parts += meaning
+        about += _about(verified, facts["versions"])
+        facts["explanation"] = sentences_of(meaning)
+        facts["rows"], facts["head"] = verified.rows, verified.head
+    parts.append(round_table(replay.rounds))
+    if costs:
+        together = ledger.header.rows_per_unit * int(units)
+        parts.append(_cost_table(costs, float(delta), relation, together))
+    facts["rounds"] = [
+        {"count": count, **content_from_round(each)}
+        for each, count in replay.rounds
+    ]
+    return Document(
+        f"Privacy report of the data set {ledger.header.dataset}",
+        (*parts, *about),
+        facts,
     )
-    return Report(
-        dataset=ledger.header.dataset,
-        unit=ledger.header.unit,
-        rows_per_unit=ledger.header.rows_per_unit,
-        place=ledger.name,
-        plain_words=plain_words(replay, found),
-        guarantee=found,
-        rounds=replay.rounds,
-        unsettled=ledger.unsettled,
-        delta=float(delta),
-        neighbours=relation,
-        costs=costs,
-        runs=run_costs(replay, **question),
-        accounts=account_states(ledger),
-        seals=ledger.seals,
-        cautions=cautions(replay, found),
-        versions=_versions(replay.runs),
-        units=int(units),
-        details=_details(ledger, explanation_of(replay, found))
-        if details
-        else None,
+
+
+def _of_ledger(ledger: PrivacyLedger, replay: Replay) -> dict[str, Any]:
+    """Returns the facts that no question changes."""
+    rounds = replay.rounds
+    return {
+        "dataset": ledger.header.dataset,
+        "unit": ledger.header.unit,
+        "rows_per_unit": ledger.header.rows_per_unit,
+        "ledger": ledger.name,
+        "total_rounds": sum(count for _, count in rounds),
+        "unsettled_rounds": ledger.unsettled,
+        "seeded_rounds": sum(n for each, n in rounds if each.seeded),
+        "proven_rounds": proven_rounds(rounds),
+        "seals": [
+            {
+                "number": each.number,
+                "hash": each.hash,
+                "time": each.time,
+                "note": each.statement.note,
+            }
+            for each in ledger.seals
+        ],
+        "versions": _versions(replay.runs),
+    }
+
+
+def _of_guarantee(found: Guarantee, words: str, unit: str) -> dict[str, Any]:
+    return {
+        **json_claim(found.claim),
+        "plain_words": words,
+        "sentence": found.claim.sentence(unit),
+        "basis": found.basis,
+        "theorem": found.theorem,
+        "ex_post": None if found.ex_post is None else json_claim(found.ex_post),
+    }
+
+
+def _summary(replay: Replay, runs: Sequence[RunCost]) -> Iterator[str]:
+    """Yields the data set with its unit, and the number of rounds and runs."""
+    header, rounds = replay.header, replay.rounds
+    yield f"Data set {header.dataset}, privacy unit: {_unit(header, rounds)}"
+    total = sum(count for _, count in rounds)
+    size, of_runs = counted(total, "round"), sum(r.run.number > 0 for r in runs)
+    yield size + f" in {counted(of_runs, 'run')}" * bool(of_runs)
+    if total:
+        yield finite_precision(total, proven_rounds(rounds))
+
+
+def _unit(header: Header, rounds: Sequence[CountedRound]) -> str:
+    """Returns the unit, with the number of its rows as declared."""
+    if header.unit in UNITS_OF_ROWS:
+        return header.unit
+    whole = rounds_of_whole_units(rounds)
+    if whole and whole == sum(count for _, count in rounds):
+        return f"{header.unit} (with all its rows)"
+    rows = (
+        "one row"
+        if header.rows_per_unit == 1
+        else f"at most {header.rows_per_unit:,} rows"
+    )
+    some = f"with all its rows in {whole:,} rounds, else " if whole else ""
+    return f"{header.unit} ({some}{rows} each, as declared)"
+
+
+def _last_runs(runs: Sequence[RunCost], found: Guarantee) -> Table:
+    """Returns the last runs; `keras-dp runs` has all."""
+    notes: tuple[str, ...] = ()
+    left_out = len(runs) - _MOST_RUNS
+    if left_out > 0:
+        earlier = counted(left_out, "earlier run")
+        notes = (f"{earlier}, which `keras-dp runs` lists",)
+    if found.basis == "account":
+        notes = (*notes, SO_FAR)
+    return run_table(runs[-_MOST_RUNS:], notes)
+
+
+def _cost_table(
+    costs: Mapping[str, float],
+    delta: float,
+    neighbours: Neighbours | None,
+    together: int,
+) -> Table:
+    relation = str(neighbours).replace("_", " ")
+    if together > 1:
+        relation += f", {together:,} records together"
+    return Table(
+        f"Epsilon of these rounds at delta = {delta!r}, {relation}",
+        ("accountant", "epsilon"),
+        tuple(
+            (
+                name,
+                "no bound" if math.isinf(each) else f"<= {rounded_up(each)}",
+            )
+            for name, each in costs.items()
+        ),
+        short=2,
     )
 
 
@@ -408,26 +291,13 @@ def _available(
     return available_accountants(replay, neighbours=relation)
 
 
-def _details(ledger: PrivacyLedger, explanation: Explanation) -> Details:
-    verified = ledger.verify()
-    return Details(explanation, verified.rows, verified.head)
-
-
-def _versions(runs: tuple[RunRecord, ...]) -> dict[str, tuple[str, ...]]:
+def _versions(runs: tuple[RunRecord, ...]) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         if run.start is not None:
             for name, version in run.start.author.versions:
                 found.setdefault(name, {})[version] = None
-    return {name: tuple(each) for name, each in sorted(found.items())}
-
-
-def json_claim(found: Claim) -> dict[str, Any]:
-    """Returns a claim as values that JSON can hold."""
-    return {
-        **dataclasses.asdict(found),
-        "epsilon": json_number(found.epsilon),
-    }
+    return {name: [*each] for name, each in sorted(found.items())}
 
 
 def _seal_table(seals: tuple[Stated[Seal], ...]) -> Table:
@@ -449,16 +319,16 @@ def _seal_table(seals: tuple[Stated[Seal], ...]) -> Table:
 
 
 def _about(
-    details: Details, versions: Mapping[str, tuple[str, ...]]
+    verified: Verification, versions: Mapping[str, list[str]]
 ) -> Iterator[Part]:
     """Yields who made the report, and of what."""
     yield Text(
         "About this report",
         (
             f"It was made by keras_dp {__version__}, which verified "
-            f"{counted(details.rows, 'row')}: the ledger is as it was written, "
-            "unless somebody computed all hashes anew.",
-            f"The head of the ledger is {details.head}. A head or a "
+            f"{counted(verified.rows, 'row')}: the ledger is as it was "
+            "written, unless somebody computed all hashes anew.",
+            f"The head of the ledger is {verified.head}. A head or a "
             "certificate that was kept elsewhere shows whether the ledger is "
             "the same.",
         ),
@@ -470,3 +340,64 @@ def _about(
             tuple((name, ", ".join(each)) for name, each in versions.items()),
             short=2,
         )
+
+
+def round_table(rounds: Sequence[CountedRound]) -> Table:
+    """Returns the kinds of rounds, with their releases.
+
+    Rounds that differ in their pass alone are of one kind. If there are many
+    kinds, it has the first ones and the last one.
+    """
+    kinds = _by_kind(rounds)
+    few = len(kinds) <= _MOST_ROUNDS
+    rows: list[tuple[str | tuple[str, ...], ...]] = [
+        (
+            f"{count:,} x {sampled(round_.sampling)}"
+            + f" [in {passes:,} passes]" * (passes > 1),
+            tuple(query.words for query in round_.queries),
+        )
+        for round_, count, passes in (
+            kinds if few else (*kinds[: _MOST_ROUNDS - 1], kinds[-1])
+        )
+    ]
+    if not few:
+        left_out = kinds[_MOST_ROUNDS - 1 : -1]
+        rest = counted(sum(count for _, count, _ in left_out), "round")
+        others = counted(len(left_out), "other kind")
+        rows.insert(-1, (f"{rest} of {others}, which JSON shows", ()))
+    return Table("Rounds", ("sample", "released over it"), tuple(rows))
+
+
+def _by_kind(rounds: Sequence[CountedRound]) -> list[tuple[Round, int, int]]:
+    """Returns kinds of rounds: the first one, its count and its passes.
+
+    Rounds that differ in their pass alone are of one kind if they follow each
+    other. Rounds without a pass have none.
+    """
+    found: list[tuple[Round, int, int]] = []
+    passes: set[str] = set()
+    for round_, count in rounds:
+        before = found[-1] if found else None
+        if not isinstance(round_.sampling, _IN_PASSES):
+            found.append((round_, count, 0))
+        elif before is not None and _pass_left_out(before[0]) == _pass_left_out(
+            round_
+        ):
+            passes.add(round_.sampling.epoch_id)
+            found[-1] = before[0], before[1] + count, len(passes)
+        else:
+            passes = {round_.sampling.epoch_id}
+            found.append((round_, count, 1))
+    return found
+
+
+def _pass_left_out(round_: Round) -> Round | None:
+    """Returns a round without the number of its pass; `None` without passes."""
+    sampling = round_.sampling
+    if not isinstance(sampling, _IN_PASSES):
+        return None
+    name = "any"
+    if isinstance(sampling, CyclicPoissonSampling):
+        name = f"{sampling.draw_id}-0"
+    one = dataclasses.replace(sampling, epoch_id=name)
+    return dataclasses.replace(round_, sampling=one)

@@ -1,22 +1,17 @@
 """Writes numbers, times, names and rounds in words, for documents."""
 
-import dataclasses
 import decimal
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from keras_dp.ledger import (
-    CountedRound,
-    CyclicPoissonSampling,
-    DisjointBatches,
     ProvenGaussianSum,
     Round,
     RunRecord,
     SamplingEvent,
     Selection,
 )
-from keras_dp.reporting.document import Table
 
 # The width of a terminal, in characters.
 WIDTH = 79
@@ -124,72 +119,6 @@ def wrapped(text: str, first: str = "", later: str = "    ") -> list[str]:
         subsequent_indent=later,
         break_on_hyphens=False,
     )
-
-
-# With adaptive clipping, every round of a run is of another kind.
-_MOST_ROUNDS = 10
-_IN_PASSES = CyclicPoissonSampling | DisjointBatches
-
-
-def round_table(rounds: Sequence[CountedRound]) -> Table:
-    """Returns the kinds of rounds, with their releases.
-
-    Rounds that differ in their pass alone are of one kind. If there are many
-    kinds, it has the first ones and the last one.
-    """
-    kinds = _by_kind(rounds)
-    few = len(kinds) <= _MOST_ROUNDS
-    rows: list[tuple[str | tuple[str, ...], ...]] = [
-        (
-            f"{count:,} x {sampled(round_.sampling)}"
-            + f" [in {passes:,} passes]" * (passes > 1),
-            tuple(query.words for query in round_.queries),
-        )
-        for round_, count, passes in (
-            kinds if few else (*kinds[: _MOST_ROUNDS - 1], kinds[-1])
-        )
-    ]
-    if not few:
-        left_out = kinds[_MOST_ROUNDS - 1 : -1]
-        rest = counted(sum(count for _, count, _ in left_out), "round")
-        others = counted(len(left_out), "other kind")
-        rows.insert(-1, (f"{rest} of {others}, which JSON shows", ()))
-    return Table("Rounds", ("sample", "released over it"), tuple(rows))
-
-
-def _by_kind(rounds: Sequence[CountedRound]) -> list[tuple[Round, int, int]]:
-    """Returns kinds of rounds: the first one, its count and its passes.
-
-    Rounds that differ in their pass alone are of one kind if they follow each
-    other. Rounds without a pass have none.
-    """
-    found: list[tuple[Round, int, int]] = []
-    passes: set[str] = set()
-    for round_, count in rounds:
-        before = found[-1] if found else None
-        if not isinstance(round_.sampling, _IN_PASSES):
-            found.append((round_, count, 0))
-        elif before is not None and _pass_left_out(before[0]) == _pass_left_out(
-            round_
-        ):
-            passes.add(round_.sampling.epoch_id)
-            found[-1] = before[0], before[1] + count, len(passes)
-        else:
-            passes = {round_.sampling.epoch_id}
-            found.append((round_, count, 1))
-    return found
-
-
-def _pass_left_out(round_: Round) -> Round | None:
-    """Returns a round without the number of its pass; `None` without passes."""
-    sampling = round_.sampling
-    if not isinstance(sampling, _IN_PASSES):
-        return None
-    name = "any"
-    if isinstance(sampling, CyclicPoissonSampling):
-        name = f"{sampling.draw_id}-0"
-    one = dataclasses.replace(sampling, epoch_id=name)
-    return dataclasses.replace(round_, sampling=one)
 
 
 def sampled(event: SamplingEvent) -> str:

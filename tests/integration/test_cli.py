@@ -231,7 +231,7 @@ def test_report_prints_the_report(neighbours, ledger_file, capsys) -> None:
     out, err = capsys.readouterr()
     assert (codes, err) == ([0, 0], "")
     text = str(report)
-    assert out == f"{text}\n{render(report.document(), 'json')}\n"
+    assert out == f"{text}\n{render(report, 'json')}\n"
     content = json.loads(out[len(text) :])
     assert content["epsilon"]["RDP"] == epsilon
     shown = float(re.search(r"RDP +<= (\S+)", out)[1])

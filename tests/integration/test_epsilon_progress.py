@@ -158,12 +158,12 @@ class TestEpsilonInFit:
         private.fit(samples, epochs=3, verbose=2, callbacks=[Stop()])
 
         last = capsys.readouterr().out.strip().splitlines()[-1]
-        report = make_report(ledger, delta=0.01)
+        claim = make_report(ledger, delta=0.01).facts["guarantee"]
         assert len(ledger) == 4
-        assert report.claim.epsilon > TIGHT.epsilon(ledger, delta=0.01)
+        assert claim["epsilon"] > TIGHT.epsilon(ledger, delta=0.01)
         assert last == (
             "More rounds were planned than ran, and why it ended may tell of "
-            f"the data. Publish {report.claim.sentence('patient')}."
+            f"the data. Publish {claim['sentence']}."
         )
 
     def test_ends_with_what_accounts_promise(self, capsys) -> None:
@@ -204,9 +204,9 @@ class TestTheNumberOfTheReport:
             ],
         ).history
 
-        report = make_report(ledger, delta=DELTA)
-        assert history["epsilon"][-1] == report.claim.epsilon
-        assert history["epsilon_of_run"][-1] == report.runs[-1].epsilon
+        facts = make_report(ledger, delta=DELTA).facts
+        assert history["epsilon"][-1] == facts["guarantee"]["epsilon"]
+        assert history["epsilon_of_run"][-1] == facts["runs"][-1]["epsilon"]
         with open(tmp_path / "log.csv") as file:
             rows = [*csv.DictReader(file)]
         assert [float(row["epsilon"]) for row in rows] == history["epsilon"]

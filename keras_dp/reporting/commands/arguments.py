@@ -9,8 +9,7 @@ from keras_dp import _check
 from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.budgets import budget_of
 from keras_dp.ledger import PrivacyLedger
-from keras_dp.reporting.document import Document
-from keras_dp.reporting.renderers import FORMS
+from keras_dp.reporting.document import FORMS, Document
 
 
 class Command(NamedTuple):

@@ -18,8 +18,8 @@ from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.commands.arguments import Command
 from keras_dp.reporting.document import Code, Document, Table, Text
 from keras_dp.reporting.explanation import explain
-from keras_dp.reporting.report import json_claim, make_report
-from keras_dp.reporting.run_costs import runs_document
+from keras_dp.reporting.report import make_report
+from keras_dp.reporting.run_costs import json_claim, runs_document
 from keras_dp.reporting.wording import counted, sampled
 
 # A plan has so many epochs by default.
@@ -48,7 +48,7 @@ def _report(options: argparse.Namespace) -> Document:
             # Some take long, and nobody has asked for them.
             accountants=None if details else (),
             details=details,
-        ).document()
+        )
 
 
 def _runs(options: argparse.Namespace) -> Document:
@@ -60,7 +60,7 @@ def _runs(options: argparse.Namespace) -> Document:
 def _explain(options: argparse.Namespace) -> Document:
     """Returns the explanation."""
     with PrivacyLedger.open(options.file, mode="r") as ledger:
-        return explain(ledger, **arguments.question(options, ledger)).document()
+        return explain(ledger, **arguments.question(options, ledger))
 
 
 def _afford(options: argparse.Namespace) -> Document:

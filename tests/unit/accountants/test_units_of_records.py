@@ -199,13 +199,13 @@ def test_bounds_of_a_textbook_group_are_on_both_sides() -> None:
 def test_a_report_and_its_accountants_agree() -> None:
     ledger = patients((STEP, 100), rows=3)
 
-    report = make_report(ledger, delta=DELTA)
+    facts = make_report(ledger, delta=DELTA).facts
 
-    costs = {each.accountant: each.epsilon for each in report.costs}
-    assert costs["Fourier"] == report.claim.epsilon
+    costs, promised = facts["epsilon"], facts["guarantee"]["epsilon"]
+    assert costs["Fourier"] == promised
     assert costs["Fourier"] == Fourier().epsilon(ledger, delta=DELTA)
     assert costs["RDP"] == RDP().epsilon(ledger, delta=DELTA)
-    assert report.runs[0].epsilon == report.claim.epsilon
+    assert facts["runs"][0]["epsilon"] == promised
 
 
 def test_a_plan_is_opened_for_the_unit_of_the_ledger() -> None:

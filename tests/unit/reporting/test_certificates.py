@@ -23,8 +23,8 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.reporting.certificate import Certificate, certify
+from keras_dp.reporting.document import render
 from keras_dp.reporting.explanation import explain
-from keras_dp.reporting.renderers import render
 from keras_dp.reporting.report import make_report
 
 DELTA = 1e-5
@@ -210,7 +210,7 @@ class TestOtherLibraries:
         assert again.check(elsewhere) == certificate
         (caution,) = (
             each
-            for each in make_report(elsewhere, delta=DELTA).cautions
+            for each in make_report(elsewhere, delta=DELTA).facts["cautions"]
             if "other 1.0" in each
         )
         assert caution.startswith("7 rounds ran in other 1.0.")

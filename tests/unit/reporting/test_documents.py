@@ -68,7 +68,7 @@ def planned():
 
 
 def reported(ledger):
-    return make_report(ledger, delta=DELTA, details=True).document()
+    return make_report(ledger, delta=DELTA, details=True)
 
 
 DOCUMENTS = {
@@ -76,8 +76,8 @@ DOCUMENTS = {
     "report of nothing": lambda: reported(PrivacyLedger.in_memory(dataset="d")),
     "report without a bound": lambda: reported(bare()),
     "forged report": lambda: reported(small(FORGED)),
-    "short report": lambda: make_report(small(), delta=DELTA).document(),
-    "explanation": lambda: explain(small(), delta=DELTA).document(),
+    "short report": lambda: make_report(small(), delta=DELTA),
+    "explanation": lambda: explain(small(), delta=DELTA),
     "runs": lambda: runs_document(small(FORGED), delta=DELTA),
     "accounts": lambda: accounts_document(small(FORGED)),
     "no accounts": lambda: accounts_document(bare()),

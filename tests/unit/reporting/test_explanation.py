@@ -16,10 +16,12 @@ from keras_dp.ledger import (
     PrivacyLedger,
 )
 from keras_dp.reporting import explain, make_report
+from keras_dp.reporting.document import Picture
 
 DELTA = 1e-5
 STEP = [GaussianSum("gradients", 1.0, 4.0)]
-ATTACKER, ATTACK, RECONSTRUCTION, GROUPS, LIMITS = range(5)
+# After the claim, the pictures and the attacker.
+ATTACK, RECONSTRUCTION, GROUPS = range(3, 6)
 
 
 def in_memory(*rounds, **header):
@@ -49,11 +51,10 @@ class TestTheSentence:
         found = explain(some(), delta=DELTA, units=group)
 
         together = Replay(some()).claim(units=group, delta=DELTA)
-        assert found.claim.epsilon == together.epsilon
-        assert str(found).startswith(found.sentence.split(",")[0])
-        assert ("group of 3, each one patient" in found.sentence) == (
-            group == 3
-        )
+        sentence = found.facts["sentence"]
+        assert found.facts["epsilon"] == together.epsilon
+        assert str(found).startswith(sentence.split(",")[0])
+        assert ("group of 3, each one patient" in sentence) == (group == 3)
 
 
 class TestTheAttack:
@@ -70,7 +71,7 @@ class TestTheAttack:
         ledger = make(rows_per_unit=rows)
         curve = accountants.trade_off(ledger, lines=100 if rows == 1 else 30)
 
-        found = explain(ledger, delta=DELTA).paragraphs[ATTACK]
+        found = explain(ledger, delta=DELTA).parts[ATTACK]
 
         guess, beliefs, accused = map(chances, found.sentences)
         risk = accountants.bayes_risk(ledger, prior=0.5)
@@ -88,7 +89,7 @@ class TestTheAttack:
         ledger = some(rows_per_unit=rows)
         curve = accountants.trade_off(ledger, lines=100 if rows == 1 else 30)
 
-        found = explain(ledger, delta=DELTA).paragraphs[RECONSTRUCTION]
+        found = explain(ledger, delta=DELTA).parts[RECONSTRUCTION]
 
         whole, attribute = found.sentences
         assert "1 time in 1,000,000 " in whole
@@ -122,8 +123,8 @@ class TestTheAttack:
             neighbours=neighbours,
         )
 
-        assert found.curve is None
-        (sentence,) = found.paragraphs[0].sentences
+        assert not any(isinstance(each, Picture) for each in found.parts)
+        (sentence,) = found.parts[1].sentences
         assert sentence.startswith("Everything")
         assert reason in sentence
         assert "%" not in str(found)
@@ -143,7 +144,7 @@ class TestGroups:
     def test_have_their_epsilons(self) -> None:
         ledger = some(rows_per_unit=2)
 
-        found = explain(ledger, delta=DELTA).paragraphs[GROUPS]
+        found = explain(ledger, delta=DELTA).parts[GROUPS]
 
         for size, sentence in zip((2, 5, 10), found.sentences, strict=True):
             exact = Replay(ledger.rounds).claim(units=2 * size, delta=DELTA)
@@ -160,7 +161,9 @@ class TestThePlainWords:
         ledger = make(rows_per_unit=rows)
         risk = accountants.bayes_risk(ledger, prior=0.5)
 
-        words = make_report(ledger, delta=DELTA).plain_words
+        words = make_report(ledger, delta=DELTA).facts["guarantee"][
+            "plain_words"
+        ]
 
         wins, chance = chances(words)
         assert chance == 0.5

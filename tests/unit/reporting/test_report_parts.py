@@ -24,10 +24,10 @@ from keras_dp.ledger import (
 from keras_dp.ledger.rows import author as author_module
 from keras_dp.reporting import (
     account_states,
-    explain,
     make_report,
     run_costs,
 )
+from keras_dp.reporting.explanation import bound_on_attacks
 
 DELTA = 1e-5
 STEP = Round(
@@ -161,13 +161,13 @@ class TestAccounts:
 
     def test_promise_what_is_explained(self, divided) -> None:
         """The line to publish and the limits of attacks are of one promise."""
-        report = make_report(divided, delta=DELTA, details=True)
-        found = report.details.explanation
+        held = replay.Replay(divided)
+        found = budgets.guarantee(held, delta=DELTA)
+        curve = bound_on_attacks(held, found)
 
-        assert found.claim == report.claim
-        assert report.claim.accountant == "the accounts"
-        assert (report.claim.epsilon, DELTA) in zip(
-            found.curve.epsilons, found.curve.deltas, strict=True
+        assert found.claim.accountant == "the accounts"
+        assert (found.claim.epsilon, DELTA) in zip(
+            curve.epsilons, curve.deltas, strict=True
         )
 
     def test_of_a_filter_limit_attacks_at_every_delta(self) -> None:
@@ -175,7 +175,9 @@ class TestAccounts:
         budget = budgets.RenyiFilter(3.0, DELTA)
         budgets.open_account(ledger, "all", budget)
 
-        curve = explain(ledger, delta=DELTA).curve
+        held = replay.Replay(ledger)
+        promised = budgets.guarantee(held, delta=DELTA)
+        curve = bound_on_attacks(held, promised)
 
         for epsilon, delta in zip(curve.epsilons, curve.deltas, strict=True):
             if delta < 1:
@@ -192,12 +194,12 @@ class TestCautions:
         ledger = PrivacyLedger.in_memory(dataset="clinic")
         ledger.record(FullDataset(True), [GaussianSum("ages", 1.0, 4.0)])
 
-        found = make_report(ledger, delta=delta).cautions
+        found = make_report(ledger, delta=delta).facts["cautions"]
 
         assert any("Delta is 0.1" in each for each in found) == is_said
 
     def cautions(self, ledger) -> str:
-        return "\n".join(make_report(ledger, delta=DELTA).cautions)
+        return "\n".join(make_report(ledger, delta=DELTA).facts["cautions"])
 
     def test_there_are_none_for_a_plan_of_examples(self) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d")
@@ -244,8 +246,8 @@ class TestCautions:
 
         report = make_report(ledger, delta=DELTA, accountants=())
 
-        assert summary in report.summary[0]
-        assert caution in report.cautions[-1]
+        assert summary in report.parts[1].sentences[0]
+        assert caution in report.facts["cautions"][-1]
         ending = "of units with all their rows" in str(report)
         assert ending == bool(whole)
 
@@ -311,4 +313,5 @@ class TestCautions:
         reserved = "counts 7 rounds that the process of run 3 (night) reserved"
         assert f"{reserved}. It is running" in running
         assert f"{reserved} and did not settle before it died" in died
-        assert make_report(ledger, delta=DELTA).runs[-1].state == "died"
+        facts = make_report(ledger, delta=DELTA).facts
+        assert facts["runs"][-1]["state"] == "died"

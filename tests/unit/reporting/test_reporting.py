@@ -1,6 +1,5 @@
 """Reports say what the ledger holds and what the accountants say."""
 
-import dataclasses
 import json
 
 import pytest
@@ -23,7 +22,8 @@ from keras_dp.ledger import (
     ThresholdedSum,
     UnverifiedSampling,
 )
-from keras_dp.reporting import Cost, make_report, render
+from keras_dp.reporting import make_report, render
+from keras_dp.reporting.report import _cost_table
 
 DELTA = 1e-5
 STEP = [GaussianSum("gradients", 1.0, 4.0)]
@@ -50,13 +50,7 @@ def flat(text):
 
 
 def facts(report):
-    return json.loads(render(report.document(), "json"))
-
-
-def costing(*costs):
-    """Returns a report whose rounds cost so much."""
-    report = make_report(in_memory(), delta=DELTA, neighbours="zero_out")
-    return dataclasses.replace(report, costs=costs)
+    return json.loads(render(report, "json"))
 
 
 BOUNDS = CoordinateBounds.from_arrays([[0.6, 0.1], [0.4, 0.4]], [1, 3])
@@ -156,7 +150,7 @@ class TestTheText:
         report = make_report(ledger, delta=DELTA)
 
         together = Replay(ledger.rounds).claim(units=4, delta=DELTA)
-        assert report.claim.epsilon == together.epsilon
+        assert facts(report)["guarantee"]["epsilon"] == together.epsilon
         text = flat(report)
         assert "add or remove one patient of at most 4 records" in text
         assert "patient (at most 4 rows each, as declared)" in text
@@ -171,17 +165,20 @@ class TestTheText:
         block.settle(3)
         after = make_report(ledger, delta=DELTA)
 
-        assert (before.total_rounds, before.unsettled) == (12, 7)
+        counts = "total_rounds", "unsettled_rounds"
+        assert [before.facts[each] for each in counts] == [12, 7]
         assert "It is running, and the numbers may change" in flat(before)
-        assert (after.total_rounds, after.unsettled) == (8, 0)
+        assert [after.facts[each] for each in counts] == [8, 0]
         assert "settle" not in str(after)
         assert "seed" not in str(after)
-        assert before.costs[0].epsilon > after.costs[0].epsilon
+        costs = [each.facts["epsilon"]["Fourier"] for each in (before, after)]
+        assert costs[0] > costs[1]
 
     def test_says_so_if_no_accountant_has_a_bound(self) -> None:
         report = make_report(unpriced(), delta=DELTA)
 
-        assert (report.neighbours, report.costs) == (None, ())
+        assert report.facts["neighbours"] is None
+        assert report.facts["epsilon"] == {}
         assert "no adjacency relation is supported" in str(report)
         assert "epsilon" not in str(report)
 
@@ -194,13 +191,9 @@ class TestTheText:
 
         report = make_report(ledger, delta=DELTA)
 
-        assert report.neighbours == "replace_one"
-        assert (
-            Cost(
-                "RDP",
-                rdp.epsilon(ledger, delta=DELTA, neighbours="replace_one"),
-            )
-            in report.costs
+        assert report.facts["neighbours"] == "replace_one"
+        assert report.facts["epsilon"]["RDP"] == rdp.epsilon(
+            ledger, delta=DELTA, neighbours="replace_one"
         )
         assert "at delta = 1e-05, replace one:" in str(report)
 
@@ -217,7 +210,8 @@ class TestTheText:
         ],
     )
     def test_rounds_epsilon_up(self, epsilon, shown) -> None:
-        assert str(costing(Cost("it", epsilon))).endswith(f"  <= {shown}")
+        table = _cost_table({"it": epsilon}, DELTA, "zero_out", together=1)
+        assert table.rows == (("it", f"<= {shown}"),)
 
 
 class TestTheJson:
@@ -225,7 +219,7 @@ class TestTheJson:
         ledger = in_memory((FullDataset(), [NonPrivateSum("loss")], 1))
 
         content = json.loads(
-            render(make_report(ledger, delta=DELTA).document(), "json"),
+            render(make_report(ledger, delta=DELTA), "json"),
             parse_constant=pytest.fail,  # `Infinity` is no JSON.
         )
 
@@ -248,12 +242,10 @@ class TestTheValues:
         report = make_report(ledger, delta=delta, neighbours=neighbours)
 
         assert available
-        assert report.costs == tuple(
-            Cost(
-                each.name,
-                each.epsilon(ledger, delta=delta, neighbours=neighbours),
-            )
+        assert report.facts["epsilon"] == {
+            each.name: each.epsilon(ledger, delta=delta, neighbours=neighbours)
             for each in available
-        )
-        assert (report.delta, report.neighbours) == (delta, neighbours)
-        assert report.rounds == ledger.rounds
+        }
+        asked = report.facts["delta"], report.facts["neighbours"]
+        assert asked == (delta, neighbours)
+        assert [each["count"] for each in report.facts["rounds"]] == [100, 2]
