@@ -84,14 +84,12 @@ class Pass(NamedTuple):
     If each round is drawn anew, all rounds of an iterator are one endless pass.
 
     Attributes:
-        high: 63 random bits, drawn for the iterator.
-        low: 63 more of these bits.
+        iterator: 128 random bits, drawn for the iterator, in hex.
         number: The number of the pass in its iterator, from 0.
         rounds_left: The number of rounds of the pass after the present one.
     """
 
-    high: int
-    low: int
+    iterator: str
     number: int = 0
     rounds_left: int = 0
 
@@ -102,7 +100,7 @@ class Pass(NamedTuple):
         Its bits are from the operating system, even if draws have a seed: two
         passes with the same id would count as one.
         """
-        return cls(secrets.randbits(63), secrets.randbits(63))
+        return cls(secrets.token_hex(16))
 
     @classmethod
     def of_id(cls, epoch_id: str) -> Self:
@@ -112,13 +110,13 @@ class Pass(NamedTuple):
         >>> Pass.of_id(of.epoch_id) == of
         True
         """
-        bits, _, number = epoch_id.partition("-")
-        return cls(int(bits[:16], 16), int(bits[16:], 16), int(number))
+        iterator, _, number = epoch_id.partition("-")
+        return cls(iterator, int(number))
 
     @property
     def epoch_id(self) -> str:
         """The id of the pass, which no other pass has."""
-        return f"{self.high:016x}{self.low:016x}-{self.number}"
+        return f"{self.iterator}-{self.number}"
 
     def next_round(self) -> Self:
         """Returns the pass of the next round: this one, or the one after it."""

@@ -28,7 +28,7 @@ def is_keras(data: Any) -> bool:
 
 
 def check_kinds(nest: Any, name: str, *, needs_rank: bool = True) -> None:
-    """Raises for ragged or sparse data, and for lists of numbers.
+    """Raises for ragged or sparse data, for times, and for lists of numbers.
 
     Args:
         nest: Arrays, tensors, or the specs of what a data set yields.
@@ -37,7 +37,8 @@ def check_kinds(nest: Any, name: str, *, needs_rank: bool = True) -> None:
 
     Raises:
         TypeError: A leaf is no array, but numbers in a list.
-        ValueError: A leaf is ragged or sparse, or of an unknown rank.
+        ValueError: A leaf is ragged or sparse, of times or of fields, or of an
+            unknown rank.
     """
     _check(nest, name, "", needs_rank)
 
@@ -80,13 +81,6 @@ def as_array(leaf: Any, name: str, path: str) -> npt.NDArray[Any]:
         )
     if values.dtype.hasobject:
         return _utf8(values, name, path)
-    if values.dtype.kind in "mMV":
-        raise ValueError(
-            f"`{name}` must have arrays of numbers or of text. Received: dtype "
-            f"{values.dtype} at {path}. Make times numbers, such as "
-            "(times - start) / np.timedelta64(1, 'D'), and fields arrays of "
-            "their own."
-        )
     return values
 
 
@@ -140,6 +134,13 @@ def _check(nest: Any, name: str, path: str, needs_rank: bool) -> None:
             f"`{name}` must be an array, or a nest of arrays, with the records "
             f"along the first axis. Received: {kind} at {path or '/'}. Make "
             "lists of numbers arrays with np.asarray."
+        )
+    dtype = getattr(nest, "dtype", None)
+    if getattr(dtype, "kind", None) in ("m", "M", "V"):
+        raise ValueError(
+            f"`{name}` must have arrays of numbers or of text. Received: dtype "
+            f"{dtype}{where}. Make times numbers, such as (times - start) / "
+            "np.timedelta64(1, 'D'), and fields arrays of their own."
         )
     shape = getattr(nest, "shape", ())
     if needs_rank and getattr(shape, "rank", 0) is None:

@@ -41,10 +41,6 @@ _SOME_LOST = (
     "targets. Such records count as zero: they train nothing. Replace missing "
     "values; np.isfinite(x).all(axis=0) shows their columns."
 )
-_NUMBER_TIMES = (
-    "Make times numbers, such as (times - start) / np.timedelta64(1, 'D'), and "
-    "fields arrays of their own."
-)
 
 
 def check_given(**named: Any) -> None:
@@ -93,8 +89,6 @@ def _check_array(leaf: Any, name: str) -> None:
         is_x = name == "x"
         remedy = _NUMBER_VALUES if is_x else _NUMBER_CLASSES
         raise _not_numbers(name, f"text of dtype {dtype}", remedy)
-    if kind in ("M", "m", "V"):
-        raise _not_numbers(name, f"dtype {dtype}", _NUMBER_TIMES)
 
 
 def check_some_targets(**named: Any) -> None:
