@@ -17,12 +17,12 @@ from keras_dp.accountants.accountant import (
 from keras_dp.accountants.compose import told_rounds
 from keras_dp.accountants.compose.curve import CLOSED_FORM, Found, Side
 from keras_dp.accountants.compose.directions import directions
-from keras_dp.accountants.compose.root import epsilon_bounds
-from keras_dp.accountants.compose.sides import (
+from keras_dp.accountants.compose.root import (
     NOTHING,
     UNKNOWN,
     Largest,
     Least,
+    epsilon_bounds,
 )
 from keras_dp.accountants.groups import Profile, UnitGroup
 from keras_dp.accountants.normalize.few_kinds import are_reached, few_kinds

@@ -1,7 +1,7 @@
-"""A Keras optimizer that takes private answers, and only those."""
+"""Keras optimizers that take private answers, and only those."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import tensorflow as tf
@@ -114,14 +114,8 @@ class DPOptimizer(WrappingOptimizer):
         seed: int | None = None,
         name: str | None = None,
     ) -> None:
-        if not isinstance(ledger, ledger_lib.PrivacyLedger | LedgerOfChief):
-            raise TypeError(
-                "`ledger` must be a PrivacyLedger, for every round is recorded "
-                f"in it. Received: ledger={_check.shown(ledger)}. Open one "
-                'with keras_dp.PrivacyLedger.open("run.ledger", dataset="...").'
-            )
-        self._configure(inner, query, groups, seed, name)
-        self._ledger: ledger_lib.PrivacyLedger | LedgerOfChief | None = ledger
+        _check_ledger(ledger)
+        self._configure(inner, query, groups, seed, name, ledger)
 
     def _configure(
         self,
@@ -130,6 +124,7 @@ class DPOptimizer(WrappingOptimizer):
         groups: Patterns | VariableGroups | None,
         seed: int | None,
         name: str | None,
+        ledger: ledger_lib.PrivacyLedger | LedgerOfChief | None = None,
     ) -> None:
         check_inner(inner)
         if isinstance(inner, DPOptimizer):
@@ -158,7 +153,7 @@ class DPOptimizer(WrappingOptimizer):
         self._groups = resolved.patterns if resolved else groups
         self._seed = seed
         self.is_recording = False
-        self._ledger = None
+        self._ledger = ledger
         self._round: PrivateRound | None = None
         self._state: DrawnState | None = None
 
@@ -183,12 +178,7 @@ class DPOptimizer(WrappingOptimizer):
 
     @ledger.setter
     def ledger(self, ledger: ledger_lib.PrivacyLedger | LedgerOfChief) -> None:
-        if not isinstance(ledger, ledger_lib.PrivacyLedger | LedgerOfChief):
-            raise TypeError(
-                "`ledger` must be a PrivacyLedger. "
-                f"Received: ledger={_check.shown(ledger)}. Open one with "
-                'keras_dp.PrivacyLedger.open("training.ledger", dataset=...).'
-            )
+        _check_ledger(ledger)
         if self.is_recording:
             raise PrivateTrainingError(
                 "`ledger` must not be changed while a training records in it. "
@@ -464,8 +454,77 @@ class DPOptimizer(WrappingOptimizer):
         return optimizer
 
 
+def _check_ledger(ledger: Any) -> None:
+    if not isinstance(ledger, ledger_lib.PrivacyLedger | LedgerOfChief):
+        raise TypeError(
+            "`ledger` must be a PrivacyLedger, for every round is recorded "
+            f"in it. Received: ledger={_check.shown(ledger)}. Open one "
+            'with keras_dp.PrivacyLedger.open("run.ledger", dataset="...").'
+        )
+
+
 def _not_built() -> PrivateTrainingError:
     return PrivateTrainingError(
         "A private optimizer must be built before it is used. Train with "
         "keras_dp.PrivateModel, which builds it."
     )
+
+
+class _Named(DPOptimizer):
+    """A `DPOptimizer` that makes its inner optimizer itself."""
+
+    _inner_kind: ClassVar[type[keras.optimizers.Optimizer]]
+
+    def __init__(
+        self,
+        learning_rate: Any = None,
+        *,
+        query: DPQuery,
+        ledger: ledger_lib.PrivacyLedger,
+        groups: Patterns | VariableGroups | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        if learning_rate is not None:
+            options["learning_rate"] = learning_rate
+        super().__init__(
+            self._inner_kind(**options),
+            query=query,
+            ledger=ledger,
+            groups=groups,
+            seed=seed,
+            name=name,
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+class DPSGD(_Named):
+    """A `DPOptimizer` around a new `keras.optimizers.SGD`.
+
+    It takes the options of SGD, and those of `DPOptimizer`.
+
+    >>> import keras_dp
+    >>> query = keras_dp.GaussianAverageQuery(1.0, 1.1, denominator=256)
+    >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
+    >>> DPSGD(0.1, momentum=0.9, query=query, ledger=ledger).inner.momentum
+    0.9
+    """
+
+    _inner_kind = keras.optimizers.SGD
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+class DPAdam(_Named):
+    """A `DPOptimizer` around a new `keras.optimizers.Adam`.
+
+    It takes the options of Adam, and those of `DPOptimizer`.
+
+    >>> import keras_dp
+    >>> query = keras_dp.GaussianAverageQuery(1.0, 1.1, denominator=256)
+    >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
+    >>> DPAdam(1e-3, beta_1=0.8, query=query, ledger=ledger).inner.beta_1
+    0.8
+    """
+
+    _inner_kind = keras.optimizers.Adam

@@ -6,7 +6,7 @@ import pytest
 
 import keras_dp
 from keras_dp.noise import streams
-from keras_dp.optimizers.keras_optimizers import DPSGD
+from keras_dp.optimizers.dp_optimizer import DPSGD
 from keras_dp.training.step.sample_release import TracedRelease
 
 

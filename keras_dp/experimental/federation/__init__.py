@@ -7,8 +7,10 @@ first used.
 from typing import TYPE_CHECKING, Any
 
 from keras_dp import _training_extra as _training_extra
-from keras_dp.experimental.federation.federated_model import FederatedModel
-from keras_dp.experimental.federation.local_updates import LocalTraining
+from keras_dp.experimental.federation.federated_model import (
+    FederatedModel,
+    LocalTraining,
+)
 
 if TYPE_CHECKING:
     from keras_dp.experimental.federation.flower import (

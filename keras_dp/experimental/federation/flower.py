@@ -23,8 +23,10 @@ from flwr.serverapp.strategy import Result, Strategy
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.experimental.federation.federated_model import FederatedModel
-from keras_dp.experimental.federation.local_updates import LocalTraining
+from keras_dp.experimental.federation.federated_model import (
+    FederatedModel,
+    LocalTraining,
+)
 from keras_dp.experimental.federation.remote_rounds import RemoteRounds
 from keras_dp.sampling import random_words
 from keras_dp.spending import RunDetails
