@@ -30,6 +30,10 @@ TERM = 8.0
 _WEIGHT = 32.0
 # This many exponentials are computed; the others are products of them.
 _EXPONENTIALS = 32
+# OpenBLAS computes products of so many terms on one core.
+_TERMS_OF_A_CORE = 2**16
+# It takes so many to make up for cores that are busy otherwise.
+_TERMS_OF_ALL_CORES = 2**24
 
 
 class Tilted(NamedTuple):
@@ -151,8 +155,30 @@ def _characteristic(
     coarse = block * fine * np.arange(block)[:, None]
     fine = fine[:, None] * np.arange(block)
     left = (far + coarse) * weights
-    around = left @ (near + fine) + (far @ weights)[:, None] + weights @ near
+    around = _product(left, near + fine)
+    around += (far * weights).sum(axis=1)[:, None]
+    around += (weights[:, None] * near).sum(axis=0)
     return np.asarray(around.ravel()[:size])
+
+
+def _product(left: Complex, right: Complex) -> Complex:
+    """Returns `left @ right`, on one core if it is small.
+
+    While a training keeps the cores busy, threads of OpenBLAS wait for each
+    other: a product of 20 microseconds then takes up to 50 milliseconds.
+    """
+    rows, inner = left.shape
+    terms = rows * right.shape[1]
+    part = inner
+    if terms * inner < _TERMS_OF_ALL_CORES:
+        part = max(1, _TERMS_OF_A_CORE // terms)
+    return sum(
+        (
+            left[:, start : start + part] @ right[start : start + part]
+            for start in range(0, inner, part)
+        ),
+        start=np.zeros((rows, right.shape[1]), dtype=np.complex128),
+    )
 
 
 def _excess(x: Complex, size: int) -> Complex:

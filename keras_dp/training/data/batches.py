@@ -25,7 +25,7 @@ from keras_dp.sampling import Sampler
 from keras_dp.sampling.draw import Sample
 from keras_dp.sampling.prefetch import Prefetched
 from keras_dp.sampling.random_words import Randomness, Words
-from keras_dp.sampling.record_source import ALIGNMENT_BYTES
+from keras_dp.sampling.record_source import ALIGNMENT_BYTES, aligned_empty
 from keras_dp.training.data.record_map import RecordMap, record_map
 
 # One more would only wait: the thread is as fast as the loop on average.
@@ -193,7 +193,7 @@ class Batches:
         )
         data = x, y, self._weigh(y, weight)
         return ResidentRecords(
-            [_native(leaf) for leaf in keras.tree.flatten(data)],
+            [_on_device(leaf) for leaf in keras.tree.flatten(data)],
             keras.tree.map_structure(lambda leaf: leaf is not None, data),
         )
 
@@ -283,10 +283,10 @@ def gathered(leaves: list[Any], places: tf.Tensor) -> list[Any]:
     return [taken(leaf) for leaf in leaves]
 
 
-def _native(leaf: Any) -> Any:
+def _on_device(leaf: Any) -> Any:
     if not isinstance(leaf, np.ndarray):
         return leaf  # A tensor, or None.
-    return as_tensor(leaf.astype(leaf.dtype.newbyteorder("="), copy=False))
+    return tf.identity(as_tensor(leaf))
 
 
 def _structure(sampler: Sampler, change: RecordMap | None) -> Nest:
@@ -371,14 +371,18 @@ def as_tensor(array: npt.NDArray[Any]) -> tf.Tensor:
     Args:
         array: That nobody writes to any more.
     """
+    native = array.dtype.newbyteorder("=")
+    if native not in _SHARED or not array.size:
+        return tf.convert_to_tensor(array.astype(native, copy=False))
     shared = (
-        array.dtype in _SHARED
-        and array.size > 0
+        array.dtype == native
         and array.flags.c_contiguous
         and array.flags.writeable  # DLPack cannot say that it is not.
         # TensorFlow would end the process rather than copy.
         and array.ctypes.data % ALIGNMENT_BYTES == 0
     )
-    if not shared:
-        return tf.convert_to_tensor(array)
+    if not shared:  # TensorFlow itself would copy twice.
+        own = aligned_empty(array.shape, native)
+        own[...] = array
+        array = own
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
