@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -81,7 +81,6 @@ class PrivacyLedger:
         *,
         dataset: str,
         unit: str = "example",
-        metadata: Mapping[str, str] | None = None,
         rows_per_unit: int = 1,
     ) -> Self:
         """Returns a new ledger that lives as long as the process.
@@ -89,7 +88,6 @@ class PrivacyLedger:
         Args:
             dataset: A name of your choice for the data set.
             unit: The privacy unit, such as "example" or "user".
-            metadata: Free text by key. It must hold nothing secret.
             rows_per_unit: The largest number of records that one unit has,
                 >= 1.
 
@@ -99,7 +97,7 @@ class PrivacyLedger:
         >>> PrivacyLedger.in_memory(dataset="doc", unit="patient")
         <PrivacyLedger in memory, dataset='doc', unit='patient'>
         """
-        header = _new_header(dataset, unit, metadata, rows_per_unit)
+        header = _new_header(dataset, unit, rows_per_unit)
         connection = schema.new_database(header.as_text())
         connections.adopt(connection)
         return cls(FileHandle(connection, None, writable=True))
@@ -111,7 +109,6 @@ class PrivacyLedger:
         *,
         dataset: str | None = None,
         unit: str | None = None,
-        metadata: Mapping[str, str] | None = None,
         rows_per_unit: int | None = None,
         mode: Literal["a", "r"] = "a",
     ) -> Self:
@@ -130,8 +127,6 @@ class PrivacyLedger:
             dataset: A name of your choice for the data set; a new ledger needs
                 it.
             unit: The privacy unit, such as "example" or "user".
-            metadata: Free text by key, for a new ledger; an existing one
-                ignores it. It must hold nothing secret.
             rows_per_unit: The largest number of records that one unit has,
                 >= 1.
             mode: "a" to append, creating the ledger if there is none; "r" to
@@ -173,7 +168,7 @@ class PrivacyLedger:
                     f"dataset=None, and there is no ledger {place.name!r}. "
                     "Name the data set, or correct `path` if the ledger exists."
                 )
-            header = _new_header(dataset, unit, metadata, rows_per_unit)
+            header = _new_header(dataset, unit, rows_per_unit)
             place.create(header.as_text())
         # Everything is checked before a connection that may write.
         ledger = cls._take(place, writable=False)
@@ -541,15 +536,11 @@ class PrivacyLedger:
 
 
 def _new_header(
-    dataset: str,
-    unit: str | None,
-    metadata: Mapping[str, str] | None,
-    rows_per_unit: int | None,
+    dataset: str, unit: str | None, rows_per_unit: int | None
 ) -> Header:
     return Header(
         dataset,
         "example" if unit is None else unit,
-        tuple((metadata or {}).items()),
         rows_per_unit=1 if rows_per_unit is None else rows_per_unit,
     )
 

@@ -22,7 +22,6 @@ from keras_dp.ledger import (
     RunWriter,
 )
 from keras_dp.ledger.rows.author import this_process
-from keras_dp.ledger.rows.header import GENERATOR
 from keras_dp.ledger.rows.statements import PURPOSES, RunPlan, RunStart
 from keras_dp.spending.epsilon_limit import EpsilonLimit
 
@@ -296,18 +295,9 @@ def new_run(
         delta: The delta of the plan.
 
     Raises:
-        PrivateTrainingError: The ledger names another generator of noise than
-            the one that draws.
         ValueError: The ledger has no such account, or several of which none was
             named; or no such run has rounds of its plan left.
     """
-    if ledger.header.generator != GENERATOR:
-        raise PrivateTrainingError(
-            f"`ledger` must name {GENERATOR!r}, the generator that draws "
-            f"the noise. Received: a ledger of "
-            f"{ledger.header.generator!r}, which can only be read. Open "
-            "another ledger, and add up what both certify."
-        )
     details = RunDetails() if details is None else details
     number, rest, row = details.continues, None, None
     account = chosen_account(ledger, details.account)

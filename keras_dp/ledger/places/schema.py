@@ -82,24 +82,11 @@ def check_marks(connection: sqlite3.Connection, name: str) -> None:
             "It was not changed."
         )
     version = _pragma(connection, "user_version")
-    if version < 1:
-        raise LedgerFormatError(
-            f"The ledger {name} is corrupt: it has format {version}. It was "
-            "not changed. Restore it from a copy."
-        )
-    if version > FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise LedgerVersionError(
             f"The ledger {name} has format {version}, and this version of "
-            f"keras_dp reads format {FORMAT_VERSION}. Install a newer "
-            "keras_dp. The file was not changed."
-        )
-    if version < FORMAT_VERSION:
-        raise LedgerVersionError(
-            f"The ledger {name} has format {version}, which was never "
-            f"published. This version of keras_dp reads format "
-            f"{FORMAT_VERSION}. Read the ledger with the version that wrote "
-            "it, keep it, and start a new one. The epsilons of both add up. "
-            "The file was not changed."
+            f"keras_dp reads format {FORMAT_VERSION}. Read it with the version "
+            "that wrote it. The file was not changed."
         )
 
 

@@ -1,7 +1,6 @@
 """The header of a ledger: its data set, unit, generator and versions."""
 
 import dataclasses
-from typing import Any
 
 from keras_dp import _check
 from keras_dp._version import __version__
@@ -12,8 +11,6 @@ FORMAT_VERSION = 4
 
 # The random generator of all noise, which is cryptographic.
 GENERATOR = "chacha20"
-# Ledgers of another one are read, and nothing is released under them any more.
-_EARLIER = "philox"
 
 # Units that are rows by themselves, or made of rows by the library. Another
 # unit, such as "patient", may have several rows.
@@ -28,11 +25,8 @@ class Header:
         dataset: A name for the data set that the ledger is about.
         unit: The privacy unit, for which a record stands: "example",
             "microbatch", "user", "patient", ...
-        metadata: Free text by key, as sorted pairs. It must hold nothing
-            secret.
         generator: The random generator of all noise that this library draws:
-            ChaCha20 (RFC 8439), which is cryptographic. A ledger that names
-            "philox" can be read alone.
+            ChaCha20 (RFC 8439), which is cryptographic.
         rows_per_unit: The largest number of records that one unit has, >= 1. If
             it is above 1, every report prints the epsilon for this many records
             together.
@@ -45,7 +39,6 @@ class Header:
 
     dataset: str
     unit: str = "example"
-    metadata: tuple[tuple[str, str], ...] = ()
     generator: str = GENERATOR
     rows_per_unit: int = 1
     format_version: int = FORMAT_VERSION
@@ -65,27 +58,15 @@ class Header:
                 f"`format_version` must be {FORMAT_VERSION}. "
                 f"Received: format_version={self.format_version!r}."
             )
-        if self.generator not in (GENERATOR, _EARLIER):
+        if self.generator != GENERATOR:
             raise ValueError(
                 f"`generator` must be {GENERATOR!r}. "
                 f"Received: generator={self.generator!r}."
             )
-        pairs = tuple(sorted(dict(self.metadata).items()))
-        for key, value in pairs:
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise TypeError(
-                    "`metadata` must map text to text. "
-                    f"Received: metadata={dict(self.metadata)!r}."
-                )
-        object.__setattr__(self, "metadata", pairs)
 
     def as_text(self) -> str:
-        """Returns canonical JSON, without `rows_per_unit` if it is 1."""
-        content: dict[str, Any] = dataclasses.asdict(self)
-        content["metadata"] = dict(self.metadata)
-        if self.rows_per_unit == 1:
-            del content["rows_per_unit"]
-        return canonical(content)
+        """Returns canonical JSON."""
+        return canonical(dataclasses.asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> "Header":
@@ -95,9 +76,7 @@ class Header:
             LedgerFormatError: The text is not one that `as_text` returns.
         """
         try:
-            content = decoded(text)
-            content["metadata"] = tuple(content["metadata"].items())
-            header = cls(**content)
+            header = cls(**decoded(text))
             if header.as_text() != text:
                 raise ValueError("it is not written as `as_text` writes it")
         except UNREADABLE as error:

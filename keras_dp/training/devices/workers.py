@@ -6,7 +6,6 @@ records. No record belongs to two of them.
 
 import hashlib
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -25,7 +24,6 @@ def open_ledger(
     *,
     dataset: str,
     unit: str = "example",
-    metadata: Mapping[str, str] | None = None,
 ) -> PrivacyLedger | LedgerOfChief:
     """Opens the ledger of a cluster. Only the chief opens its file.
 
@@ -36,7 +34,6 @@ def open_ledger(
         path: The file on the chief's machine, or the URL of a server.
         dataset: As in `PrivacyLedger.open`.
         unit: As in `PrivacyLedger.open`.
-        metadata: As in `PrivacyLedger.open`.
 
     Raises:
         LedgerError: On the chief, for the reasons of `PrivacyLedger.open`.
@@ -53,10 +50,8 @@ def open_ledger(
             path,
             dataset=dataset,
             unit=unit,
-            metadata=metadata,
         )
-    pairs = tuple((metadata or {}).items())
-    return LedgerOfChief(ledger_lib.Header(dataset, unit, pairs))
+    return LedgerOfChief(ledger_lib.Header(dataset, unit))
 
 
 def refusal_of(

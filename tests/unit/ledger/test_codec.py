@@ -11,7 +11,6 @@ from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import rounds
 from keras_dp.ledger.events.noise_families import GaussianNoise
 from keras_dp.ledger.rows.codec import round_from_text, text_from_round
-from keras_dp.ledger.rows.header import Header
 
 SAMPLINGS = [
     rounds.PoissonSampling(0.1, drawn_by_library=True),
@@ -135,8 +134,3 @@ def test_events_of_an_unknown_class_are_not_stored() -> None:
 
     with pytest.raises(TypeError, match="of a class"):
         text_from_round(rounds.Round(Mine(), (QUERIES[0],)))
-
-
-def test_metadata_must_be_text() -> None:
-    with pytest.raises(TypeError, match="`metadata` must"):
-        Header("d", metadata=(("a", 1),))

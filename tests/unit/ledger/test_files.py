@@ -85,8 +85,8 @@ def test_a_marked_database_without_tables_is_refused(tmp_path, mode) -> None:
         (2**31 - 1, LedgerVersionError),
         (2, LedgerVersionError),
         (1, LedgerVersionError),
-        (0, LedgerFormatError),
-        (-1, LedgerFormatError),
+        (0, LedgerVersionError),
+        (-1, LedgerVersionError),
     ],
 )
 def test_other_versions_are_refused(tmp_path, mode, version, error) -> None:

@@ -234,16 +234,13 @@ def test_a_closed_ledger_neither_reads_nor_writes(ledger) -> None:
 
 
 def test_the_ledger_says_what_it_is(address) -> None:
-    with PrivacyLedger.open(
-        address, dataset="d", unit="user", metadata={"b": "2", "a": "1"}
-    ) as ledger:
+    with PrivacyLedger.open(address, dataset="d", unit="user") as ledger:
         assert ledger.name == address
         assert repr(address) in repr(ledger)
 
     with PrivacyLedger.open(address, mode="r") as again:
         header = again.header
     assert (header.dataset, header.unit) == ("d", "user")
-    assert dict(header.metadata) == {"a": "1", "b": "2"}
 
 
 def test_a_failed_body_inside_a_transaction_leaves_no_trace(

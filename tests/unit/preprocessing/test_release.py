@@ -11,10 +11,7 @@ from keras_dp.errors import (
     PrivateTrainingError,
 )
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
-from keras_dp.ledger.places.place import place_of
-from keras_dp.ledger.rows.header import Header
 from keras_dp.preprocessing.release import noised, released
-from keras_dp.reporting import make_report
 
 PLANNED = Round(
     FullDataset(drawn_by_library=True), (GaussianSum("means", 1.0, 2.0),)
@@ -85,17 +82,6 @@ class TestNothingIsComputed:
 
         with pytest.raises(PrivateTrainingError, match="ledger of examples"):
             released(ledger, PLANNED, not_called)
-
-    def test_under_another_generator(self, tmp_path) -> None:
-        """Such ledgers of earlier versions are read, and draw no more."""
-        path = tmp_path / "a.ledger"
-        place_of(path).create(Header("d", generator="philox").as_text())
-
-        with PrivacyLedger.open(path) as ledger:
-            assert ledger.header.generator == "philox"
-            assert "epsilon" in str(make_report(ledger, delta=1e-5))
-            with pytest.raises(PrivateTrainingError, match="`ledger` must"):
-                released(ledger, PLANNED, not_called)
 
 
 def test_noise_is_new_each_time() -> None:
