@@ -75,25 +75,3 @@ class TestEvents:
         )
 
         assert one.draw_id != two.draw_id
-
-    def test_are_planned_cycle_by_cycle(self) -> None:
-        batches = CyclicPoissonBatches(np.arange(9), classes=4)
-
-        planned = batches.planned(10)
-
-        assert [(each.cycle, count) for each, count in planned] == [
-            (0, 4),
-            (1, 4),
-            (2, 2),
-        ]
-
-
-def test_sizes_are_those_of_a_sample() -> None:
-    batches = CyclicPoissonBatches(
-        np.arange(1000), classes=10, sampling_probability=0.5
-    )
-
-    assert batches.expected_sample_size == 50
-    assert batches.rounds_per_epoch == 20
-    assert 50 < batches.physical_batch_size < 100
-    assert "classes=10" in repr(batches)

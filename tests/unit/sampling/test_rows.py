@@ -1,4 +1,4 @@
-"""The distribution of the rows of a sample, by enumeration.
+"""What random words decide: the rows of a sample, by enumeration; subsets.
 
 `random_places` looks at the order of random words only, and all orders of
 distinct words are equally likely. So all of them are tried.
@@ -15,8 +15,14 @@ from keras_dp.sampling import (
     FixedMicrobatches,
     PoissonBatches,
     RandomMicrobatches,
+    random_words,
 )
-from keras_dp.sampling.random_words import in_random_rows, random_places
+from keras_dp.sampling.random_words import (
+    in_random_rows,
+    random_integers,
+    random_places,
+    random_subset,
+)
 
 # Records of the data sets, physical batch size: places are at most 6.
 SIZES = [(1, 1), (1, 4), (2, 3), (3, 3), (3, 2), (4, 3), (5, 3), (2, 6), (5, 6)]
@@ -228,3 +234,37 @@ def test_workers_place_their_own_records_in_rows_of_their_own(microbatches):
 
     assert len({tuple(each) for each in rows}) == 3
     assert all(each != sorted(each) for each in rows)
+
+
+class TestRandomSubset:
+    def test_is_drawn_in_time_of_its_size(self) -> None:
+        drawn = []
+
+        def words(count):
+            drawn.append(count)
+            return random_words.from_operating_system(count)
+
+        found = random_subset(10, 2**45, words)
+
+        assert len(set(found.tolist())) == 10
+        assert sum(drawn) < 100
+
+    def test_draws_again_beyond_the_last_multiple(self) -> None:
+        """All words from 2^64 - (2^64 mod 3) on would make 0 more likely."""
+        words = iter([[2**64 - 1, 5], [7]])
+
+        found = random_integers(
+            2, 3, lambda count: np.array(next(words), np.uint64)
+        )
+
+        assert found.tolist() == [2, 1]
+
+    def test_takes_different_ones_in_the_order_of_their_draws(self) -> None:
+        """A later, smaller one must not push an earlier one out."""
+        draws = [9, 9, 2, 7, 0] + [1] * 10
+
+        found = random_subset(
+            3, 100, lambda count: np.array(draws[:count], np.uint64)
+        )
+
+        assert found.tolist() == [2, 7, 9]

@@ -13,17 +13,31 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_dp.ledger import PoissonSampling
+from keras_dp.ledger import (
+    CyclicPoissonSampling,
+    DisjointBatches,
+    FixedSizeWithoutReplacement,
+    PoissonSampling,
+    PoissonUserSampling,
+    TruncatedPoissonSampling,
+)
 from keras_dp.sampling import (
+    CyclicPoissonBatches,
     FixedMicrobatches,
+    FixedSizeBatches,
     PoissonBatches,
     RandomMicrobatches,
+    Sampler,
+    ShuffledBatches,
+    UserBatches,
     random_words,
 )
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+from keras_dp.sampling.draw import Pass
 from keras_dp.sampling.random_words import random_places
 
 SEED = 11
+DATA = np.arange(100)
 
 
 def one_sample(batches):
@@ -260,18 +274,96 @@ def test_importing_and_drawing_loads_no_tensorflow():
 # Public attributes.
 
 
-def test_attributes():
+PASS = Pass.new()
+EVERY = {
+    "poisson": (
+        PoissonBatches(DATA, sampling_probability=np.float64(0.3)),
+        PoissonSampling(0.3, True),
+        {"expected_sample_size": 30, "rounds_per_epoch": 3},
+    ),
+    "truncated": (
+        PoissonBatches(
+            DATA, sampling_probability=0.1, truncate_at=np.int64(32)
+        ),
+        TruncatedPoissonSampling(0.1, 32, 100, True),
+        {
+            "expected_sample_size": 10,
+            "physical_batch_size": 32,
+            "truncate_at": 32,
+        },
+    ),
+    "fixed size": (
+        FixedSizeBatches(DATA, sample_size=np.int64(8)),
+        FixedSizeWithoutReplacement(8, 100, True),
+        {
+            "sample_size": 8,
+            "expected_sample_size": 8.0,
+            "physical_batch_size": 8,
+            "rounds_per_epoch": 12,
+        },
+    ),
+    "shuffled": (
+        ShuffledBatches(DATA, batch_size=np.int64(8)),
+        DisjointBatches(PASS.epoch_id, True),
+        {
+            "batch_size": 8,
+            "expected_sample_size": 8.0,
+            "physical_batch_size": 8,
+            "rounds_per_epoch": 13,
+            "rounds_per_pass": 13,
+        },
+    ),
+    "cyclic": (
+        CyclicPoissonBatches(DATA, classes=10, sampling_probability=0.5),
+        CyclicPoissonSampling(PASS.epoch_id, 10, 0.5, True),
+        {
+            "classes": 10,
+            "expected_sample_size": 5,
+            "rounds_per_epoch": 20,
+            "rounds_per_pass": 10,
+        },
+    ),
+    "users": (
+        UserBatches(
+            DATA,
+            user_ids=DATA // 25,
+            sampling_probability=0.5,
+            records_per_user=3,
+        ),
+        PoissonUserSampling(0.5, True),
+        {
+            "population_size": 4,
+            "expected_sample_size": 2,
+            "rounds_per_epoch": 2,
+            "unit": "user",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_attributes_of_every_sampler(name):
+    sampler, event, numbers = EVERY[name]
+    others = {"population_size": 100, "rounds_per_pass": None}
+
+    assert isinstance(sampler, Sampler)
+    assert sampler.sampling_of(PASS) == event
+    for attribute, expected in (others | numbers).items():
+        assert getattr(sampler, attribute) == expected
+    assert len(sampler) == sampler.rounds_per_epoch
+    assert f"physical_batch_size={sampler.physical_batch_size}" in repr(sampler)
+    assert not sampler.seeded
+    assert (sampler.microbatches is None) == (name != "users")
+    if sampler.rounds_per_pass is None:
+        assert sampler.planned(7) == [(sampler.sampling_event, 7)]
+
+
+def test_the_structure_of_a_record():
     batches = PoissonBatches(
         (np.zeros((400, 5, 2), np.float32), {"y": np.zeros(400, np.int64)}),
-        sampling_probability=np.float64(0.3),
-        seed=0,
+        sampling_probability=0.3,
     )
 
-    assert batches.population_size == 400
-    assert batches.expected_sample_size == pytest.approx(120)
-    assert batches.rounds_per_epoch == 3
-    assert batches.seeded
-    assert batches.sampling_event == PoissonSampling(0.3, True)
     x, y = batches.records.structure
     assert (x.shape, x.dtype) == ((5, 2), np.float32)
     assert (y["y"].shape, y["y"].dtype) == ((), np.int64)

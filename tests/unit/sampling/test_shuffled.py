@@ -4,8 +4,7 @@ import itertools
 
 import numpy as np
 
-from keras_dp.ledger import DisjointBatches
-from keras_dp.sampling import Sampler, ShuffledBatches
+from keras_dp.sampling import ShuffledBatches
 from keras_dp.sampling.draw import Pass
 
 SEED = 20
@@ -61,22 +60,7 @@ class TestPasses:
         assert [each.of.rounds_left for each in samples] == [2, 1, 0] * 2
         assert [len(each.rows) for each in samples] == [2, 2, 1] * 2
 
-
-class TestSampler:
-    def test_event_and_sizes(self) -> None:
-        batches = ShuffledBatches(np.ones(50), batch_size=np.int64(8))
-        of = Pass.new()
-
-        assert isinstance(batches, Sampler)
-        assert batches.sampling_of(of) == DisjointBatches(
-            of.epoch_id, drawn_by_library=True
-        )
-        assert batches.expected_sample_size == 8.0
-        assert len(batches) == batches.rounds_per_pass == 7
-        assert batches.physical_batch_size == 8
-        assert "batch_size=8" in repr(batches)
-
-    def test_says_what_comes(self) -> None:
+    def test_say_what_comes(self) -> None:
         batches, of = ShuffledBatches(np.ones(9), batch_size=4), Pass.new()
 
         coming = batches.planned(7, of)

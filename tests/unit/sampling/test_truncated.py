@@ -3,7 +3,6 @@
 import numpy as np
 from scipy import stats
 
-from keras_dp.ledger import TruncatedPoissonSampling
 from keras_dp.sampling import PoissonBatches
 
 SEED = 7
@@ -57,16 +56,3 @@ def test_the_check_sees_that_the_first_are_kept() -> None:
         row[np.flatnonzero(row)[4:]] = False
 
     assert p_value(takes, 0.5, 4) < FALSE_ALARM
-
-
-def test_event_and_sizes() -> None:
-    batches = PoissonBatches(
-        np.ones(100), sampling_probability=0.1, truncate_at=np.int64(32)
-    )
-
-    assert batches.sampling_event == TruncatedPoissonSampling(
-        0.1, 32, 100, drawn_by_library=True
-    )
-    assert batches.physical_batch_size == batches.truncate_at == 32
-    assert batches.expected_sample_size == 10
-    assert "truncate_at=32" in repr(batches)

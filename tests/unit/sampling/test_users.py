@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling import UserBatches
 
 # Ann has 3 records, bob 1, cid 8.
@@ -85,15 +84,3 @@ class TestSamples:
         for name in OF:
             assert deviation(name, 0.2) < 5
             assert deviation(name, 0.25) > 5  # Control.
-
-
-class TestTheSampler:
-    def test_counts_users(self) -> None:
-        batches = batches_of()
-
-        assert batches.population_size == 3
-        assert batches.expected_sample_size == 1.5
-        assert batches.unit == "user"
-        assert batches.sampling_event == PoissonUserSampling(0.5, True)
-        assert batches.microbatches.rows == 3
-        assert len(batches) == 2
