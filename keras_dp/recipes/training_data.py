@@ -42,7 +42,7 @@ class Records:
             an open ledger, else 1. With `unit_ids` and the path of a ledger it
             must be given.
         map: Function of TensorFlow from one record to another, which is
-            called each time that a record is drawn; see `PoissonBatches`.
+            called each time that a record is drawn; see `SamplerOptions`.
         augment: Random changes of the inputs of each record, anew each time
             that it is drawn: Keras layers such as `RandomFlip`, alone, in a
             list or in a `Sequential`, or a function of the inputs of one

@@ -330,33 +330,6 @@ class TestPrivateMetrics:
 
 
 class TestRefusals:
-    def test_of_fewer_than_one(self) -> None:
-        with pytest.raises(ValueError, match="`views` must be"):
-            samples(*data(), views=0)
-
-    def test_of_views_without_a_map(self) -> None:
-        with pytest.raises(ValueError, match="`views` must be 1 without a map"):
-            PoissonBatches(data(), sampling_probability=0.5, views=2)
-
-    def test_of_microbatches(self) -> None:
-        with pytest.raises(
-            ValueError, match="`views` must be 1 for users and micro"
-        ):
-            samples(
-                *data(), microbatches=keras_dp.sampling.RandomMicrobatches(2)
-            )
-
-    def test_of_users(self) -> None:
-        with pytest.raises(ValueError, match="`views` must be 1 for users"):
-            keras_dp.sampling.UserBatches(
-                data(),
-                user_ids=np.arange(RECORDS) // 2,
-                sampling_probability=0.5,
-                records_per_user=2,
-                map=lambda x, y: (x, y),
-                views=2,
-            )
-
     @pytest.mark.parametrize(
         "layer",
         [

@@ -1,6 +1,6 @@
 """Changes records by a function of one record, or by Keras layers.
 
-`PoissonBatches(..., map=...)` applies the function once for each view.
+A sampler with `map=` applies the function once for each view.
 """
 
 from collections.abc import Callable, Iterator
@@ -233,7 +233,7 @@ class RecordMap:
         """Traces the function.
 
         Args:
-            function: See `PoissonBatches`.
+            function: The argument `map` of `SamplerOptions`.
             structure: Nest of `RecordSpec`s of one stored record.
             views: How often each record is mapped.
             records: How many records there are, if that is known.

@@ -188,6 +188,23 @@ def test_numbers_that_do_not_fit_together():
 
 
 @pytest.mark.parametrize(
+    ("sampler", "options"),
+    [
+        (POISSON, {}),
+        (POISSON, {"map": abs, "microbatches": RandomMicrobatches(2)}),
+        (USERS, {"map": abs}),
+    ],
+    ids=["without a map", "microbatches", "users"],
+)
+def test_views_that_are_refused(sampler, options):
+    """Control: a map of single records has views."""
+    built(POISSON, map=abs, views=2)
+
+    with pytest.raises(ValueError, match="`views` must be 1"):
+        built(sampler, views=2, **options)
+
+
+@pytest.mark.parametrize(
     ("sampler", "index", "count", "name"),
     [
         (built(POISSON), 2, 2, "index"),
