@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from keras_dp import _nests
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.sampling.kinds import is_tensorflow
 
 # Stages that carry something from one record to the next.
 _CARRYING = ("Scan", "Unique")
@@ -25,6 +26,8 @@ _OPAQUE = ("FlatMap", "Interleave", "Window", "GroupByWindow")
 _SINGLE = ("TensorSlice", "TFRecord", "TextLine", "FixedLengthRecord", "Range")
 # Stages after which it is not known which record stands where.
 _DISORDERLY = (*_MOVING, "Filter", "While", "Errors", "Group")
+# Stages in which the contents of a record can decide in which batch others are.
+_BY_CONTENTS = ("GroupByWindow", "Filter", "TakeWhile")
 # Stages that leave the records before the last where they are.
 _IN_PLACE = (
     *("Map", "Cache", "Prefetch", "Options", "AssertCardinality", "Snapshot"),
@@ -176,6 +179,23 @@ class Stage:
         if self.kind == "Zip":  # A row of it is one of each.
             return list(dict(use for each in uses for use in each).items())
         return [use for each in uses for use in each]
+
+
+def stages_by_contents(data: Any) -> list[str]:
+    """Returns the stages of data in which contents may decide its batches.
+
+    Args:
+        data: Anything; what is no `tf.data.Dataset` has none.
+    """
+    if not is_tensorflow(data):
+        return []
+    kinds = Stage(data).kinds
+    found = [kind for kind in kinds if any(x in kind for x in _BY_CONTENTS)]
+    specs = _nests.leaves(data.element_spec)
+    shapes = [each.shape for each in specs if hasattr(each, "shape")]
+    if any(shape.rank and None in shape[1:] for shape in shapes):
+        found += [kind for kind in kinds if kind == "PaddedBatch"]
+    return found
 
 
 def check(

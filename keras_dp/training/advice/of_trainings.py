@@ -16,10 +16,10 @@ from keras_dp.ledger import GaussianSum, PrivacyLedger, Round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import Sampler
-from keras_dp.sampling.pipelines import Stage
+from keras_dp.sampling.pipelines import Stage, stages_by_contents
 from keras_dp.training.advice.condition import Condition
 from keras_dp.training.data.batches import PhysicalStep
-from keras_dp.training.data.data_adapter import DataAdapter, stages_by_contents
+from keras_dp.training.data.data_adapter import DataAdapter
 
 # Below it, a round of a small sample costs an epsilon of about ten.
 _LEAST_MULTIPLIER = 0.3

@@ -104,30 +104,6 @@ def with_class_weights(
 
 
 _PARTS = ("x", "y", "sample_weight")
-# Stages of data sets in which the contents of a record can decide in which
-# batch others stand.
-_BY_CONTENTS = ("GroupByWindow", "Filter", "TakeWhile")
-
-
-def stages_by_contents(data: Any) -> list[str]:
-    """Returns the stages of data in which contents may decide its batches.
-
-    Args:
-        data: The argument `x` of `fit`.
-    """
-    if not isinstance(data, tf.data.Dataset):
-        return []
-    stages = pipelines.Stage(data).kinds
-    found = [
-        stage for stage in stages if any(each in stage for each in _BY_CONTENTS)
-    ]
-    shapes = [
-        getattr(leaf, "shape", tf.TensorShape(None))
-        for leaf in keras.tree.flatten(data.element_spec)
-    ]
-    if any(shape.rank and None in shape[1:] for shape in shapes):
-        found += [stage for stage in stages if "PaddedBatch" in stage]
-    return found
 
 
 class DataAdapter:
@@ -241,7 +217,7 @@ class DataAdapter:
     @functools.cached_property
     def unverified(self) -> SamplingEvent:
         """How batches of the caller are recorded."""
-        by_contents = bool(stages_by_contents(self.source))
+        by_contents = bool(pipelines.stages_by_contents(self.source))
         return SamplingByContents() if by_contents else UnverifiedSampling()
 
     def step_from(self, data: Any) -> PhysicalStep:
