@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from keras_dp.sampling.datasets import FiniteDataset
 from keras_dp.sampling.kinds import as_array, is_dataset
-from keras_dp.sampling.units import capped_rows
+from keras_dp.sampling.users import capped_rows
 
 Floats = npt.NDArray[np.float64]
 
@@ -120,7 +120,7 @@ def with_capped_units(data: Any, unit_ids: Any, rows_per_unit: int) -> Any:
             "`unit_ids` must be None if `data` is a data set, whose rows have "
             f"no indices. Received: data of type {type(data).__name__}. Give "
             "arrays, or a data set of the rows that "
-            "keras_dp.sampling.units.capped_rows(unit_ids, "
+            "keras_dp.sampling.users.capped_rows(unit_ids, "
             f"{rows_per_unit}) returns."
         )
     return _taken(data, capped_rows(unit_ids, rows_per_unit), len(unit_ids))

@@ -14,7 +14,7 @@ from keras_dp.sampling import Sampler
 from keras_dp.sampling.datasets import FiniteDataset, check_order
 from keras_dp.sampling.kinds import is_dataset
 from keras_dp.sampling.record_source import Source, as_arrays, is_source
-from keras_dp.sampling.units import capped_rows
+from keras_dp.sampling.users import capped_rows
 from keras_dp.training import Augmentation
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
 
@@ -289,7 +289,7 @@ def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
         raise TypeError(
             "`unit_ids` must be None for records that are read when drawn, of "
             f"which none can be left out. Received: {type(data).__name__}. "
-            "Write files of the rows keras_dp.sampling.units.capped_rows("
+            "Write files of the rows keras_dp.sampling.users.capped_rows("
             f"unit_ids, {rows_per_unit!r}), and pass these with "
             f"rows_per_unit={rows_per_unit!r} alone."
         )

@@ -19,7 +19,7 @@ from keras_dp.sampling.record_source import RecordSpec as RecordSpec
 from keras_dp.sampling.sampler import PhysicalBatch as PhysicalBatch
 from keras_dp.sampling.sampler import Sampler
 from keras_dp.sampling.sampler import SamplerOptions as SamplerOptions
-from keras_dp.sampling.user_batches import UserBatches
+from keras_dp.sampling.users import UserBatches
 
 __all__ = [
     "CyclicPoissonBatches",

@@ -486,7 +486,7 @@ def _check_single_records(drawn_unit: str) -> None:
             "drawn or capped: a unit's records would count in training and in "
             f"the score together. Received: a PrivateScore, and {drawn_unit}s. "
             "Score on public data. Or keep at most `rows_per_unit` records of "
-            "each unit (keras_dp.sampling.units.capped_rows) before they are "
+            "each unit (keras_dp.sampling.users.capped_rows) before they are "
             "divided, and pass no ids."
         )
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_dp.sampling.units import capped_rows
+from keras_dp.sampling.users import capped_rows
 
 IDS = np.array(["a", "b", "a", "c", "a", "b", "a"])
 
