@@ -18,8 +18,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.spending import PrivacyTarget, RunDetails
 
-# With less of the signal of a first training, another one is not worth it.
-_LEAST_SHARE = 0.25
 # A larger share of a target than this leaves nothing but its rounding.
 _NEARLY = 0.99
 
@@ -96,25 +94,6 @@ class HeldRounds(NamedTuple):
                 "run, which costs no more."
             )
 
-    def check_worth(self, target: PrivacyTarget, share: float) -> None:
-        """Raises where the rounds leave little of a target to a training.
-
-        Args:
-            target: The target.
-            share: The signal of the training, over that of one with a ledger
-                that holds nothing.
-
-        Raises:
-            CalibrationError: The share is less than `_LEAST_SHARE`.
-        """
-        if share < _LEAST_SHARE:
-            raise CalibrationError(
-                "`target_epsilon` must leave room for another training. "
-                f"Received: target_epsilon={target.epsilon!r}, of which the "
-                f"rest gives {share:.0%} of the signal of a first training."
-                f"{self._why(target)}"
-            )
-
     @contextlib.contextmanager
     def naming(
         self, target: PrivacyTarget, fresh: Round, count: int
@@ -181,20 +160,17 @@ class HeldRounds(NamedTuple):
     def _lost(self) -> str:
         """Returns which runs cannot go on; empty if there are none."""
         return "".join(
-            f" Run {run.number}, {run.name!r}, was interrupted. {why} So it is "
-            "paid for as a whole, and what follows is a new mechanism."
+            f" Run {run.number}, {run.name!r}, was interrupted. Its correlated "
+            "noise is never saved. So it is paid for as a whole, and what "
+            "follows is a new mechanism."
             for run in self.ledger.runs
             if len(run) < sum(count for _, count in run.plan or ())
-            and (why := _why_lost(run))
+            and any(
+                isinstance(event, CorrelatedSum)
+                for first, _ in run.rounds[:1]
+                for event in first.queries
+            )
         )
-
-
-def _why_lost(run: RunRecord) -> str:
-    """Returns why nothing goes on with a run; empty if something may."""
-    events = (event for round_, _ in run.rounds[:1] for event in round_.queries)
-    if any(isinstance(event, CorrelatedSum) for event in events):
-        return "Its correlated noise is never saved."
-    return ""
 
 
 def interrupted_runs(

@@ -185,8 +185,7 @@ def choose_learning_rate(settings: Settings) -> Settings:
     if wanted == "keep":
         return dataclasses.replace(settings, optimizer=_taken(optimizer, None))
     if wanted != "auto":
-        several = len(optimizers_in(optimizer)) > 1
-        if several or not hasattr(optimizer, "learning_rate"):
+        if not _has_one_rate(optimizer):
             raise ValueError(
                 '`learning_rate` must be "keep" for an optimizer that holds '
                 "others, each with a rate of its own. Received: "
@@ -346,15 +345,18 @@ def scripts_rate(optimizer: keras.optimizers.Optimizer) -> Any:
     It is `None` for another function, for 0, and where optimizers inside have
     rates of their own.
     """
-    rate = learning_rate_of(optimizer)
-    if len(optimizers_in(optimizer)) > 1 or not hasattr(
-        optimizer, "learning_rate"
-    ):
+    if not _has_one_rate(optimizer):
         return None
+    rate = learning_rate_of(optimizer)
     if callable(rate):
         schedules = keras.optimizers.schedules.LearningRateSchedule
         return rate if isinstance(rate, schedules) else None
     return float(keras.ops.convert_to_numpy(rate)) or None
+
+
+def _has_one_rate(optimizer: keras.optimizers.Optimizer) -> bool:
+    one = len(optimizers_in(optimizer)) == 1
+    return one and hasattr(optimizer, "learning_rate")
 
 
 def ending_with(schedule: Any, rounds: int) -> tuple[Any, float]:

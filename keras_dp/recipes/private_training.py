@@ -54,6 +54,8 @@ from keras_dp.training.private_model import check_kind
 _WORTH = 1.1
 # Below such a signal nothing was learned (docs/choosing.md).
 _LEAST_SIGNAL = 100.0
+# With less of the signal of a first training, another one is not worth it.
+_LEAST_SHARE = 0.25
 # The table says what so many times fewer epochs would keep.
 _SHORTER = 4
 
@@ -210,8 +212,9 @@ def make_private(
         },
     )
     clip_of(l2_norm_clip, None)  # Raises before data is read.
-    _check_numbers(target_epsilon, delta, epochs, batch_size)
-    _check_automatic(learning_rate, average)
+    _check_numbers(target_epsilon, delta, epochs, batch_size, learning_rate)
+    if average is not None:
+        _check.one_of(("auto",), average=average)
     records = Records.of(data, ledger)
     check_noise(noise, records.data, l2_norm_clip)
     check_kind(model, releases_statistics=batch_statistics is not None)
@@ -366,7 +369,15 @@ def _beside_held(
     # Errors name the target of a first training.
     with held.naming(target, fresh.queries.round, fresh.rounds):
         settings = resolved(asked)
-        held.check_worth(target, settings.signal / fresh.signal)
+        share = settings.signal / fresh.signal
+        if share < _LEAST_SHARE:
+            with held.explaining(target):
+                raise CalibrationError(
+                    "`target_epsilon` must leave room for another training. "
+                    f"Received: target_epsilon={target.epsilon!r}, of which "
+                    f"the rest gives {share:.0%} of the signal of a first "
+                    "training."
+                )
     return settings, None
 
 
@@ -467,6 +478,7 @@ def _check_numbers(
     delta: float | None,
     epochs: int | None,
     batch_size: int | None,
+    learning_rate: Any,
 ) -> None:
     """Raises for arguments that are out of range, before any data is read."""
     if epochs is not None:
@@ -476,25 +488,13 @@ def _check_numbers(
         check_target(target_epsilon, delta)
     if batch_size is not None:
         _check.integer_at_least(1, batch_size=batch_size)
-
-
-def _check_automatic(learning_rate: Any, average: Any) -> None:
-    """Raises for values that are not in the list of `make_private`."""
-    if average not in ("auto", None):
-        raise ValueError(
-            '`average` must be "auto" or None. Received: '
-            f"average={_check.shown(average)}. For averages of your own, give "
-            "an optimizer with use_ema=True."
-        )
     schedules = keras.optimizers.schedules.LearningRateSchedule
-    if learning_rate is None or isinstance(learning_rate, schedules):
-        return
     if isinstance(learning_rate, str):
-        if learning_rate in ("auto", "keep"):
-            return
-        raise ValueError(
-            '`learning_rate` must be "auto", "keep", a number or a schedule. '
-            f'Received: learning_rate={learning_rate!r}. "keep" keeps the rate '
-            "of the optimizer."
-        )
-    _check.finite_positive(learning_rate=learning_rate)
+        if learning_rate not in ("auto", "keep"):
+            raise ValueError(
+                '`learning_rate` must be "auto", "keep", a number or a '
+                f"schedule. Received: learning_rate={learning_rate!r}. "
+                '"keep" keeps the rate of the optimizer.'
+            )
+    elif learning_rate is not None and not isinstance(learning_rate, schedules):
+        _check.finite_positive(learning_rate=learning_rate)
