@@ -100,6 +100,7 @@ def _check_plain(model: Any) -> None:
             f"Received: model={model!r}. Pass the model inside: "
             "`model.model`."
         )
+    _check.kind(keras.Model, model=model)
     judge(WRAPPED, model)
 
 
@@ -300,7 +301,7 @@ class PrivateModel(HeldModel):
                 "with. Compile it after fit."
             )
         are_many = Replicas(self.distribute_strategy).are_many
-        judge(COMPILED, Compiling(optimizer, loss, options, are_many))
+        judge(COMPILED, Compiling(optimizer, loss, options))
         _check.arguments_of(
             keras.Model.compile, PrivateModel.compile, given=options
         )
@@ -311,7 +312,7 @@ class PrivateModel(HeldModel):
             options["steps_per_execution"] = 1
         if not options.pop("auto_scale_loss", True) and loss_scale is None:
             loss_scale = 1.0
-        if are_many:
+        if are_many:  # XLA compiles no step that updates several replicas.
             options["jit_compile"] = False
         super().compile(
             optimizer, reduced_losses(loss), auto_scale_loss=False, **options
@@ -681,6 +682,7 @@ class PrivateModel(HeldModel):
         training = Training(
             model=self.model,
             optimizer=optimizer,
+            ledger=optimizer.required_ledger(),
             side_queries=side,
             round=round_,
             adapter=adapter,

@@ -50,6 +50,7 @@ class Training:
     Attributes:
         model: The user's model.
         optimizer: The optimizer of the private model.
+        ledger: It records the rounds.
         side_queries: The queries beside the query of the gradients.
         round: The round of an audit, which answers in the place of that of the
             optimizer; `None` without one.
@@ -66,6 +67,7 @@ class Training:
 
     model: keras.Model
     optimizer: DPOptimizer
+    ledger: PrivacyLedger | LedgerOfChief
     side_queries: SideQueries
     round: PrivateRound | None
     adapter: DataAdapter
@@ -103,11 +105,6 @@ class Training:
                 f"only the chief has the ledger. Received: {workers} workers. "
                 "Choose the noise for your epochs with calibrate_noise."
             )
-
-    @property
-    def ledger(self) -> PrivacyLedger | LedgerOfChief:
-        """The ledger that records the rounds."""
-        return self.optimizer.required_ledger()
 
     def rounds_from(self, epoch: int) -> int | None:
         """Returns how many rounds run at most; `None` if the data decides.

@@ -16,8 +16,6 @@ from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers.inner_optimizer import already_summed
 from keras_dp.optimizers.private_round import PrivateRound
-from keras_dp.training.advice.condition import judge
-from keras_dp.training.advice.of_models import COMPILED, Compiling
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import LedgerOfChief, refusal_of
@@ -210,13 +208,6 @@ class TestRefusals:
 
         with pytest.raises(PrivateTrainingError, match="adding up"):
             asked.check_sums({"gradients": [tf.TensorSpec([2])]})
-
-    def test_xla_on_several_replicas(self) -> None:
-        compiling = Compiling(None, "mse", {"jit_compile": True}, True)
-        (condition,) = COMPILED[-1:]
-
-        with pytest.raises(ValueError, match="`jit_compile` must"):
-            judge([condition], compiling)
 
     @pytest.mark.parametrize(
         ("kind", "outside", "match"),

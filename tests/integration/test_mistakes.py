@@ -178,8 +178,8 @@ QUERIES = [
     ),
 ]
 MODELS = [
-    (lambda: PrivateModel(None), TypeError, "`model` must be a keras.Model"),
-    (lambda: PrivateModel(net), TypeError, "`model` must be a keras.Model"),
+    (lambda: PrivateModel(None), TypeError, "`model` must be a Model"),
+    (lambda: PrivateModel(net), TypeError, "`model` must be a Model"),
     (
         lambda: PrivateModel(PrivateModel(net())),
         TypeError,

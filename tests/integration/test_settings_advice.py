@@ -143,11 +143,7 @@ def test_records_that_are_trained_on_do_not_validate(
 
 @pytest.mark.parametrize(
     ("epsilon", "words"),
-    [
-        (1000.0, "protects hardly anyone"),
-        (1e-4, "leaves hardly anything to learn"),
-        (3.0, ""),
-    ],
+    [(1000.0, "protects hardly anyone"), (3.0, "")],
 )
 def test_a_target_that_nobody_means(epsilon, words, caplog) -> None:
     judge(TARGETS, epsilon)

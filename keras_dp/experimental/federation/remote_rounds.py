@@ -10,7 +10,6 @@ import tensorflow as tf
 from absl import logging
 
 from keras_dp import _check
-from keras_dp._override import override
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.keras_internals import check_compiled
@@ -35,11 +34,7 @@ class _RemoteUsers(DataAdapter):
 
     def __init__(self) -> None:
         super().__init__(None)
-
-    @property
-    @override
-    def unit(self) -> str:
-        return "user"
+        self.unit = "user"
 
 
 class RemoteRounds:

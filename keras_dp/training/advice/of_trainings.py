@@ -28,8 +28,8 @@ _LEAST_MULTIPLIER = 0.3
 _SMALL_SAMPLE = 32
 # A bound that fails with a larger probability is commented on.
 _LARGE_DELTA = 1e-3
-# Beyond these, epsilon protects hardly anyone, or leaves nothing to learn.
-_LARGE_EPSILON, _SMALL_EPSILON = 20.0, 0.02
+# A larger epsilon protects hardly anyone.
+_LARGE_EPSILON = 20.0
 # A share that the denominator may differ from the expected sample by.
 _ABOUT = 0.05
 # Sums are cut off at this many standard deviations of their noise.
@@ -328,12 +328,6 @@ TARGETS = (
         "but certain whether a record was used. Targets are mostly between 1 "
         "and 10.",
     ),
-    Condition(
-        lambda epsilon: epsilon < _SMALL_EPSILON and epsilon,
-        None,
-        "target_epsilon = {:g} leaves hardly anything to learn, unless there "
-        "are very many records. Targets are mostly between 1 and 10.",
-    ),
 )
 
 # These are asked of the options of `fit`, `evaluate` or `predict` besides a
@@ -391,13 +385,12 @@ BATCHES = (
     Condition(
         lambda data: (found := stages_by_contents(data)) and repr(found),
         None,
-        "The contents of a record may decide in which batch of this data other "
-        "records stand, or how long these are: the data set has the stages {}. "
-        "A record then moves several sums by more than its clip. The ledger "
-        "says so, and its epsilon is for a record that is zeroed after "
-        "batching, not replaced. Filter and sort the records before training, "
-        "pad all of them to one length, and use "
-        "keras_dp.sampling.PoissonBatches.",
+        "The stages {} of this data set look at the contents of records. So "
+        "one record may decide in which batches others are, or how far these "
+        "are padded, and change several sums by more than the clip. The ledger "
+        "says so: its epsilon is for a record that is set to zero after "
+        "batching, not for one that is replaced. Filter, sort and pad the "
+        "records before training, and use keras_dp.sampling.PoissonBatches.",
     ),
     Condition(
         _repeated_first,
@@ -410,9 +403,10 @@ BATCHES = (
     Condition(
         _may_repeat,
         None,
-        "Each batch of this data counts as one sample. No batch may hold a "
-        "record twice, for example where the data starts again: the record "
-        "would move its sum by twice the clip. This cannot be verified.",
+        "A batch of this data may hold a record twice, for example where the "
+        "data starts again. The sum then changes by twice the clip, and the "
+        "ledger does not know it. Pass arrays or a sampler, or batch the data "
+        "set before it is repeated.",
     ),
 )
 
@@ -474,10 +468,9 @@ PREPARED = (
     Condition(
         _has_large_delta,
         None,
-        "delta = {:g} is large: the bound epsilon may fail with this "
-        "probability. The default N^-1.1 is so large because there are only {} "
-        "records or units. Pass a smaller one, such as delta=1e-5; it takes "
-        "more noise.",
+        "delta = {:g} is large: with this probability the bound epsilon may "
+        "fail. For {} records or units the default is N^-1.1. Pass a smaller "
+        "one, such as delta=1e-5; it takes more noise.",
     ),
 )
 
@@ -507,8 +500,8 @@ FIRST_BATCH = (
         _hardly_noised,
         None,
         "The noise of {!r} is only {:.3g} times its clip: every round costs a "
-        "large epsilon, and without noise an infinite one. Was it meant as "
-        "noise_multiplier=, which follows the clip?",
+        "large epsilon, and without noise an infinite one. Noise relative to "
+        "the clip is passed as noise_multiplier=.",
     ),
     Condition(
         _other_denominator,
@@ -536,9 +529,9 @@ FIRST_BATCH = (
     Condition(
         _scales_gradients,
         None,
-        "{}. Weights scale gradients before the clip, and the noise follows "
-        "the clip: small ones drown in it. Scale them to about 1, such as "
-        "1/count by the mean count.",
+        "{}. Weights multiply gradients before these are clipped, and the "
+        "noise follows the clip: it hides gradients of small weights. Scale "
+        "the weights to about 1, such as 1/count by the mean count.",
     ),
 )
 
@@ -547,10 +540,10 @@ EPOCHS = (
     Condition(
         lambda logs: not np.isfinite(float(logs.get("loss", 0.0))),
         None,
-        "The loss that is shown is not finite: a record, or what the model "
-        "computes of it, is not. Records without a finite gradient count as "
-        "zero: they train nothing, and do not harm the weights. Replace "
-        "missing values; np.isfinite(x).all(axis=0) shows their columns. If "
-        "there are none, the weights may have grown: lower the learning rate.",
+        "The loss that is shown is not finite, for some record at least. Such "
+        "records count as zero: they train nothing, and do not harm the "
+        "weights. Replace missing values; np.isfinite(x).all(axis=0) shows "
+        "their columns. If there are none, the weights may have grown: lower "
+        "the learning rate.",
     ),
 )

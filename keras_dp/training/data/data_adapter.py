@@ -112,6 +112,15 @@ class DataAdapter:
     Attributes:
         source: The argument `x` of `fit`.
         class_weight: The weight of each label, `None` for none.
+        is_sampler: Whether the library draws the samples.
+        rounds_per_pass: The number of rounds with one epoch id; `None` without
+            such ids.
+        unit: The unit that is drawn: "example", "microbatch" or "user".
+        population_size: The number of records; `None` if it is known only by
+            reading them.
+        seeded: Whether the caller chose the seed of the draws.
+        grouping: Which rows make a record; `None` if each of them is one.
+        bound_factor: See `RowsOfRecord`; 1 where each row is a record.
     """
 
     def __init__(
@@ -122,7 +131,15 @@ class DataAdapter:
         self._weighed = functools.partial(_weighed, class_weight)
         if class_weight is not None:
             check_class_weight(class_weight)
+        self.is_sampler = isinstance(source, Sampler)
+        self.rounds_per_pass: int | None = None
+        self.unit, self.seeded = "example", False
+        self.grouping: RowsOfRecord | None = None
+        self.population_size = _population_of(source)
         if self.is_sampler:
+            self.rounds_per_pass = source.rounds_per_pass
+            self.unit, self.seeded = str(source.unit), source.seeded
+            self.grouping = _grouping_of(source)
             check_keeps_rows_apart(source.functions, "dataset")
         elif isinstance(source, tf.data.Dataset):
             functions = pipelines.check(
@@ -132,16 +149,7 @@ class DataAdapter:
         elif isinstance(source, types.GeneratorType):
             # Keras shows the entries of the lists that it does not take.
             self.source = (_checked(batch) for batch in source)
-
-    @property
-    def is_sampler(self) -> bool:
-        """Whether the library draws the samples."""
-        return isinstance(self.source, Sampler)
-
-    @property
-    def rounds_per_pass(self) -> int | None:
-        """The number of rounds with one epoch id; `None` without such ids."""
-        return self.source.rounds_per_pass if self.is_sampler else None
+        self.bound_factor = self.grouping.bound_factor if self.grouping else 1
 
     def coming(self, planned: Round, rounds: int) -> list[tuple[Round, int]]:
         """Returns the coming rounds, each kind with its count.
@@ -159,45 +167,6 @@ class DataAdapter:
             (dataclasses.replace(planned, sampling=each), count)
             for each, count in self.source.planned(rounds, first)
         ]
-
-    @property
-    def unit(self) -> str:
-        """The unit that is drawn: "example", "microbatch" or "user"."""
-        return str(self.source.unit) if self.is_sampler else "example"
-
-    @property
-    def population_size(self) -> int | None:
-        """The number of records; `None` if it is known only by reading them."""
-        if self.is_sampler:
-            return int(self.source.population_size)
-        leaves = keras.tree.flatten(self.source)
-        if leaves and all(getattr(leaf, "shape", ()) for leaf in leaves):
-            return int(leaves[0].shape[0])
-        return None
-
-    @property
-    def seeded(self) -> bool:
-        """Whether the caller chose the seed of the draws."""
-        return self.is_sampler and self.source.seeded
-
-    @property
-    def grouping(self) -> RowsOfRecord | None:
-        """Which rows make a record; `None` if each of them is one."""
-        if not self.is_sampler:
-            return None
-        if self.source.views > 1:
-            return RowsOfRecord.of_views(self.source.views)
-        groups = self.source.microbatches
-        if groups is None:
-            return None
-        return RowsOfRecord(
-            groups.rows, groups.size, groups.bound_factor, groups.averages
-        )
-
-    @property
-    def bound_factor(self) -> int:
-        """See `RowsOfRecord`; 1 where each row is a record."""
-        return 1 if self.grouping is None else self.grouping.bound_factor
 
     @functools.cached_property
     def batches(self) -> Batches:
@@ -230,6 +199,26 @@ class DataAdapter:
         return PhysicalStep(
             x, y, weight, None, True, self.unverified, self.unverified
         )
+
+
+def _population_of(source: Any) -> int | None:
+    if isinstance(source, Sampler):
+        return int(source.population_size)
+    leaves = keras.tree.flatten(source)
+    if leaves and all(getattr(leaf, "shape", ()) for leaf in leaves):
+        return int(leaves[0].shape[0])
+    return None
+
+
+def _grouping_of(sampler: Sampler) -> RowsOfRecord | None:
+    if sampler.views > 1:
+        return RowsOfRecord.of_views(sampler.views)
+    groups = sampler.microbatches
+    if groups is None:
+        return None
+    return RowsOfRecord(
+        groups.rows, groups.size, groups.bound_factor, groups.averages
+    )
 
 
 def _weighed(

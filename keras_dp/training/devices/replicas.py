@@ -22,31 +22,26 @@ class Replicas:
         local_count: The number of replicas of this worker.
         workers: The number of processes that train together.
         worker: The index of this process. The chief has index 0.
+        are_many: Whether steps must be spread, also over the one replica of a
+            strategy.
+        is_chief: Whether this worker keeps the ledger.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
         self.local_count = 1
+        self.are_many = self.count > 1 or isinstance(
+            strategy,
+            (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy),
+        )
         if self.are_many:  # The default strategy cannot be asked.
             self.local_count = len(strategy.extended.worker_devices)
         self.workers = self.count // self.local_count
         self.worker = 0
         if self.workers > 1:
             self.worker = _worker_index(strategy.cluster_resolver)
-
-    @property
-    def are_many(self) -> bool:
-        """Whether steps must be spread, also over the one of a strategy."""
-        return self.count > 1 or isinstance(
-            self.strategy,
-            (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy),
-        )
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this worker keeps the ledger."""
-        return self.worker == 0
+        self.is_chief = self.worker == 0
 
     def nothing(self) -> Any:
         """Returns a data set for Keras where the loop draws its own samples."""

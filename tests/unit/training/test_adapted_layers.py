@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from keras_dp.training.advice.adapted_layers import adapted_layers
+from keras_dp.training.advice.of_models import adapted_layers
 
 NUMBERS = np.array([[1.0, 2.0], [3.0, 5.0], [4.0, 9.0]], "float32")
 WORDS = np.array(["secretname1", "secretname2"])

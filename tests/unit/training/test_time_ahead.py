@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_dp.training.callbacks import time_ahead
+from keras_dp.training.callbacks import fit_callbacks
 
 
 def said(
@@ -13,8 +13,8 @@ def said(
     The first call takes a minute more: it is compiled.
     """
     clock = [0.0]
-    monkeypatch.setattr(time_ahead.time, "perf_counter", lambda: clock[0])
-    callback = time_ahead.TimeAhead()
+    monkeypatch.setattr(fit_callbacks.time, "perf_counter", lambda: clock[0])
+    callback = fit_callbacks.TimeAhead()
     callback.set_params({"verbose": verbose, "epochs": epochs, "steps": steps})
     clock[0] += 60
     for epoch in range(min(epochs, 5)):
