@@ -198,6 +198,7 @@ def make_private(
     >>> 2.99 < history.history["epsilon"][-1] <= 3
     True
     """
+    # One body: nothing is created before all that may be refused.
     _check.arguments_of(
         make_private,
         keras.Model.compile,
