@@ -1,15 +1,12 @@
-"""The generating functions of laws of trials, by their closed forms."""
+"""The generating function of a law of trials, by its closed form."""
 
 import math
 
-from keras_dp.ledger import PoissonTrials
-from keras_dp.ledger.events.selection import TrialLaw
+from keras_dp.ledger import TruncatedNegativeBinomial
 
 
-def generating(law: TrialLaw, s: float) -> float:
+def generating(law: TruncatedNegativeBinomial, s: float) -> float:
     """Returns `E[s^K]`, for `s` in [0, 1]."""
-    if isinstance(law, PoissonTrials):
-        return math.exp(-law.mean * (1 - s))
     whole, shape = -math.log(law.gamma), law.shape
     part = -math.log1p(-(1 - law.gamma) * s)
     if shape == 0:

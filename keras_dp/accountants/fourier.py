@@ -540,9 +540,8 @@ def _trials(rounds: _Rounds, near: float | None) -> tuple[Side, float]:
 
     And its margin.
     """
-    alternatives, chance = searches.one_trial_each(rounds)
-    some = [_sides(each, near) for each in alternatives]
-    lower = Largest(tuple(each.lower for each in some), chance=chance)
+    some = [_sides(each, near) for each in searches.one_trial_each(rounds)]
+    lower = Largest(tuple(each.lower for each in some))
     return lower, max(each.margin for each in some)
 
 

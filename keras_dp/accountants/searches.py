@@ -23,7 +23,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     in_order,
 )
 from keras_dp.accountants.roots import last_true
-from keras_dp.ledger import PoissonTrials, TrialLaw, TruncatedNegativeBinomial
+from keras_dp.ledger import TruncatedNegativeBinomial
 
 # How many positive epsilons a trial is asked for.
 _POINTS = 64
@@ -167,17 +167,14 @@ def in_pairs(
 
 def one_trial_each(
     rounds: Sequence[CountedMechanism],
-) -> tuple[list[tuple[CountedMechanism, ...]], float]:
-    """Returns what searches reveal whose scores are constant.
-
-    Then a search releases one trial, unless there is none.
+) -> list[tuple[CountedMechanism, ...]]:
+    """Returns what searches reveal whose scores are constant: one trial.
 
     Args:
         rounds: Mechanisms with their counts, a search among them.
 
     Returns:
-        Rounds of which each is a lower bound, one for each plan; and the chance
-        that every search has a trial.
+        Rounds of which each is a lower bound, one for each plan.
     """
     searches = [each for each, _ in rounds if isinstance(each, Selected)]
     alternatives = []
@@ -192,12 +189,7 @@ def one_trial_each(
             else:
                 found[mechanism] += count
         alternatives.append(in_order(found))
-    log_chance = math.fsum(
-        count * math.log1p(-mechanism.law.no_trial)
-        for mechanism, count in rounds
-        if isinstance(mechanism, Selected)
-    )
-    return alternatives, math.exp(log_chance) * (1 - _ROUND_UP)
+    return alternatives
 
 
 def profile_pair(
@@ -318,22 +310,17 @@ def _deltas(trials: Sequence[UnitGroup], epsilons: Array) -> Array:
     return np.minimum(found, 1.0)
 
 
-def _weight_of(law: TrialLaw) -> tuple[float, Callable[[Array], Array]]:
+def _weight_of(
+    law: TruncatedNegativeBinomial,
+) -> tuple[float, Callable[[Array], Array]]:
     """Returns the log of `phi'(1 - x) / phi'(1)` of a law.
 
     And how many times it must be stretched to change by about 1 between 0 and
     1.
     """
-    if isinstance(law, PoissonTrials):
-        mean = law.largest_mean
-        return max(mean, 1.0), lambda x: -mean * x
-    if isinstance(law, TruncatedNegativeBinomial):
-        ratio, power = (1 - law.gamma) / law.gamma, law.shape + 1
-        return max(ratio * max(power, 1.0), 1.0), lambda x: np.asarray(
-            -power * np.log1p(ratio * x)
-        )
-    raise TypeError(
-        f"`law` must be a law of this library. Received: law={law!r}."
+    ratio, power = (1 - law.gamma) / law.gamma, law.shape + 1
+    return max(ratio * max(power, 1.0), 1.0), lambda x: np.asarray(
+        -power * np.log1p(ratio * x)
     )
 
 

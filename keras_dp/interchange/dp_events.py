@@ -38,7 +38,6 @@ from keras_dp.ledger import (
     LaplaceNoise,
     SamplingEvent,
     Selection,
-    TruncatedNegativeBinomial,
 )
 
 # More than the rounding of a few float64 operations.
@@ -141,13 +140,10 @@ def _repeated(search: Selection, neighbours: Neighbours, records: int) -> Any:
         UnsupportedEventError: dp_accounting has no event for the search.
     """
     law = search.law
-    shape = math.inf
-    if isinstance(law, TruncatedNegativeBinomial):
-        shape = law.shape
-    if len(search.plans) > 1 or shape < 0 or law.largest_mean < 1:
+    if len(search.plans) > 1 or law.shape < 0:
         raise UnsupportedEventError(
-            "`ledger` must hold searches of one plan, with a law of a mean "
-            ">= 1 and a shape >= 0, for dp_accounting. "
+            "`ledger` must hold searches of one plan, with a law of a shape "
+            ">= 0, for dp_accounting. "
             f"Received: {len(search.plans)} plans with {law!r}. Replay the "
             "ledger with `keras_dp.accountants`."
         )
@@ -155,7 +151,7 @@ def _repeated(search: Selection, neighbours: Neighbours, records: int) -> Any:
     from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
     trial = to_dp_event(search.plans[0], neighbours=neighbours, units=records)
-    return RepeatAndSelectDpEvent(trial, law.largest_mean, shape)
+    return RepeatAndSelectDpEvent(trial, law.largest_mean, law.shape)
 
 
 def _of_group(

@@ -30,11 +30,9 @@ from keras_dp.ledger.events.rounds import (
 )
 from keras_dp.ledger.events.rounds import SamplingEvent as SamplingEvent
 from keras_dp.ledger.events.selection import (
-    PoissonTrials,
     Selection,
     TruncatedNegativeBinomial,
 )
-from keras_dp.ledger.events.selection import TrialLaw as TrialLaw
 from keras_dp.ledger.events.strategies import BandedToeplitz, BinaryTree
 from keras_dp.ledger.events.strategies import Strategy as Strategy
 from keras_dp.ledger.privacy_ledger import PrivacyLedger
@@ -65,7 +63,6 @@ __all__ = [
     "NoiseDistribution",
     "NonPrivateSum",
     "PoissonSampling",
-    "PoissonTrials",
     "PoissonUserSampling",
     "PrivacyLedger",
     "ProvenGaussianSum",

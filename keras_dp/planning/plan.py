@@ -14,7 +14,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     Round,
     Selection,
-    TrialLaw,
+    TruncatedNegativeBinomial,
 )
 from keras_dp.planning.calibration import (
     calibrate_scale,
@@ -108,7 +108,7 @@ class Offers:
     accountant: str
     neighbours: Neighbours
     rows: tuple[PlannedTraining, ...]
-    trials: TrialLaw | None = None
+    trials: TruncatedNegativeBinomial | None = None
 
     @property
     def recommended(self) -> PlannedTraining:
@@ -207,7 +207,7 @@ def plan(
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
     units: int = 1,
-    trials: TrialLaw | None = None,
+    trials: TruncatedNegativeBinomial | None = None,
 ) -> Offers:
     """Returns the noise that each batch size needs to meet a privacy target.
 
@@ -335,7 +335,7 @@ def _training(
     probability: float,
     noise_multiplier: float,
     steps: int,
-    trials: TrialLaw | None,
+    trials: TruncatedNegativeBinomial | None,
 ) -> list[tuple[Round, int]]:
     query = GaussianSum("gradients", 1.0, noise_multiplier)
     training = [(Round(PoissonSampling(probability), (query,)), steps)]

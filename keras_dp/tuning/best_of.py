@@ -32,7 +32,7 @@ from keras_dp.keras_internals import (
     counting_traces_anew,
     global_seed,
 )
-from keras_dp.ledger import TrialLaw
+from keras_dp.ledger import TruncatedNegativeBinomial
 from keras_dp.tuning.priors import Draw
 
 Content = TypeVar("Content")
@@ -60,7 +60,7 @@ def uniform() -> float:
 
 
 def best_of(
-    law: TrialLaw,
+    law: TruncatedNegativeBinomial,
     trial: Callable[[], Scored[Content]],
     draw: Draw = uniform,
 ) -> Scored[Content] | None:
@@ -76,8 +76,7 @@ def best_of(
         draw: The source of all randomness of the search itself.
 
     Returns:
-        The best trial; `None` if there was none, or none with a finite score.
-        Which of these it was is not told.
+        The best trial; `None` if none has a finite score.
     """
     best: tuple[float, float] | None = None
     found: Scored[Content] | None = None

@@ -24,7 +24,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
     Selection,
-    TrialLaw,
+    TruncatedNegativeBinomial,
 )
 from keras_dp.planning import calibrate_scale
 from keras_dp.planning.calibration import check_target, default_delta
@@ -148,7 +148,7 @@ class PrivateSearch:
         data: Any,
         score: Score,
         *,
-        law: TrialLaw,
+        law: TruncatedNegativeBinomial,
         target_epsilon: float,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -176,9 +176,7 @@ class PrivateSearch:
             score: From the trained model to its score, higher is better. A
                 function looks at public data alone. Or a `PrivateScore`, whose
                 cost is a part of each trial's.
-            law: The law of the number of trials: a
-                `TruncatedNegativeBinomial` or `PoissonTrials` of
-                `keras_dp.ledger`.
+            law: The law of the number of trials, of `keras_dp.ledger`.
             target_epsilon: The most epsilon that all rounds of the ledger may
                 spend together, the search included, > 0.
             epochs: Number of epochs of a trial, >= 1, unless `space` has it.
@@ -208,7 +206,7 @@ class PrivateSearch:
         """
         # One body: nothing is opened or priced before all else is checked.
         self._space = checked_space(space)
-        _check.kind(TrialLaw, law=law)
+        _check.kind(TruncatedNegativeBinomial, law=law)
         _check.finite_positive(target_epsilon=target_epsilon)
         if delta is not None:
             check_target(target_epsilon, delta)
@@ -299,9 +297,8 @@ class PrivateSearch:
                 errors of trials are withheld. With a sampler there is none.
 
         Returns:
-            The best model, its settings and its score. `None` if the law drew
-            no trial, or if no trial had a finite score; which of these it was
-            stays secret.
+            The best model, its settings and its score. `None` if no trial
+            had a finite score.
 
         Raises:
             BudgetExceededError: The target or the account leaves no room for
@@ -457,10 +454,7 @@ def _failed() -> PrivateTrainingError:
 
 def _told(found: Found | None) -> str:
     if found is None:
-        return (
-            "The search returned no model: the law drew no trial, or no trial "
-            "had a finite score. Which of these it was stays secret."
-        )
+        return "The search returned no model: no trial had a finite score."
     settings = ", ".join(
         f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in found.settings.items()

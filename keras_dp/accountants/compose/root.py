@@ -83,13 +83,11 @@ class Largest(NamedTuple):
     Attributes:
         sides: One for each delta.
         more: To be added to the upper bound on delta.
-        chance: That any of it happens: both bounds are multiplied with it.
         remark: To be added to the method.
     """
 
     sides: tuple[Side, ...]
     more: float = 0.0
-    chance: float = 1.0
     remark: str = ""
 
     def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
@@ -100,11 +98,11 @@ class Largest(NamedTuple):
             found.append(each.log_delta(epsilon, max(floor, lower)))
             lower = max(lower, found[-1].lower)
         best = max(found, key=lambda each: each.upper)
-        upper, scale = best.upper, _log(self.chance)
+        upper = best.upper
         if self.more:
             upper = float(np.logaddexp(upper, _log(self.more)))
             upper += _ROUND_UP * (1 + abs(upper))
-        return Found(lower + scale, upper + scale, best.method + self.remark)
+        return Found(lower, upper, best.method + self.remark)
 
     def prepare(
         self, epsilon: float, width: float, log_delta: float | None = None
@@ -113,8 +111,7 @@ class Largest(NamedTuple):
         found = [each.log_delta(epsilon) for each in self.sides]
         lower = max(each.lower for each in found)
         if log_delta is not None:
-            left = log_delta - _log(self.chance)
-            log_delta = _log(math.exp(min(left, 0.0)) - self.more)
+            log_delta = _log(math.exp(min(log_delta, 0.0)) - self.more)
             lower = max(lower, log_delta - LOWEST)
         for i in np.argsort([-each.upper for each in found]).tolist():
             if found[i].upper > lower or len(found) == 1:

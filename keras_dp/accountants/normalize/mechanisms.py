@@ -17,7 +17,7 @@ from keras_dp.accountants.normalize.thresholds import (
 from keras_dp.ledger import (
     CoordinateBounds,
     NoiseDistribution,
-    TrialLaw,
+    TruncatedNegativeBinomial,
 )
 
 # A noise multiplier in which nothing is seen. With more noise 1/z^2 would
@@ -361,7 +361,7 @@ class Selected:
     """
 
     plans: tuple[tuple["CountedMechanism", ...], ...]
-    law: TrialLaw
+    law: TruncatedNegativeBinomial
     records: int = 1
     sampling_probability: ClassVar[float] = 1.0
 

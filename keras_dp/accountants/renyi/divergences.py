@@ -35,7 +35,6 @@ from keras_dp.accountants.renyi import encoded
 from keras_dp.accountants.renyi.encoded import check_noise
 from keras_dp.accountants.roots import last_true
 from keras_dp.errors import TooSlowError, UnsupportedEventError
-from keras_dp.ledger import PoissonTrials, TruncatedNegativeBinomial
 
 # Smaller probabilities are rounded up to this one.
 _LEAST_PROBABILITY = 1e-100
@@ -425,11 +424,6 @@ def _of_search(search: Selected, excess: Array, of_plan: LogMomentOf) -> Array:
     """
     trial = _largest(search, excess, of_plan)
     log_mean = math.log(search.law.largest_mean)
-    if isinstance(search.law, PoissonTrials):
-        mean = search.law.largest_mean
-        deltas = _deltas(_trial(search, of_plan), np.log1p(1 / excess))
-        whole = trial + mean * excess * deltas + log_mean
-        return np.asarray(np.logaddexp(-search.law.mean, whole))
     return np.asarray(trial + excess * _log_ratio(search, of_plan) + log_mean)
 
 
@@ -455,12 +449,7 @@ def _deltas(trial: Array, epsilons: Array) -> Array:
 @functools.lru_cache(maxsize=64)
 def _log_ratio(search: Selected, of_plan: LogMomentOf) -> float:
     """Returns the log of the largest `phi'(1 - x) / phi'(1 - x')`, `c`."""
-    law = search.law
-    if not isinstance(law, TruncatedNegativeBinomial):
-        raise TypeError(
-            f"`law` must be a law of this library. Received: law={law!r}."
-        )
-    trial = _trial(search, of_plan)
+    law, trial = search.law, _trial(search, of_plan)
     by_moments = (trial - math.log(law.gamma)) / (1 + _EXCESSES)
     most = float(by_moments.min())
     ratio = (1 - law.gamma) / law.gamma

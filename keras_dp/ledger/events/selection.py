@@ -1,6 +1,5 @@
 """The best of a random number of trials as one release, and their law."""
 
-import abc
 import dataclasses
 import functools
 import itertools
@@ -19,72 +18,14 @@ _LARGEST_SHAPE, _LARGEST_MEAN = 1e6, 1e9
 _LARGEST_LOG = 200.0
 
 
-class TrialLaw(abc.ABC):
-    """The law of the number `K` of trials; the base class of both laws.
-
-    Attributes:
-        kind: The name of the class in a ledger, which never changes.
-    """
-
-    __slots__ = ()
-    kind: ClassVar[str]
-
-    @property
-    @abc.abstractmethod
-    def words(self) -> str:
-        """The law in a few words."""
-
-    @property
-    @abc.abstractmethod
-    def largest_mean(self) -> float:
-        """The mean number of trials, rounded up."""
-
-    @property
-    @abc.abstractmethod
-    def no_trial(self) -> float:
-        """The probability of no trial at all."""
-
-    @abc.abstractmethod
-    def masses(self) -> Iterator[float]:
-        """Yields the probability of no trial, of one trial, and so on."""
-
-    def trials(self, uniform: float) -> int:
-        """Returns the number of trials that a uniform number stands for.
-
-        Guarantee: for a uniform number in [0, 1) the result has this law, but
-        for the rounding of float64.
-
-        Args:
-            uniform: In [0, 1). Draw it from the operating system, and show it
-                to nobody.
-
-        Raises:
-            ValueError: `uniform` is not in [0, 1).
-
-        >>> TruncatedNegativeBinomial(shape=1, mean=10).trials(0.5)
-        7
-        >>> PoissonTrials(mean=10).trials(0.5)
-        10
-        """
-        _check.share("[0, 1)", uniform=uniform)
-        total, count = 0.0, 0
-        for mass in self.masses():
-            total += mass
-            # Floats may add up to a little less than 1.
-            if uniform < total or (total > 0.5 and total + mass == total):
-                break
-            count += 1
-        return count
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class TruncatedNegativeBinomial(TrialLaw):
+class TruncatedNegativeBinomial:
     """The negative binomial law, given that the number of trials is not 0.
 
-    With `g` for `gamma` and for `k >= 1`, `P(K = k)` is proportional to
-    `(1 - g)^k` times the product of `(l + shape) / (l + 1)` over
-    `1 <= l < k`, over `k` for shape 0. Shape 1 is the geometric law, and
-    shape 0 the logarithmic one.
+    It is the law of the number `K` of trials. With `g` for `gamma` and for
+    `k >= 1`, `P(K = k)` is proportional to `(1 - g)^k` times the product of
+    `(l + shape) / (l + 1)` over `1 <= l < k`, over `k` for shape 0. Shape 1 is
+    the geometric law, and shape 0 the logarithmic one.
 
     A search of a smaller shape costs a smaller epsilon for the same mean. But
     its number of trials varies more: most searches have few trials, and some
@@ -104,8 +45,6 @@ class TruncatedNegativeBinomial(TrialLaw):
     >>> round(law.gamma, 12)
     0.05
     """
-
-    no_trial = 0.0
 
     kind: ClassVar[str] = "truncated_negative_binomial"
 
@@ -138,22 +77,22 @@ class TruncatedNegativeBinomial(TrialLaw):
         """The parameter of the law, in (0, 1)."""
         return _gamma(self.shape, self.mean)
 
-    @override
     @property
     def words(self) -> str:
+        """The law in a few words."""
         name = {0.0: "logarithmic", 1.0: "geometric"}.get(
             self.shape, f"truncated negative binomial, shape {self.shape:g}"
         )
         return f"{self.mean:g} trials on average ({name})"
 
-    @override
     @property
     def largest_mean(self) -> float:
+        """The mean number of trials, rounded up."""
         found = _mean(self.shape, -math.log(self.gamma))
         return max(self.mean, found) * _ROUND_UP
 
-    @override
     def masses(self) -> Iterator[float]:
+        """Yields the probability of no trial, 0, of one trial, and so on."""
         yield 0.0
         shape, left = self.shape, math.log1p(-self.gamma)
         log_mass = left + _log_ratio(shape, -math.log(self.gamma))
@@ -161,57 +100,31 @@ class TruncatedNegativeBinomial(TrialLaw):
             yield math.exp(log_mass)
             log_mass += left + math.log((count + shape) / (count + 1))
 
+    def trials(self, uniform: float) -> int:
+        """Returns the number of trials that a uniform number stands for.
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PoissonTrials(TrialLaw):
-    """The Poisson law. There may be no trial, and then nothing is released.
+        Guarantee: for a uniform number in [0, 1) the result has this law, but
+        for the rounding of float64.
 
-    Attributes:
-        mean: Mean number of trials, in (0, 1e9].
+        Args:
+            uniform: In [0, 1). Draw it from the operating system, and show it
+                to nobody.
 
-    Raises:
-        ValueError: `mean` is out of its range.
+        Raises:
+            ValueError: `uniform` is not in [0, 1).
 
-    Source: Papernot and Steinke (2022), arXiv:2110.03620, Theorem 6.
-
-    >>> round(PoissonTrials(mean=5).no_trial, 6)
-    0.006738
-    """
-
-    kind: ClassVar[str] = "poisson_trials"
-
-    mean: float
-
-    def __post_init__(self) -> None:
-        _check.finite_positive(mean=self.mean)
-        if self.mean > _LARGEST_MEAN:
-            raise ValueError(
-                f"`mean` must be at most {_LARGEST_MEAN:g}. "
-                f"Received: mean={self.mean!r}."
-            )
-        object.__setattr__(self, "mean", float(self.mean))
-
-    @override
-    @property
-    def words(self) -> str:
-        return f"{self.mean:g} trials on average (Poisson)"
-
-    @override
-    @property
-    def largest_mean(self) -> float:
-        return self.mean * _ROUND_UP
-
-    @override
-    @property
-    def no_trial(self) -> float:
-        return math.exp(-self.mean)
-
-    @override
-    def masses(self) -> Iterator[float]:
-        log_mean, log_mass = math.log(self.mean), -self.mean
-        for count in itertools.count(1):
-            yield math.exp(log_mass)
-            log_mass += log_mean - math.log(count)
+        >>> TruncatedNegativeBinomial(shape=1, mean=10).trials(0.5)
+        7
+        """
+        _check.share("[0, 1)", uniform=uniform)
+        total, count = 0.0, 0
+        for mass in self.masses():
+            total += mass
+            # Floats may add up to a little less than 1.
+            if uniform < total or (total > 0.5 and total + mass == total):
+                break
+            count += 1
+        return count
 
 
 @functools.lru_cache(maxsize=256)
@@ -252,7 +165,7 @@ class Selection(SumQueryEvent):
     Each trial runs the same rounds over the data set, and has a score. The
     trial with the highest score is released with all that it answered, and
     nothing else: no other trial, and not how many there were. Equal scores are
-    put in order at random. A law without any trial may release nothing.
+    put in order at random.
 
     A selection is the only query of a round over the `FullDataset`. `round`
     makes this round, which stands for all trials.
@@ -288,12 +201,12 @@ class Selection(SumQueryEvent):
     stands_alone: ClassVar[bool] = True
 
     plans: tuple[TrialRounds, ...]
-    law: TrialLaw
+    law: TruncatedNegativeBinomial
     name: str = "search"
 
     def __post_init__(self) -> None:
         _check.non_empty_text(name=self.name)
-        _check.kind(TrialLaw, law=self.law)
+        _check.kind(TruncatedNegativeBinomial, law=self.law)
         plans = tuple(_checked(plan) for plan in self.plans)
         if not plans:
             raise ValueError(

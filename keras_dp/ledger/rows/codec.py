@@ -15,7 +15,6 @@ from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import noise_families, rounds
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events.selection import (
-    PoissonTrials,
     Selection,
     TruncatedNegativeBinomial,
 )
@@ -31,7 +30,7 @@ _ENCODER = json.JSONEncoder(
 )
 _KINDS: dict[str, type[Any]] = {
     **{each.kind: each for each in (*rounds.ALL, Selection)},
-    **{each.kind: each for each in (PoissonTrials, TruncatedNegativeBinomial)},
+    TruncatedNegativeBinomial.kind: TruncatedNegativeBinomial,
     # Values inside events.
     "coordinate_bounds": CoordinateBounds,
     **noise_families.ALL,

@@ -22,7 +22,6 @@ from keras_dp.ledger import (
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
-    PoissonTrials,
     PrivacyLedger,
     Round,
     Selection,
@@ -90,7 +89,7 @@ def test_only_accountants_of_profiles_and_moments_have_a_price() -> None:
         AnalyticGaussian().epsilon(ledger, delta=1e-5)
 
 
-@pytest.mark.parametrize("law", [LAW, PoissonTrials(5)], ids=repr)
+@pytest.mark.parametrize("law", [LAW], ids=repr)
 @pytest.mark.parametrize("accountant", [Fourier(), RDP()], ids=repr)
 class TestPrices:
     def test_grow_with_the_trials(self, accountant: Any, law: Any) -> None:
@@ -157,11 +156,6 @@ def test_bounds_are_of_one_trial_and_of_the_search() -> None:
     assert found.lower == pytest.approx(epsilon([full(2.0)]), rel=1e-6)
     assert found.upper == epsilon([search([full(2.0)])])
     assert "trial" in found.method
-    # There may be no trial at all.
-    rare = search([full(2.0)], law=PoissonTrials(0.01))
-    bounds = Fourier().delta_bounds([rare], epsilon=1.0)
-    one = Fourier().delta([full(2.0)], epsilon=1.0)
-    assert bounds.lower == pytest.approx(one * -math.expm1(-0.01), rel=1e-6)
 
 
 def test_a_unit_of_several_records_is_that_of_the_trials() -> None:
