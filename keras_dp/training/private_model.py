@@ -177,6 +177,7 @@ class PrivateModel(HeldModel):
         self._loop: TrainingLoop | None = None
         self._batches_run: RunWriter | None = None
         self._batches_terms: Any = None
+        self._run_to_end: RunWriter | None = None
         self._weights = ReleasedWeights(model)
         self._first_look = FirstLook()
         self.last_run: int | None = None
@@ -438,6 +439,9 @@ class PrivateModel(HeldModel):
             self.history.on_train_begin()
             return self.history  # As in Keras, all these epochs are over.
         check_given(x=x, y=y, sample_weight=options.get("sample_weight"))
+        if self._run_to_end is not None and self._loop is None:
+            # A full disk, or a second interrupt, may have left it open.
+            self._run_to_end.abandon()
         training = self._training(
             DataAdapter(x, options.get("class_weight")),
             {
@@ -726,6 +730,7 @@ class PrivateModel(HeldModel):
         with contextlib.ExitStack() as stack:
             if run is None:
                 run = stack.enter_context(training.new_run())
+                self._run_to_end = run
             loop = TrainingLoop(
                 training,
                 run,
@@ -751,3 +756,4 @@ class PrivateModel(HeldModel):
                 if step is not None:
                     step.close()
                     self._weights.note()
+        self._run_to_end = None

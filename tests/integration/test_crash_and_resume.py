@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import h5py
+import keras
 import numpy as np
 import pytest
 
+import keras_dp
 from keras_dp import budgets
 from keras_dp.accountants import Fourier
-from keras_dp.ledger import PrivacyLedger
+from keras_dp.errors import LedgerWriteError
+from keras_dp.ledger import PrivacyLedger, RunWriter
 from tests.imports import ROOT
 
 SCRIPT = Path(__file__).with_name("resumed_training.py")
@@ -158,6 +161,41 @@ def test_make_private_continues_its_one_plan(tmp_path) -> None:
         certified = Fourier().epsilon(ledger, delta=DELTA)
         assert 0.999 * TARGET < certified <= TARGET
         assert found.claim.epsilon == pytest.approx(certified, rel=1e-6)
+
+
+@pytest.mark.full
+def test_fit_goes_on_where_the_end_of_its_run_could_not_be_written(
+    monkeypatch,
+) -> None:
+    ledger = PrivacyLedger.in_memory(dataset="test")
+    x = np.zeros([200, 3], "float32")
+    private = keras_dp.make_private(
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+        (x, x[:, :1]),
+        target_epsilon=TARGET,
+        loss="mse",
+        epochs=4,
+        batch_size=50,
+        ledger=ledger,
+        verbose=False,
+    )
+
+    class FullDisk(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            patch.setattr(RunWriter, "_end", failing)
+            raise KeyboardInterrupt
+
+    def failing(run, outcome):
+        raise LedgerWriteError("The disk is full.")
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        private.fit(verbose=0, callbacks=[FullDisk()])
+    private.fit(verbose=0)
+
+    (run,) = ledger.runs
+    assert (run.outcome, len(run)) == ("finished", 16)
+    found = budgets.guarantee(ledger, delta=private.settings.target.delta)
+    assert found.claim.epsilon <= TARGET
 
 
 @pytest.mark.nightly
