@@ -39,19 +39,13 @@ class CyclicPoissonBatches(Sampler):
     changes (see `in_random_rows`). Each iterator has an id of its own, and its
     cycles are numbered.
 
-    Microbatches, and shards for the workers of a cluster, are not available. A
-    chosen `seed` has no effect outside of `reproducible()`. Other arguments are
-    those of `SamplerOptions`.
+    Microbatches, and shards for the workers of a cluster, are not available.
+    Other arguments are those of `SamplerOptions`.
 
     Attributes: those of `Sampler`, and
         classes: The number of classes, >= 1.
         sampling_probability: Chance of a record to take part in the round of
             its class, in [2^-60, 1].
-
-    Raises:
-        TypeError: An argument is of a wrong type, as for `PoissonBatches`.
-        ValueError: A number is out of its range, or the data does not fit, as
-            for `PoissonBatches`.
 
     Source: Choquette-Choo et al. (2023), arXiv:2306.08153, section 4.
 

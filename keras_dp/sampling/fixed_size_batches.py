@@ -32,17 +32,12 @@ class FixedSizeBatches(Sampler):
     computation is spent on padding. Microbatches, and shards for the workers of
     a cluster, are not available. Several replicas of one worker share a sample.
 
-    A chosen `seed` has no effect outside of `reproducible()`. The number of
-    records is public: the event holds it. Other arguments are those of
-    `SamplerOptions`; `physical_batch_size` is `sample_size` by default.
+    The number of records is public: the event holds it. Other arguments are
+    those of `SamplerOptions`; by default, `physical_batch_size` is
+    `sample_size`.
 
     Attributes: those of `Sampler`, and
         sample_size: Number of records in a sample, in [1, N].
-
-    Raises:
-        TypeError: An argument is of a wrong type, as for `PoissonBatches`.
-        ValueError: A number is out of its range, or the data does not fit, as
-            for `PoissonBatches`.
 
     >>> import numpy as np
     >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)
@@ -105,10 +100,9 @@ class ShuffledBatches(Sampler):
     cases.
 
     Microbatches, and shards for the workers of a cluster, are not available.
-    Several replicas of one worker share a batch. A chosen `seed` has no effect
-    outside of `reproducible()`. The number of records is public: the number of
-    rounds reveals it. Other arguments are those of `SamplerOptions`;
-    `physical_batch_size` is `batch_size` by default.
+    Several replicas of one worker share a batch. The number of records is
+    public: the number of rounds reveals it. Other arguments are those of
+    `SamplerOptions`; `physical_batch_size` is `batch_size` by default.
 
     Attributes: those of `Sampler`, and
         batch_size: Number of records in a batch, except the last of a pass, in

@@ -35,10 +35,6 @@ class PoissonBatches(Sampler):
     delta. The event also holds the exact number of records, which is therefore
     public, although `add_or_remove_one` would protect it otherwise.
 
-    A chosen `seed` has no effect outside of `reproducible()`, which is for
-    tests. A second run with the same seed would draw the same samples, but
-    accountants assume that the samples of all rounds are independent.
-
     The number of records is used for `expected_sample_size` and for the default
     `physical_batch_size` only. Under `add_or_remove_one` it is itself private.
     Whoever publishes one of the two, or takes the denominator of an average

@@ -47,12 +47,14 @@ class SamplerOptions(TypedDict, total=False):
             one view. A physical batch has `views` rows for each of its records;
             by default it has at most 4,096. It must be 1 for users and
             microbatches, which have several rows already.
-        seed: An integer, at least 0. For a sampler that is made inside
-            `reproducible()`, draws and rows depend on the seed only: the
+        seed: An integer, at least 0, for tests. For a sampler that is made
+            inside `reproducible()`, draws and rows depend on the seed only: the
             first iterators of two equal samplers draw the same, and each
             further iterator has a stream of its own. For any other sampler
-            they come from the operating system. Rounds are marked as
-            `seeded` in both cases.
+            they come from the operating system: a second run with the seed
+            would draw the same samples, but accountants assume that those of
+            all rounds are independent. Rounds are marked as `seeded` in both
+            cases.
     """
 
     physical_batch_size: int | None
