@@ -2,9 +2,10 @@
 
 Modes: `private`, with everything: clipping, noise, the update, the ledger on
 disk, on as many rows as the others; `poisson`, the same on Poisson samples,
-whose sizes vary, so that batches have room for more; `unchecked`, as `private`
-without the self-check, which takes more memory than a step; `keras`, a plain
-`fit`. On a GPU where there is one, without TensorFloat-32.
+whose sizes vary, so that batches have room for more; `blocks`, the same with
+50 rounds a call; `unchecked`, as `private` without the self-check, which takes
+more memory than a step; `keras`, a plain `fit`. On a GPU where there is one,
+without TensorFloat-32.
 """
 
 import atexit
@@ -156,7 +157,11 @@ def build(workload: workloads.Workload, mode: str) -> Any:
     if mode == "keras":
         return keras_step(workload, [])
     return private_step(
-        workload, [], draws=mode == "poisson", checks=mode != "unchecked"
+        workload,
+        [],
+        draws=mode in {"poisson", "blocks"},
+        checks=mode != "unchecked",
+        at_once=50 if mode == "blocks" else 1,
     )
 
 

@@ -55,7 +55,7 @@ def rows(workload: str, results: Sequence[Result]) -> list[str]:
             over_it = _ratio(ratios(ours, result))
         alone = "" if result.turns else ", alone"
         made.append(
-            f"{start} {result.milliseconds:.1f}{alone} | {over_keras} "
+            f"{start} {result.milliseconds:.3g}{alone} | {over_keras} "
             f"| {over_it} | {result.alone.peak_megabytes:.0f} | {memory} |"
         )
     return made
