@@ -23,6 +23,38 @@ _SECOND_BATCH = 1e-4
 _MULTIPLE = 8
 
 
+class RowsOfRecord(NamedTuple):
+    """The rows of a physical batch that make one record of the gradients.
+
+    They are the examples of a microbatch, or the views of one example.
+
+    Attributes:
+        rows: The number of consecutive rows in one microbatch, with padding.
+        size: The public divisor of the sum of the gradients in a microbatch.
+        bound_factor: Adding or removing one privacy unit moves the sum over the
+            sample by at most this many times the bound on one record.
+        averages: Whether the divisor is instead the number of examples in the
+            microbatch.
+        views: The number of consecutive rows that are views of one example,
+            which has one record for every query.
+    """
+
+    rows: int
+    size: float
+    bound_factor: int
+    averages: bool = False
+    views: int = 1
+
+    @classmethod
+    def of_views(cls, views: int) -> Self:
+        """Returns groups that are the views of one example each.
+
+        All of a group are there, or none. An example is in one group alone, so
+        that it moves the sum by the bound on one record.
+        """
+        return cls(views, views, bound_factor=1, views=views)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Draw:
     """A law of sampling. It keeps nothing: all randomness is given to it.
@@ -41,12 +73,8 @@ class Draw:
         rounds_per_pass: Number of rounds that one event covers, in which each
             record takes part equally often; `None` if each is drawn anew.
         unit: The unit that is drawn: "example", "microbatch" or "user".
-        rows: Number of consecutive rows of a unit.
-        is_grouped: Whether the rows of a unit are averaged.
-        size: The divisor of the sum over these rows.
-        averages: Whether the sum is also divided by the number of records.
-        bound_factor: Adding or removing one protected unit moves the sum over a
-            sample by at most this many times the bound on one unit.
+        rows_of_record: The consecutive rows that make a unit; `None` if each
+            row is one.
         placed: Takes what `units` yields, the physical batch size and the words
             that decide on rows. Returns the record in each row of each physical
             batch, -1 for padding.
@@ -61,12 +89,13 @@ class Draw:
     rounds_per_epoch: int
     rounds_per_pass: int | None = None
     unit: str = "example"
-    rows: int = 1
-    is_grouped: bool = False
-    size: float = 1.0
-    averages: bool = False
-    bound_factor: int = 1
+    rows_of_record: RowsOfRecord | None = None
     placed: Callable[[Integers, int, Words], Integers] = in_random_rows
+
+    @property
+    def rows(self) -> int:
+        """Number of consecutive rows of a unit."""
+        return 1 if self.rows_of_record is None else self.rows_of_record.rows
 
     def event_of(self, epoch_id: str) -> SamplingEvent:
         """Returns the sampling event of the rounds of a pass, for a ledger."""

@@ -181,7 +181,7 @@ class PoissonBatches(Sampler):
                 f"`index` must be less than count={count!r}. "
                 f"Received: index={index!r}."
             )
-        if self.draw.is_grouped and self.unit == "example":
+        if self.microbatches is not None and self.unit == "example":
             raise ValueError(
                 "`microbatches` must be None or FixedMicrobatches to draw "
                 "shards: otherwise one example more would move others to "

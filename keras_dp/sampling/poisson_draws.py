@@ -15,6 +15,7 @@ from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.draw import (
     Draw,
     Integers,
+    RowsOfRecord,
     default_physical_batch_size,
     rows_that_hold,
 )
@@ -47,8 +48,6 @@ def in_runs(
             else rows * rows_that_hold(*of)
         ),
         rounds_per_epoch=max(1, round(1 / sampling_probability)),
-        rows=rows,
-        size=float(rows),
         **options,
     )
 
@@ -98,10 +97,10 @@ def _in_slots(
     return dataclasses.replace(
         whole,
         most_rows=count * rows,
-        rows=rows,
-        is_grouped=True,
-        size=whole.expected_size / count,
-        bound_factor=2,  # A mean moves from one point of its ball to another.
+        # A mean moves from one point of its ball to another.
+        rows_of_record=RowsOfRecord(
+            rows, whole.expected_size / count, bound_factor=2
+        ),
         placed=functools.partial(_placed_in_slots, count, rows),
     )
 
@@ -172,7 +171,7 @@ class RandomMicrobatches(Microbatches):
     later pieces.)
 
     >>> draw = RandomMicrobatches(size=4).draw(1000, 0.1)
-    >>> draw.unit, draw.bound_factor
+    >>> draw.unit, draw.rows_of_record.bound_factor
     ('example', 2)
     """
 
@@ -193,7 +192,7 @@ class FixedMicrobatches(Microbatches):
     must be "microbatch". Nothing is promised to single examples.
 
     >>> draw = FixedMicrobatches(size=4).draw(1000, 0.1)
-    >>> draw.unit, draw.bound_factor
+    >>> draw.unit, draw.rows_of_record.bound_factor
     ('microbatch', 1)
     """
 
@@ -211,7 +210,9 @@ class FixedMicrobatches(Microbatches):
             sampling_probability,
             self.size,
             unit="microbatch",
-            is_grouped=True,
+            rows_of_record=RowsOfRecord(
+                self.size, float(self.size), bound_factor=1
+            ),
         )
 
 

@@ -14,7 +14,7 @@ from keras_dp import _check, _reproducible
 from keras_dp._nests import Nest
 from keras_dp.ledger import SamplingEvent
 from keras_dp.sampling.datasets import FiniteDataset, check_order
-from keras_dp.sampling.draw import Draw, Pass, Sample
+from keras_dp.sampling.draw import Draw, Pass, RowsOfRecord, Sample
 from keras_dp.sampling.pipelines import Function
 from keras_dp.sampling.random_words import Randomness
 from keras_dp.sampling.record_source import RandomAccessSource, Source
@@ -282,9 +282,9 @@ class Sampler(abc.ABC):
         return self.draw.unit
 
     @property
-    def microbatches(self) -> Draw | None:
+    def microbatches(self) -> RowsOfRecord | None:
         """The rows of a microbatch or a user; `None` if each is a record."""
-        return self.draw if self.draw.is_grouped else None
+        return self.draw.rows_of_record
 
     @property
     def seeded(self) -> bool:
@@ -415,7 +415,7 @@ def _check_map(change: Any, views: int, draw: Draw) -> None:
             f"the random numbers of its map. Received: views={views!r}. "
             "Pass map=..., such as a random flip."
         )
-    if views > 1 and draw.is_grouped:
+    if views > 1 and draw.rows_of_record is not None:
         raise ValueError(
             "`views` must be 1 for users and microbatches: both average "
             "gradients before the clip, and views alone cost no privacy. "

@@ -10,7 +10,12 @@ from keras_dp import _check
 from keras_dp._nests import Nest
 from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.sampling.draw import Draw, Integers, rows_that_hold
+from keras_dp.sampling.draw import (
+    Draw,
+    Integers,
+    RowsOfRecord,
+    rows_that_hold,
+)
 from keras_dp.sampling.random_words import (
     Words,
     from_operating_system,
@@ -137,9 +142,7 @@ def _of_users(
         most_rows=rows * rows_that_hold(count, probability),
         rounds_per_epoch=max(1, round(1 / probability)),
         unit="user",
-        rows=rows,
-        is_grouped=True,
-        averages=True,
+        rows_of_record=RowsOfRecord(rows, 1.0, bound_factor=1, averages=True),
     )
 
 

@@ -18,12 +18,12 @@ from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import GaussianSum
 from keras_dp.noise import reproducible
 from keras_dp.optimizers import DPSGD
-from keras_dp.optimizers.record_batch import RowsOfRecord, record_batch
 from keras_dp.sampling import (
     FixedSizeBatches,
     PoissonBatches,
     ShuffledBatches,
 )
+from keras_dp.sampling.draw import RowsOfRecord
 from keras_dp.training import (
     Augmentation,
     PrivateClippedShare,
@@ -31,6 +31,7 @@ from keras_dp.training import (
     PrivateLoss,
 )
 from keras_dp.training.data.batches import Batches
+from keras_dp.training.step.batch_computation import record_batch
 
 RECORDS, FEATURES, VIEWS, CLIP = 12, 5, 3, 0.3
 

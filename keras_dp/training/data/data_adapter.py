@@ -18,9 +18,8 @@ from keras_dp.ledger import (
     SamplingEvent,
     UnverifiedSampling,
 )
-from keras_dp.optimizers.record_batch import RowsOfRecord
 from keras_dp.sampling import Sampler, pipelines
-from keras_dp.sampling.draw import Pass
+from keras_dp.sampling.draw import Pass, RowsOfRecord
 from keras_dp.sampling.kinds import check_kinds
 from keras_dp.training.data.batches import Batches, PhysicalStep
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
@@ -139,7 +138,9 @@ class DataAdapter:
         if self.is_sampler:
             self.rounds_per_pass = source.rounds_per_pass
             self.unit, self.seeded = str(source.unit), source.seeded
-            self.grouping = _grouping_of(source)
+            self.grouping = source.microbatches
+            if source.views > 1:
+                self.grouping = RowsOfRecord.of_views(source.views)
             check_keeps_rows_apart(source.functions, "dataset")
         elif isinstance(source, tf.data.Dataset):
             functions = pipelines.check(
@@ -208,17 +209,6 @@ def _population_of(source: Any) -> int | None:
     if leaves and all(getattr(leaf, "shape", ()) for leaf in leaves):
         return int(leaves[0].shape[0])
     return None
-
-
-def _grouping_of(sampler: Sampler) -> RowsOfRecord | None:
-    if sampler.views > 1:
-        return RowsOfRecord.of_views(sampler.views)
-    groups = sampler.microbatches
-    if groups is None:
-        return None
-    return RowsOfRecord(
-        groups.rows, groups.size, groups.bound_factor, groups.averages
-    )
 
 
 def _weighed(

@@ -29,11 +29,8 @@ from keras_dp.optimizers.private_round import (
     Sample,
     State,
 )
-from keras_dp.optimizers.record_batch import (
-    RecordBatch,
-    RowsOfRecord,
-    record_batch,
-)
+from keras_dp.optimizers.record_batch import RecordBatch
+from keras_dp.sampling.draw import RowsOfRecord
 from keras_dp.training.devices.replicas import summed
 from keras_dp.training.metrics.example_metrics import masks_of, with_penalties
 from keras_dp.training.step.sample_release import SampleSums, TracedRelease
@@ -359,3 +356,32 @@ class BatchComputation:
         if total is None:
             return [None] * len(variables)
         return tape.gradient(total, [v.value for v in variables])
+
+
+def record_batch(
+    gradients: list[Any],
+    mask: tf.Tensor | None,
+    batch: int,
+    grouping: RowsOfRecord | None,
+) -> RecordBatch:
+    """Returns the gradients of rows, or of groups of them.
+
+    Args:
+        gradients: The lazy records of each variable, one per example.
+        mask: As in `RecordBatch`.
+        batch: The number of rows, with padding.
+        grouping: The groups, or `None` if each row is a record.
+    """
+    if grouping is None:
+        return RecordBatch(gradients, mask)
+    weights = tf.ones([batch]) if mask is None else tf.cast(mask, tf.float32)
+    weights /= grouping.size
+    if grouping.averages:
+        shape = [batch // grouping.rows, grouping.rows]
+        counts = tf.reduce_sum(tf.reshape(weights, shape), 1, keepdims=True)
+        counts = tf.reshape(tf.broadcast_to(counts, shape), [batch])
+        weights = tf.math.divide_no_nan(weights, counts)
+    groups = [each.grouped(grouping.rows, weights) for each in gradients]
+    # A group of padding alone is masked. It is not a record of norm 0.
+    rows = tf.reshape(weights > 0, [batch // grouping.rows, grouping.rows])
+    return RecordBatch(groups, tf.reduce_any(rows, axis=1))

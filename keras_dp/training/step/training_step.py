@@ -21,7 +21,7 @@ from keras_dp.ledger.rows.run_writer import LARGEST_BLOCK
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import Event
-from keras_dp.optimizers.record_batch import RowsOfRecord
+from keras_dp.sampling.draw import RowsOfRecord
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_models import COMPILED_BY_XLA, REPLICATED
 from keras_dp.training.data.batches import Block, PhysicalStep, gathered
