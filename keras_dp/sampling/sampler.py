@@ -209,13 +209,14 @@ class Sampler(abc.ABC):
 
         Raises:
             TypeError: `dataset` is something else, or an argument of the
-                sampler is missing.
+                sampler is missing or misspelt.
             PrivateTrainingError: The data set mixes records.
             ValueError: The data set is infinite, empty or repeated, its records
                 differ in shape, or `batched` must be given.
         """
-        # Reading takes long: what is missing is said before.
+        # Reading takes long: what is missing or misspelt is said before.
         inspect.signature(cls).bind(dataset, **options)
+        _check.arguments_of(cls, Sampler, given=options)
         check_order(dataset, user_ids=options.get("user_ids"))
         found = FiniteDataset(dataset, batched)
         sampler = cls(found.stored(verbose=verbose), **options)

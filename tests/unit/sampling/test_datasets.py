@@ -155,6 +155,26 @@ class TestRefusals:
         with pytest.raises(TypeError, match=r"PoissonBatches\.from_dataset"):
             PoissonBatches(dataset, sampling_probability=0.1)
 
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({}, "argument: 'sampling_probability'"),
+            ({"sampling_probability": 0.1, "sed": 3}, "Did you mean `seed`"),
+        ],
+    )
+    def test_of_arguments_come_before_a_record_is_read(
+        self, options, said
+    ) -> None:
+        def unread():
+            raise AssertionError
+            yield
+
+        spec = tf.TensorSpec([3])
+        dataset = tf.data.Dataset.from_generator(unread, output_signature=spec)
+
+        with pytest.raises(TypeError, match=said):
+            PoissonBatches.from_dataset(dataset, batched=False, **options)
+
     def test_of_what_is_no_data_set(self) -> None:
         with pytest.raises(TypeError, match=r"tf\.data\.Dataset"):
             PoissonBatches.from_dataset((X, Y), sampling_probability=0.1)
