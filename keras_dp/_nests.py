@@ -1,4 +1,4 @@
-"""Nests of dicts, lists and tuples, walked, saved and frozen without Keras.
+"""Nests of dicts, lists and tuples, walked and frozen without Keras.
 
 A nest is a leaf, or a dict, list, tuple or NamedTuple of nests. Children come
 in the order of `keras.tree`, which walks nests of tensors: those of a dict by
@@ -239,35 +239,6 @@ def mapped(
                     "must be a leaf."
                 )
     return join(nest, map(function, places, *each))
-
-
-def to_config(nest: Nest, of_leaf: Callable[[Any], Any]) -> dict[str, Any]:
-    """Returns what JSON can hold, which has no tuples.
-
-    A NamedTuple comes back as a tuple, which is equal to it.
-
-    Args:
-        nest: Its dicts have strings as keys.
-        of_leaf: Returns a leaf as JSON can hold it.
-    """
-    if isinstance(nest, Mapping):
-        items = {key: to_config(nest[key], of_leaf) for key in nest}
-        return {"dict": items}
-    if _is_node(nest):
-        kind = "list" if _is_list(nest) else "tuple"
-        return {kind: [to_config(child, of_leaf) for child in nest]}
-    return {"leaf": of_leaf(nest)}
-
-
-def from_config(config: Mapping[str, Any], of_leaf: Callable[..., Any]) -> Nest:
-    """Returns the nest of a `to_config`, whose `of_leaf` this one inverts."""
-    ((kind, held),) = config.items()
-    if kind == "leaf":
-        return of_leaf(held)
-    if kind == "dict":
-        return {key: from_config(held[key], of_leaf) for key in held}
-    parts = [from_config(each, of_leaf) for each in held]
-    return tuple(parts) if kind == "tuple" else parts
 
 
 def shown(nest: Nest) -> str:

@@ -2,9 +2,8 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
-import keras
 import tensorflow as tf
 
 from keras_dp import _nests, ledger
@@ -71,23 +70,6 @@ class NestedQuery(DPQuery):
     def paths(self) -> tuple[str, ...]:
         """The name of each leaf query: its keys, joined by `/`."""
         return tuple(_nests.paths(self.queries))
-
-    @override
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "queries": _nests.to_config(
-                self.queries, keras.saving.serialize_keras_object
-            )
-        }
-
-    @classmethod
-    @override
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls(
-            _nests.from_config(
-                config["queries"], keras.saving.deserialize_keras_object
-            )
-        )
 
     @override
     def initial_global_state(self, seed: int | None = None) -> Nest:

@@ -19,7 +19,10 @@ _OF_THE_LEDGER = (
 
 
 class Configured:
-    """A frozen dataclass that Keras saves by its fields."""
+    """A frozen dataclass that Keras saves by its fields.
+
+    A NamedTuple comes back as a tuple, which is equal to it.
+    """
 
     __slots__ = ()
 
@@ -62,8 +65,14 @@ def _saved(value: Any) -> Any:
         return keras.saving.serialize_keras_object(value)
     if isinstance(value, _OF_THE_LEDGER):
         return codec.content_from_value(value)
+    if isinstance(value, Mapping):
+        return {"dict": {key: _saved(each) for key, each in value.items()}}
+    if isinstance(value, (list, _nests.FrozenList)):
+        return {"list": [_saved(each) for each in value]}
     if isinstance(value, tuple):
         return [_saved(each) for each in value]
+    if isinstance(value, tf.TensorSpec):
+        return {"shape": value.shape.as_list(), "dtype": value.dtype.name}
     return value
 
 
@@ -73,9 +82,15 @@ def _loaded(config: Any) -> Any:
         return tuple(_loaded(each) for each in config)
     if not isinstance(config, Mapping):
         return config
-    if "class_name" in config:
-        return keras.saving.deserialize_keras_object(config)
-    return codec.value_from_content(config) if "kind" in config else config
+    if "dict" in config:
+        return {key: _loaded(each) for key, each in config["dict"].items()}
+    if "list" in config:
+        return list(_loaded(config["list"]))
+    if "kind" in config:
+        return codec.value_from_content(config)
+    if "shape" in config:
+        return tf.TensorSpec(**config)
+    return keras.saving.deserialize_keras_object(config)
 
 
 def frozen_specs(record_specs: Any) -> Any:
@@ -96,20 +111,6 @@ def frozen_specs(record_specs: Any) -> Any:
             f"record_specs={record_specs!r}."
         )
     return _nests.frozen(keras.tree.map_structure(_spec, record_specs))
-
-
-def specs_to_config(record_specs: Any) -> dict[str, Any]:
-    """Returns the specs for JSON; a NamedTuple comes back as a tuple."""
-
-    def of_leaf(spec: tf.TensorSpec) -> dict[str, Any]:
-        return {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
-
-    return _nests.to_config(record_specs, of_leaf)
-
-
-def specs_from_config(config: Mapping[str, Any]) -> Any:
-    """Inverts `specs_to_config`."""
-    return _nests.from_config(config, lambda leaf: tf.TensorSpec(**leaf))
 
 
 def check_fits(template: Any, record_specs: Any) -> None:

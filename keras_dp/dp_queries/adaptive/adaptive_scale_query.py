@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -152,18 +151,6 @@ class AdaptiveScaleQuery(WrappingQuery):
                 f"Received: scale_range={self.scale_range!r}."
             )
         as_floats(self, "power", "decay", "floor", "scale_range")
-
-    @override
-    def get_config(self) -> dict[str, Any]:
-        specs = saving.specs_to_config(self.record_specs)
-        return {**DPQuery.get_config(self), "record_specs": specs}
-
-    @classmethod
-    @override
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        query = keras.saving.deserialize_keras_object(config["query"])
-        specs = saving.specs_from_config(config["record_specs"])
-        return cls(**{**config, "query": query, "record_specs": specs})
 
     @property
     @override

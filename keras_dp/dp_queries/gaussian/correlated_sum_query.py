@@ -1,8 +1,7 @@
 """Sums of each round, with noise that is correlated over the rounds."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -12,7 +11,6 @@ from keras_dp import _check, _nests, ledger
 from keras_dp._override import override
 from keras_dp.dp_queries import saving
 from keras_dp.dp_queries.dp_query import (
-    DPQuery,
     Nest,
     QueryResult,
     zeros_like_record,
@@ -28,7 +26,6 @@ from keras_dp.dp_queries.summing_query import (
     SumParams,
     empty_sum,
 )
-from keras_dp.ledger.rows import codec
 from keras_dp.noise import filtered_noise, grid, seeds
 
 # Noise that is larger than a draw by this factor is rounded, in float32, to
@@ -173,26 +170,6 @@ class CorrelatedSumQuery(SummingQuery):
             record_specs=saving.frozen_specs(self.record_specs),
             scales=getattr(checked, "scales", None),
         )
-
-    @override
-    def get_config(self) -> dict[str, Any]:
-        specs = saving.specs_to_config(self.record_specs)
-        scales = self.scales
-        if scales is not None:
-            scales = _nests.to_config(scales, float)
-        config = DPQuery.get_config(self)
-        return {**config, "record_specs": specs, "scales": scales}
-
-    @classmethod
-    @override
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        specs = saving.specs_from_config(config["record_specs"])
-        strategy = codec.value_from_content(config["strategy"])
-        scales = config.get("scales")
-        if scales is not None:
-            scales = _nests.from_config(scales, float)
-        changed = {"strategy": strategy, "record_specs": specs}
-        return cls(**{**config, **changed, "scales": scales})
 
     @property
     def period(self) -> int:

@@ -1,8 +1,7 @@
 """Gaussian sums, averages, and sums of parts that are clipped together."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import keras
 
@@ -331,17 +330,6 @@ class JointClipQuery(GaussianQuery):
     @override
     def divisor(self) -> float:
         return self.denominator
-
-    @override
-    def get_config(self) -> dict[str, Any]:
-        scales = _nests.to_config(self.scales, float)
-        return {**GaussianQuery.get_config(self), "scales": scales}
-
-    @classmethod
-    @override
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        scales = _nests.from_config(config["scales"], float)
-        return cls(**{**config, "scales": scales})
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
