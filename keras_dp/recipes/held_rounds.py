@@ -18,9 +18,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.spending import PrivacyTarget, RunDetails
 
-# A larger share of a target than this leaves nothing but its rounding.
-_NEARLY = 0.99
-
 
 class HeldRounds(NamedTuple):
     """The rounds of a ledger that count towards a target.
@@ -76,23 +73,6 @@ class HeldRounds(NamedTuple):
             "count towards the target. If they are about other data, use "
             f"another ledger.{self._lost()}"
         )
-
-    def check_left(self, target: PrivacyTarget) -> None:
-        """Raises where a mechanism that was lost took nearly all of a target.
-
-        Raises:
-            CalibrationError: The rest is a rounding of the target.
-        """
-        if (lost := self._lost()) and (
-            (spent := self.epsilon(target)) > _NEARLY * target.epsilon
-        ):
-            raise CalibrationError(
-                "`target_epsilon` must leave room for a training. Received: "
-                f"target_epsilon={target.epsilon!r}, of which the ledger "
-                f"{self.place} holds {spent:.6g}.{lost} Raise the target by "
-                "what another training may cost, or publish the model of that "
-                "run, which costs no more."
-            )
 
     @contextlib.contextmanager
     def naming(

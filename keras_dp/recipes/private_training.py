@@ -361,7 +361,6 @@ def _beside_held(
             is_same = run.rest and settings.queries.round == run.rest.round
             if is_same and held.epsilon(target) <= target.epsilon:
                 return settings, run
-    held.check_left(target)
     asked = replace(asked, held=held, account=account)
     if not held.rounds:
         return resolved(asked), None
