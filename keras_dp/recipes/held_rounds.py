@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from keras_dp.accountants.replay import Replay
 from keras_dp.errors import CalibrationError
@@ -20,27 +20,34 @@ from keras_dp.spending import PrivacyTarget, RunDetails
 
 
 class HeldRounds(NamedTuple):
-    """The rounds of a ledger that count towards a target.
+    """The rounds of a ledger that count towards a target, and the target.
 
     They are those that reports count: of a run that kept to its plan, all that
     was planned. So the epsilon to publish stays below the target, too.
 
     Attributes:
         ledger: The ledger.
+        target: For these rounds and all that follow.
         replay: The rounds that count. Those that are planned and did not run
             are among them.
     """
 
     ledger: PrivacyLedger
+    target: PrivacyTarget
     replay: Replay
 
     @classmethod
-    def of(cls, ledger: PrivacyLedger, before: RunRecord | None = None) -> Self:
+    def of(
+        cls,
+        ledger: PrivacyLedger,
+        target: PrivacyTarget,
+        before: RunRecord | None = None,
+    ) -> Self:
         """Returns what counts of all runs, or of those before a run."""
         replay = Replay(ledger)
         if before is not None:
             replay = replay.until(before.number)
-        return cls(ledger, replay.that_count().together)
+        return cls(ledger, target, replay.that_count().together)
 
     @property
     def rounds(self) -> tuple[CountedRound, ...]:
@@ -60,28 +67,36 @@ class HeldRounds(NamedTuple):
             return f"{count:,} rounds"
         return f"{count:,} rounds, with all that interrupted runs had planned"
 
-    def epsilon(self, target: PrivacyTarget) -> float:
-        """Returns the epsilon of the rounds at the delta of a target."""
-        return self.replay.claim(delta=target.delta).epsilon
+    @property
+    def epsilon(self) -> float:
+        """The epsilon of the rounds at the delta of the target."""
+        return self.replay.claim(delta=self.target.delta).epsilon
 
-    def sentence(self, target: PrivacyTarget) -> str:
-        """Returns how many rounds there are, and the epsilon of these."""
+    @property
+    def terms(self) -> dict[str, Any]:
+        """The arguments on target and ledger that `planning` takes."""
+        return {
+            "target_epsilon": self.target.epsilon,
+            "delta": self.target.delta,
+            "ledger": self.replay,
+        }
+
+    @property
+    def sentence(self) -> str:
+        """How many rounds there are, and the epsilon of these."""
         if not self.rounds:
             return "none so far."
         return (
-            f"{self.counted}, of epsilon {self.epsilon(target):.4g}. They "
+            f"{self.counted}, of epsilon {self.epsilon:.4g}. They "
             "count towards the target. If they are about other data, use "
             f"another ledger.{self._lost()}"
         )
 
     @contextlib.contextmanager
-    def naming(
-        self, target: PrivacyTarget, fresh: Round, count: int
-    ) -> Iterator[None]:
+    def naming(self, fresh: Round, count: int) -> Iterator[None]:
         """Adds to an error which target leaves room for a first training.
 
         Args:
-            target: The target, at whose delta it is.
             fresh: A round of a training with a ledger that holds nothing.
             count: How many rounds it has.
         """
@@ -89,7 +104,7 @@ class HeldRounds(NamedTuple):
             yield
         except CalibrationError as error:
             together = self.replay.plus([(fresh, count)])
-            needed = together.claim(delta=target.delta).epsilon
+            needed = together.claim(delta=self.target.delta).epsilon
             if not math.isfinite(needed):
                 raise
             raise CalibrationError(
@@ -99,18 +114,16 @@ class HeldRounds(NamedTuple):
             ) from None
 
     @contextlib.contextmanager
-    def explaining(
-        self, target: PrivacyTarget, more: str = ""
-    ) -> Iterator[None]:
-        """Adds to an error what the rounds leave of a target, and a text."""
+    def explaining(self, more: str = "") -> Iterator[None]:
+        """Adds to an error what the rounds leave of the target, and a text."""
         try:
             yield
         except CalibrationError as error:
-            why = f"{self._why(target)}{more}"
+            why = f"{self._why()}{more}"
             raise CalibrationError(f"{error}{why}") from error
 
-    def _why(self, target: PrivacyTarget) -> str:
-        """Returns what the rounds leave of a target.
+    def _why(self) -> str:
+        """Returns what the rounds leave of the target.
 
         Empty if there are none. Otherwise it begins with a space.
         """
@@ -118,7 +131,7 @@ class HeldRounds(NamedTuple):
             return ""
         reasons = (
             f" The ledger {self.place} holds {self.counted}. At this delta "
-            f"they have epsilon {self.epsilon(target):.4g} by themselves. If "
+            f"they have epsilon {self.epsilon:.4g} by themselves. If "
             f"they are about other data, use another ledger.{self._lost()}"
         )
         for run in self.ledger.runs:

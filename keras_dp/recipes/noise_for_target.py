@@ -139,7 +139,7 @@ def choose_noise(settings: Settings) -> Settings:
     if given == "auto" and not trains_normalization(settings.model):
         settings = dataclasses.replace(settings, batch_statistics=None)
     _check_strategy(settings)
-    target, held, account = settings.target, settings.held, settings.account
+    held, account = settings.held, settings.account
     more = ""
     if settings.compiled.get("private_metrics") or isinstance(given, DPQuery):
         more = (
@@ -147,13 +147,8 @@ def choose_noise(settings: Settings) -> Settings:
             "have: give them more."
         )
     rounds_at = functools.partial(_rounds_at, settings)
-    with held.explaining(target, more):
-        scale = calibrate_scale(
-            rounds_at,
-            target_epsilon=target.epsilon,
-            delta=target.delta,
-            ledger=held.replay,
-        )
+    with held.explaining(more):
+        scale = calibrate_scale(rounds_at, **held.terms)
     least = scale = _rounded_up(scale)
     if account is not None:
         scale = least_within(
@@ -177,11 +172,11 @@ def choose_noise(settings: Settings) -> Settings:
     queries = RoundQueries(query, released, statistics, rounds_at(scale)[0][0])
     # Gradients of a real training are shorter than the clip, and differ.
     if queries.signal(settings.rounds) < _LEAST_SIGNAL:
-        with held.explaining(target):
+        with held.explaining():
             raise CalibrationError(
                 "`target_epsilon`, and the account, if there is one, must "
                 "leave room to learn something. Received: target_epsilon="
-                f"{target.epsilon!r}: the noise would hide all that more "
+                f"{held.target.epsilon!r}: the noise would hide all that more "
                 "rounds say. Raise the target."
             )
     value = f"multiplier {queries.noise_multiplier:.6g}"

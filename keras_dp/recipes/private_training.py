@@ -242,8 +242,8 @@ def make_private(
         model,
         compiled,
         details,
-        PrivacyTarget(target_epsilon, delta),
         given,
+        HeldRounds.of(own, PrivacyTarget(target_epsilon, delta)),
         epochs=epochs,
         batch_size=batch_size,
         l2_norm_clip=l2_norm_clip,
@@ -253,7 +253,7 @@ def make_private(
         learning_rate=learning_rate,
         average=average,
     )
-    settings, continued = _beside_held(asked, own)
+    settings, continued = _beside_held(asked)
     if continued is None:
         settings = _with_signal(resolved(settings, ANSWERS), asked)
     else:
@@ -337,9 +337,7 @@ def assembled(settings: Settings, ledger: PrivacyLedger) -> PrivateModel:
     return private
 
 
-def _beside_held(
-    asked: Settings, ledger: PrivacyLedger
-) -> tuple[Settings, RunRecord | None]:
+def _beside_held(asked: Settings) -> tuple[Settings, RunRecord | None]:
     """Returns the settings, and the interrupted run that they go on with.
 
     A run goes on if its rounds are those that the arguments led to before it
@@ -350,33 +348,32 @@ def _beside_held(
         CalibrationError: No noise meets the target, or it would hide all that
             is learned, or the rest is little of the target.
     """
-    target = asked.target
-    account = chosen_account(ledger, asked.run.account)
-    held = HeldRounds.of(ledger)
-    for run in interrupted_runs(ledger, asked.run, account):
-        before = HeldRounds.of(ledger, before=run)
+    held: HeldRounds = asked.held
+    account = chosen_account(held.ledger, asked.run.account)
+    for run in interrupted_runs(held.ledger, asked.run, account):
+        before = HeldRounds.of(held.ledger, held.target, before=run)
         paying = refunded(account, run)
         with contextlib.suppress(CalibrationError, BudgetExceededError):
             settings = resolved(replace(asked, held=before, account=paying))
             is_same = run.rest and settings.queries.round == run.rest.round
-            if is_same and held.epsilon(target) <= target.epsilon:
+            if is_same and held.epsilon <= held.target.epsilon:
                 return settings, run
-    asked = replace(asked, held=held, account=account)
+    asked = replace(asked, account=account)
     if not held.rounds:
         return resolved(asked), None
     nothing = held._replace(replay=held.replay.of(()))
     fresh = resolved(replace(asked, held=nothing, account=None))
     # Errors name the target of a first training.
-    with held.naming(target, fresh.queries.round, fresh.rounds):
+    with held.naming(fresh.queries.round, fresh.rounds):
         settings = resolved(asked)
         share = settings.signal / fresh.signal
         if share < _LEAST_SHARE:
-            with held.explaining(target):
+            with held.explaining():
                 raise CalibrationError(
                     "`target_epsilon` must leave room for another training. "
-                    f"Received: target_epsilon={target.epsilon!r}, of which "
-                    f"the rest gives {share:.0%} of the signal of a first "
-                    "training."
+                    f"Received: target_epsilon={held.target.epsilon!r}, of "
+                    f"which the rest gives {share:.0%} of the signal of a "
+                    "first training."
                 )
     return settings, None
 
@@ -385,12 +382,13 @@ def _terms(
     settings: Settings, ledger: PrivacyLedger, continued: RunRecord | None
 ) -> Iterator[Choice]:
     """Yields the lines on the promise, and on whom it is made to."""
-    target, data, held = settings.target, settings.data, HeldRounds.of(ledger)
+    target, data = settings.held.target, settings.data
+    held = HeldRounds.of(ledger, target)
     yield Choice(
         "target",
         f"epsilon {target.epsilon:g} at delta = {target.delta:.3g}",
         f"for all rounds of the ledger {held.place}, which holds "
-        f"{held.sentence(target).rstrip('.')}",
+        f"{held.sentence.rstrip('.')}",
     )
     if continued is not None and continued.rest is not None:
         yield Choice(

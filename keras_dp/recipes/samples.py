@@ -17,7 +17,6 @@ from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.recipes.settings import Settings
 from keras_dp.recipes.training_data import TrainingData
 from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches, Sampler
-from keras_dp.spending import PrivacyTarget
 
 # `make_private` takes it as its noise.
 Noise: TypeAlias = Literal["independent", "proven", "correlated"] | Strategy
@@ -51,7 +50,7 @@ def enough_epochs(settings: Settings) -> int:
     def signal(epochs: int) -> float:
         share = min(LARGEST_SHARE, epochs / _FEWEST_ROUNDS)
         sizes = [size or max(1, int(share * data.population))]
-        found = _plan(data, settings.target, epochs, settings.held, sizes)
+        found = _plan(data, epochs, settings.held, sizes)
         return found.rows[0].signal
 
     best = signal(_EPOCHS[-1])
@@ -66,11 +65,7 @@ def choose_samples(settings: Settings) -> Settings:
     """Chooses the size of samples, and their classes for correlated noise."""
     data = settings.data
     samples = sampler_of(
-        data,
-        settings.batch_size,
-        settings.target,
-        settings.epochs,
-        settings.held,
+        data, settings.batch_size, settings.epochs, settings.held
     )
     is_chosen = settings.batch_size is None and samples is not data.records
     found = _correlated(settings, samples)
@@ -106,7 +101,6 @@ def choose_samples(settings: Settings) -> Settings:
 def sampler_of(
     data: TrainingData,
     batch_size: int | None,
-    target: PrivacyTarget,
     epochs: int,
     held: HeldRounds,
 ) -> Sampler:
@@ -115,15 +109,14 @@ def sampler_of(
     Args:
         data: The records, or a sampler, which is returned.
         batch_size: By default the one that `plan` recommends for the rest.
-        target: For all rounds of the ledger.
         epochs: How long the training will be.
-        held: Rounds that are spent already.
+        held: Rounds that are spent already, of which target.
     """
     if isinstance(data.records, Sampler):
         return data.records
     if batch_size is None:
         sizes = sizes_of(data.population)
-        found = _plan(data, target, epochs, held, sizes)
+        found = _plan(data, epochs, held, sizes)
         batch_size = found.recommended.batch_size
     return PoissonBatches(
         data.records,
@@ -134,21 +127,12 @@ def sampler_of(
 
 
 def _plan(
-    data: TrainingData,
-    target: PrivacyTarget,
-    epochs: int,
-    held: HeldRounds,
-    sizes: list[int],
+    data: TrainingData, epochs: int, held: HeldRounds, sizes: list[int]
 ) -> Offers:
     """Returns a plan for what a ledger leaves of a target."""
-    with held.explaining(target):
+    with held.explaining():
         return plan(
-            data.population,
-            target_epsilon=target.epsilon,
-            delta=target.delta,
-            epochs=epochs,
-            batch_sizes=sizes,
-            ledger=held.replay,
+            data.population, epochs=epochs, batch_sizes=sizes, **held.terms
         )
 
 
@@ -217,11 +201,7 @@ def _correlated(settings: Settings, samples: Sampler) -> _Correlated:
         return _Correlated(samples, noise)
     rounds = settings.epochs * samples.rounds_per_epoch
     share = samples.expected_sample_size / samples.population_size
-    terms: dict[str, Any] = {
-        "target_epsilon": settings.target.epsilon,
-        "delta": settings.target.delta,
-        "ledger": settings.held.replay,
-    }
+    terms = settings.held.terms
     if noise != "correlated":
         (independent,) = plan_correlated_noise(
             rounds, sampling_probability=share, bands=[1], **terms

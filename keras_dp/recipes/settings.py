@@ -11,6 +11,7 @@ import keras
 from keras_dp._override import override
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery, NormalizedQuery
 from keras_dp.ledger import AccountRecord, Round, Strategy
+from keras_dp.spending import PrivacyTarget, RunDetails
 
 # The first column of the table, and the width of the whole.
 _NAMES, _WIDTH = 15, 88
@@ -83,10 +84,9 @@ class Settings:
     Attributes:
         model: The model of the user.
         compiled: The arguments of `compile`.
-        target: For all rounds of the ledger; `None` for no limit.
         run: How the ledger describes the training.
         data: The records.
-        held: The rounds that the ledger held before.
+        held: The target, and the rounds that the ledger held before.
         account: The account that pays, `None` without one.
         epochs: The number of epochs, the part of an interrupted run included.
         batch_size: As given to `make_private`.
@@ -104,8 +104,7 @@ class Settings:
 
     model: keras.Model
     compiled: Mapping[str, Any]
-    run: Any = None
-    target: Any = None
+    run: RunDetails = dataclasses.field(default_factory=RunDetails)
     data: Any = None
     held: Any = None
     account: AccountRecord | None = None
@@ -121,6 +120,11 @@ class Settings:
     learning_rate: Any = None
     average: str | None = None
     choices: tuple[Choice, ...] = ()
+
+    @property
+    def target(self) -> PrivacyTarget | None:
+        """Holds for all rounds of the ledger; `None` for no limit."""
+        return None if self.held is None else self.held.target
 
     @property
     def rounds(self) -> int:

@@ -225,14 +225,13 @@ class PrivateSearch:
             delta = default_delta(given.units_of(header.rows_per_unit))
         self.target = PrivacyTarget(target_epsilon, delta)
         judge(TARGETS, target_epsilon)
-        held = HeldRounds.of(self._ledger)
+        held = HeldRounds.of(self._ledger, self.target)
         lengths = _checked_epochs(values_of(self._space, "epochs", epochs))
         sizes = values_of(self._space, "batch_size", batch_size)
         for size in sizes:
             given.check_size(size)
         samples = {
-            size: sampler_of(given, size, self.target, max(lengths), held)
-            for size in sizes
+            size: sampler_of(given, size, max(lengths), held) for size in sizes
         }
         _check_alike(samples.values())
         defaults = {
@@ -349,7 +348,7 @@ class PrivateSearch:
         """Raises if the ledger holds more than when the noise was found."""
         if self._debug:
             return
-        held = HeldRounds.of(self._ledger)
+        held = HeldRounds.of(self._ledger, self.target)
         together = held.replay.plus([(self.round, 1)])
         epsilon = together.claim(delta=self.target.delta).epsilon
         if epsilon > self.target.epsilon:
@@ -409,13 +408,11 @@ class PrivateSearch:
         more = ""
         if isinstance(self._trials.score, PrivateScore):
             more = " The score keeps the noise that it has: give more."
-        with held.explaining(self.target, more):
+        with held.explaining(more):
             factor = calibrate_scale(
                 lambda factor: [(self._selection(scaled(factor)).round, 1)],
-                target_epsilon=self.target.epsilon,
-                delta=self.target.delta,
-                ledger=held.replay,
                 precision=_PRECISION,
+                **held.terms,
             )
         return scaled(factor)
 
@@ -438,7 +435,7 @@ class PrivateSearch:
             f"{', '.join(self._space)}. Target: epsilon "
             f"{self.target.epsilon:g} at delta = {self.target.delta:.3g}, for "
             f"all rounds of the ledger {held.place}, which holds "
-            f"{held.sentence(self.target)}"
+            f"{held.sentence}"
         )
 
 

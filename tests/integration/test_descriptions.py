@@ -12,6 +12,7 @@ from keras_dp import (
     PrivateModel,
 )
 from keras_dp.recipes import Settings
+from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.spending import PrivacyTarget
 
 DATA = np.zeros([1000, 3], "float32"), np.zeros([1000, 1], "float32")
@@ -52,7 +53,8 @@ class TestSummary:
         model = private()
         model.compile(optimizer(), loss="mse")
         target = PrivacyTarget(3.0, 1e-5)
-        model.settings = Settings(model.model, {}, target=target)
+        held = HeldRounds.of(model.optimizer.ledger, target)
+        model.settings = Settings(model.model, {}, held=held)
 
         table, *lines = summary_of(model)
 
