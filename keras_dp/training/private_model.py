@@ -488,13 +488,16 @@ class PrivateModel(HeldModel):
 
         All batches until `compile` are one run of the ledger, with the details
         that came with the first of them. Another ledger or target begins
-        another run. `target_epsilon`, `delta` and `run` are as in `fit`.
+        another run. `target_epsilon`, `delta` and `run` are as in `fit`, but
+        delta is 1e-5 by default: a batch is not all records.
         """
         if isinstance(x, Sampler):
             raise TypeError(
                 "`x` must be a batch of inputs. Received: a sampler. Pass "
                 "the sampler to fit."
             )
+        if delta is None and self._target is None:
+            delta = default_delta(None)
         data = DataAdapter(x, class_weight)
         training = self._training(
             data, {"y": y}, target_epsilon=target_epsilon, delta=delta, run=run

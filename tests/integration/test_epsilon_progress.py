@@ -299,6 +299,18 @@ class TestATarget:
         assert TIGHT.epsilon([(round_, count)], delta=DELTA) <= 6.0
         assert TIGHT.epsilon([(round_, count + 1)], delta=DELTA) > 6.0
 
+    def test_takes_no_batch_for_all_records(self) -> None:
+        """Else a shorter batch would have another delta, and another run."""
+        ledger = in_memory()
+        private, _ = private_model(ledger, noise=8.0)
+
+        for rows in (16, 12):
+            x, y = np.zeros([rows, 3], "float32"), np.zeros([rows, 1])
+            private.train_on_batch(x, y, target_epsilon=6.0)
+
+        (run,) = ledger.runs
+        assert (len(run), private._batches_terms[1].delta) == (2, 1e-5)
+
     def test_follows_queries_whose_events_change(self) -> None:
         """Noise follows an adaptive clip, at one multiplier."""
         ledger = in_memory()

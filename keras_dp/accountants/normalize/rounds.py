@@ -86,10 +86,11 @@ LedgerLike: TypeAlias = (
 def counted_rounds(ledger: LedgerLike) -> Iterator[tuple[Round, int]]:
     """Yields the rounds of a ledger, each with its count, checked."""
     pairs = getattr(ledger, "rounds", ledger)
-    if not isinstance(pairs, Iterable):
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
         raise TypeError(
             "`ledger` must have rounds, or hold pairs (Round, count). "
-            f"Received: ledger={_check.shown(ledger)}."
+            f"Received: ledger={_check.shown(ledger)}. Open a file by "
+            'PrivacyLedger.open(path, mode="r").'
         )
     for pair in pairs:
         if not (

@@ -222,6 +222,10 @@ class TestFailsClosed:
         with pytest.raises(TypeError, match="`ledger`"):
             normalize(ledger)
 
+    def test_the_path_of_a_ledger_is_to_be_opened(self) -> None:
+        with pytest.raises(TypeError, match=r"a.ledger.* PrivacyLedger"):
+            normalize("a.ledger")
+
     @pytest.mark.parametrize(
         ("count", "kind"),
         [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("1", TypeError)],
