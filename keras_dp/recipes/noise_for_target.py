@@ -170,8 +170,14 @@ def choose_noise(settings: Settings) -> Settings:
         released = _correlated(settings, query, specs)
         query = _with_noise_of_sums(settings, query)
     queries = RoundQueries(query, released, statistics, rounds_at(scale)[0][0])
+    value = f"multiplier {queries.noise_multiplier:.6g}"
+    if isinstance(statistics, GaussianAverageQuery):
+        value += f", of batch statistics {statistics.noise_multiplier:.4g}"
+    settings = settings.with_choice(
+        "noise", value, "the least that meets the target", queries=queries
+    )
     # Gradients of a real training are shorter than the clip, and differ.
-    if queries.signal(settings.rounds) < _LEAST_SIGNAL:
+    if settings.signal < _LEAST_SIGNAL:
         with held.explaining():
             raise CalibrationError(
                 "`target_epsilon`, and the account, if there is one, must "
@@ -179,12 +185,7 @@ def choose_noise(settings: Settings) -> Settings:
                 f"{held.target.epsilon!r}: the noise would hide all that more "
                 "rounds say. Raise the target."
             )
-    value = f"multiplier {queries.noise_multiplier:.6g}"
-    if isinstance(statistics, GaussianAverageQuery):
-        value += f", of batch statistics {statistics.noise_multiplier:.4g}"
-    return settings.with_choice(
-        "noise", value, "the least that meets the target", queries=queries
-    )
+    return settings
 
 
 def _check_strategy(settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from keras_dp import _check
 from keras_dp.ledger import Strategy
@@ -68,8 +68,7 @@ def choose_samples(settings: Settings) -> Settings:
         data, settings.batch_size, settings.epochs, settings.held
     )
     is_chosen = settings.batch_size is None and samples is not data.records
-    found = _correlated(settings, samples)
-    samples = found.samples
+    samples, noise, ratio = _correlated(settings, samples)
     expected = samples.expected_sample_size
     value = f"{expected:,.6g} records expected"
     if samples.unit == "user":
@@ -84,16 +83,16 @@ def choose_samples(settings: Settings) -> Settings:
         value,
         "the smallest with nearly the best signal" if is_chosen else "",
         samples=samples,
-        noise=found.noise,
+        noise=noise,
     )
     if settings.strategy is not None:
-        return settings.with_choice("bands", *_about(settings, found.ratio))
-    if found.ratio is None:
+        return settings.with_choice("bands", *_about(settings, ratio))
+    if ratio is None:
         return settings
     return settings.with_choice(
         "bands",
         "none",
-        f"correlated noise would leave {found.ratio:.0%} of the noise in the "
+        f"correlated noise would leave {ratio:.0%} of the noise in the "
         "sums over rounds",
     )
 
@@ -168,28 +167,19 @@ def check_noise(noise: Any, data: Any, l2_norm_clip: Any) -> None:
         )
 
 
-class _Correlated(NamedTuple):
-    """Samples, the noise that suits them, and what it leaves of the noise.
-
-    Attributes:
-        samples: How samples are drawn.
-        noise: A strategy, or how independent noise is added.
-        ratio: The noise of the sums over the first rounds with the best
-            strategy, divided by that of independent noise; `None` if nobody
-            computed it.
-    """
-
-    samples: Sampler
-    noise: Any
-    ratio: float | None = None
-
-
-def _correlated(settings: Settings, samples: Sampler) -> _Correlated:
-    """Returns the noise of a training, and samples that suit it.
+def _correlated(
+    settings: Settings, samples: Sampler
+) -> tuple[Sampler, str | Strategy, float | None]:
+    """Returns samples, the noise that suits them, and what that leaves.
 
     Args:
         settings: Their noise may be "correlated".
         samples: The sampler that goes with independent noise.
+
+    Returns:
+        Samples, and how their noise is added. The number is the noise of the
+        sums over the first rounds with the best strategy, divided by that of
+        independent noise; it is `None` if nobody computed it.
 
     Raises:
         CalibrationError: No noise meets the target.
@@ -198,7 +188,7 @@ def _correlated(settings: Settings, samples: Sampler) -> _Correlated:
     if noise in _ALONE or (
         noise != "correlated" and isinstance(data.records, Sampler)
     ):
-        return _Correlated(samples, noise)
+        return samples, noise, None
     rounds = settings.epochs * samples.rounds_per_epoch
     share = samples.expected_sample_size / samples.population_size
     terms = settings.held.terms
@@ -214,9 +204,7 @@ def _correlated(settings: Settings, samples: Sampler) -> _Correlated:
         independent = next(x for x in (best, *others) if x.classes == 1)
         if best is independent:
             ratios = [x.sum_noise / best.sum_noise for x in others]
-            return _Correlated(
-                samples, "independent", min(ratios, default=None)
-            )
+            return samples, "independent", min(ratios, default=None)
     classes = CyclicPoissonBatches(
         data.records,
         classes=best.classes,
@@ -225,7 +213,7 @@ def _correlated(settings: Settings, samples: Sampler) -> _Correlated:
         views=data.views,
     )
     ratio = best.sum_noise / independent.sum_noise
-    return _Correlated(classes, best.strategy, ratio)
+    return classes, best.strategy, ratio
 
 
 def _of_strategy(

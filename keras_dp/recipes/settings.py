@@ -63,14 +63,6 @@ class RoundQueries(NamedTuple):
             released = released.numerator_query
         return float(released.noise_multiplier)
 
-    def signal(self, rounds: int) -> float:
-        """Returns the longest sum of all averages over the stddev of its noise.
-
-        The averages then have the norm of the clip, and one direction.
-        """
-        query = self.gradients
-        return math.sqrt(rounds) * query.denominator / query.noise_multiplier
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Settings:
@@ -138,8 +130,14 @@ class Settings:
 
     @property
     def signal(self) -> float:
-        """See `RoundQueries.signal`."""
-        return float(self.queries.signal(self.rounds))
+        """The longest sum of all averages over the deviation of its noise.
+
+        The averages then have the norm of the clip, and one direction.
+        """
+        query: GaussianAverageQuery = self.queries.gradients
+        return (
+            math.sqrt(self.rounds) * query.denominator / query.noise_multiplier
+        )
 
     def with_choice(
         self,
