@@ -229,33 +229,8 @@ def checked_numbers(
 
     Args:
         l2_norm_clip: Bound on one record's norm.
-        noise_multiplier: As in `stddev_from`.
-        precision: See `GaussianSumQuery`.
-        denominator: As in `stddev_from`.
-        **stddev: As in `stddev_from`.
-    """
-    _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
-    found = float(
-        stddev_from(l2_norm_clip, noise_multiplier, denominator, **stddev)
-    )
-    return {
-        "l2_norm_clip": float(l2_norm_clip),
-        **dict.fromkeys(stddev, found),
-        "precision": checked_precision(precision, found),
-    }
-
-
-def stddev_from(
-    l2_norm_clip: float,
-    noise_multiplier: float | None,
-    denominator: float | None = None,
-    **stddev: float | None,
-) -> float:
-    """Returns the stddev of the noise, from itself or the noise multiplier.
-
-    Args:
-        l2_norm_clip: Bound on one record's norm.
         noise_multiplier: The stddev over `l2_norm_clip`, or `None`.
+        precision: See `GaussianSumQuery`.
         denominator: How many records a sum has about; `None` if nobody knows.
         **stddev: The stddev under the name of its argument, or `None`.
 
@@ -264,6 +239,7 @@ def stddev_from(
         ValueError: The stddev is neither 0 nor in [1e-30, 1e37]; or so small
             that the grid would cut the sum off.
     """
+    _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
     ((name, given),) = stddev.items()
     if (given is None) == (noise_multiplier is None):
         raise TypeError(
@@ -290,7 +266,11 @@ def stddev_from(
             "little of it some would be. 0 trains without noise, to compare "
             "with."
         )
-    return given
+    return {
+        "l2_norm_clip": float(l2_norm_clip),
+        name: float(given),
+        "precision": checked_precision(precision, given),
+    }
 
 
 def checked_gamma(gamma: float | None, l2_norm_clip: float) -> float | None:
