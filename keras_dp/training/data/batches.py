@@ -23,9 +23,9 @@ from keras_dp._nests import Nest
 from keras_dp.ledger import SamplingEvent, UnverifiedSampling
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.draw import Sample
-from keras_dp.sampling.prefetch import Prefetched
 from keras_dp.sampling.random_words import Randomness, Words
 from keras_dp.sampling.record_source import ALIGNMENT_BYTES, aligned_empty
+from keras_dp.training.data.prefetch import Prefetched
 from keras_dp.training.data.record_map import RecordMap, record_map
 
 # One more would only wait: the thread is as fast as the loop on average.

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.sampling import PoissonBatches, pipelines
-from keras_dp.sampling.datasets import FiniteDataset
 from keras_dp.sampling.pipelines import Stage
 
 RECORDS = 40
@@ -180,10 +179,6 @@ class TestARecordInSeveralRows:
             PoissonBatches.from_dataset(
                 MIXING["shuffled pairs"][0](), sampling_probability=0.1
             )
-
-    def test_is_refused_wherever_a_data_set_is_read(self) -> None:
-        with pytest.raises(PrivateTrainingError, match="`dataset` must"):
-            FiniteDataset(MIXING["shuffled pairs"][0]())
 
     def test_is_refused_once_their_number_is_known(self) -> None:
         """The generator does not say how many records there are."""

@@ -23,7 +23,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     TruncatedNegativeBinomial,
 )
-from keras_dp.sampling.prefetch import Prefetched
+from keras_dp.training.data.prefetch import Prefetched
 from keras_dp.tuning.best_of import like_the_first, silenced
 from tests.unit.tuning.searches import build, search_of
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from keras_dp.sampling.prefetch import Prefetched
+from keras_dp.training.data.prefetch import Prefetched
 from tests.waiting import HUNG_SECONDS, wait_until
 
 NAME = "keras_dp input"
