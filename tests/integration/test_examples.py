@@ -58,10 +58,7 @@ def test_a_private_example_keeps_its_target(name, quick, tmp_path) -> None:
     *adapted, (round_, count) = ledger.rounds
     assert len(adapted) == (name in IN_ONE_LEDGER)
     assert isinstance(round_.sampling, PoissonSampling)
-    assert (
-        count
-        == private.settings.epochs * private.settings.samples.rounds_per_epoch
-    )
+    assert count == private.settings.rounds
     epsilon = Fourier().epsilon(ledger, delta=target.delta)
     assert 0.99 * target.epsilon < epsilon <= target.epsilon == 3
     assert "epsilon <= 3.0000 at delta" in text
