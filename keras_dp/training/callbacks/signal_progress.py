@@ -137,8 +137,8 @@ def advice_on_layers(layers: list[LayerSignal]) -> str:
         names += f" and {more} more layers"
     return (
         f"Noise moved the weights of {names} further than the signal of all "
-        "rounds could. They may have learned all the same. Fewer weights, "
-        "frozen layers or features that nobody learned may do better "
+        "rounds could. They may still have learned. Fewer weights, frozen "
+        "layers or fixed features, as of a scattering network, may do better "
         "(docs/choosing.md)."
     )
 
