@@ -8,7 +8,7 @@ none of which is on an axis.
 Guarantee: neither `v` nor `1 - v` loses digits, so variables are right near 0
 and in the tails alike; lemma 9 of docs/finite_precision.md bounds their error.
 They are finite, never 0, and as often negative as positive. None is larger than
-9.5 in size; those in the tail beyond are made by `refinement`.
+9.5 in size; those in the tail beyond are made by `refined`.
 
 Source: Box and Muller (1958), "A note on the generation of random normal
 deviates", Annals of Mathematical Statistics 29.
@@ -70,6 +70,8 @@ _FRACTION = 10  # Digits after the point.
 _WEIGHTS = _BASE ** (np.arange(_DIGITS) - _FRACTION)
 _INVERSES = np.where(np.arange(_DIGITS) < _DIGITS - 1, 1 / _BASE, 0.0)
 _SCALES = _BASE ** (_FRACTION - np.arange(_DIGITS + 1.0))
+# A digit is what is left of a rounded number without the one rounded before it.
+_CUTS = np.eye(_DIGITS + 1, _DIGITS) - _BASE * np.eye(_DIGITS + 1, _DIGITS, -1)
 # Which digit of a product takes the product of two digits, `[169, 13]`.
 _SUMS = np.arange(_DIGITS)[:, None] + np.arange(_DIGITS) - _FRACTION
 _TAKES = np.equal(_SUMS.reshape(-1, 1), np.arange(_DIGITS)).astype(float)
@@ -165,7 +167,7 @@ def refined(words: tf.Tensor, more: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
     Guarantee: each is right but for a probability of `2^-97` (theorem 3).
 
     Args:
-        words: uint32 `[pairs, 4]`, as `box_muller.pair` takes them.
+        words: uint32 `[pairs, 4]`, as `pair` takes them.
         more: uint32 `[pairs, 4]`, the next words of the same uniform variables.
         stddev: Scalar float64, 0 or in `[2^24, 2^25)`.
 
@@ -175,11 +177,17 @@ def refined(words: tf.Tensor, more: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
     high, low, angle, rest = tf.unstack(words, axis=-1)
     one, two, three, four = tf.unstack(more, axis=-1)
     signed = tf.bitcast(angle, tf.int32)
-    places = [32, 64, 96, 128]
-    v = _parts([high, low, one, two], places)
-    complement = [word ^ 0xFFFFFFFF for word in (high, low, one, two)]
-    about = _minus_log(v, _parts(complement, places))
-    turn = _parts([signed, rest & 0xFFFFFFFC, three, four], [32, 64, 94, 126])
+    radius = tf.stack([high, low, one, two], axis=-1)
+    v, complement = (
+        tf.cast(each, tf.float64) * 2.0 ** -np.array([32.0, 64, 96, 128])
+        for each in (radius, tf.bitwise.invert(radius))
+    )
+    about = _minus_log(v, complement)
+    turn = [
+        tf.cast(each, tf.float64)
+        for each in (signed, rest & 0xFFFFFFFC, three, four)
+    ]
+    turn = tf.stack(turn, axis=-1) * 2.0 ** -np.array([32.0, 64, 94, 126])
     turn = _carried(tf.reduce_sum(_number(turn), axis=-2))
     minus_log, squares = _logarithms(v, about, turn, stddev)
     below = tf.floor(tf.sqrt(_float(squares) * about) / _SCALE)
@@ -211,35 +219,31 @@ def _logarithms(
     """
     near = tf.maximum(tf.reduce_sum(v, axis=-1), _LEAST)
     exact = tf.reduce_sum(_number(v), axis=-2)
-    s = _number(stddev * _SCALE) + tf.zeros_like(turn)
+    s = _number(stddev * _SCALE + tf.zeros_like(near))
+    added, is_power, is_scale = map(tf.constant, _STEPS)
 
-    def step(values: tf.Tensor, given: list[tf.Tensor]) -> tf.Tensor:
-        minus_log, values = values[3], values[:3]
-        coefficients, is_power, is_scale = given
-        factor = tf.where(is_scale, s, turn)
-        own = tf.where(is_power, values[2], -minus_log)
+    def step(
+        i: tf.Tensor, minus_log: tf.Tensor, values: tf.Tensor
+    ) -> list[tf.Tensor]:
+        factor = tf.where(is_scale[i], s, turn)
+        own = tf.where(is_power[i], values[2], -minus_log)
         product = _product(values, tf.stack([factor, factor, own]))
-        return tf.concat([product + coefficients, [minus_log]], axis=0)
+        return [i + 1, minus_log, product + added[i]]
 
-    def improved(values: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
-        start = tf.concat([tf.zeros_like(values[:3]), values[3:]], axis=0)
-        values = tf.foldl(step, [tf.constant(each) for each in _STEPS], start)
+    def improved(
+        i: tf.Tensor, minus_log: tf.Tensor, values: tf.Tensor
+    ) -> list[tf.Tensor]:
+        start = [tf.constant(0), minus_log, tf.zeros_like(values)]
+        count = len(_STEPS[0])
+        *_, values = tf.while_loop(lambda i, *_: i < count, step, start)
         error = _float(exact - values[2]) / near
         moved = _number(-(error + error * error / 2) / _SCALE**2)
-        return tf.concat([values[:3], [_carried(values[3] + moved)]], axis=0)
+        return [i + 1, _carried(minus_log + moved), values]
 
     first = _number(about / _SCALE**2)
-    values = tf.foldl(improved, tf.range(3), tf.stack([first] * 4))
-    return tf.stack([values[3]] * 2), values[:2]
-
-
-def _parts(words: list[tf.Tensor], places: list[int]) -> tf.Tensor:
-    """Returns `[..., 4]` of float64: words that end so far after the point."""
-    parts = [
-        tf.cast(word, tf.float64) * 2.0**-place
-        for word, place in zip(words, places, strict=True)
-    ]
-    return tf.stack(parts, axis=-1)
+    start = [tf.constant(0), first, tf.stack([first] * 3)]
+    _, minus_log, values = tf.while_loop(lambda i, *_: i < 3, improved, start)
+    return tf.stack([minus_log] * 2), values[:2]
 
 
 def _minus_log(v: tf.Tensor, complement: tf.Tensor) -> tf.Tensor:
@@ -251,8 +255,7 @@ def _minus_log(v: tf.Tensor, complement: tf.Tensor) -> tf.Tensor:
 
 def _number(values: tf.Tensor) -> tf.Tensor:
     """Returns the numbers of float64 below 2^71, cut after the last digit."""
-    rounded = tf.round(values[..., None] * _SCALES)
-    return rounded[..., :-1] - rounded[..., 1:] * _BASE
+    return tf.round(tf.expand_dims(values, -1) * _SCALES) @ _CUTS
 
 
 def _float(number: tf.Tensor) -> tf.Tensor:
