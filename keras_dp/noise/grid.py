@@ -147,7 +147,7 @@ class Joined:
         return [
             leaves[group[0]]
             if len(group) == 1
-            else tf.concat([tf.reshape(leaves[i], [-1]) for i in group], axis=0)
+            else tf.concat([_flat(leaves[i]) for i in group], axis=0)
             for group in self._groups
         ]
 
@@ -160,8 +160,14 @@ class Joined:
                 continue
             sizes = [self._shapes[i].num_elements() for i in group]
             for i, leaf in zip(group, tf.split(part, sizes), strict=True):
-                leaves[i] = tf.reshape(leaf, self._shapes[i])
+                shape = self._shapes[i]
+                leaves[i] = leaf if shape.rank == 1 else tf.reshape(leaf, shape)
         return leaves
+
+
+def _flat(leaf: tf.Tensor) -> tf.Tensor:
+    # Most small leaves are vectors, and an operation costs a trace more.
+    return leaf if leaf.shape.rank == 1 else tf.reshape(leaf, [-1])
 
 
 def answer(
