@@ -49,6 +49,9 @@ _PIECE = chacha20.COUNTER + 1  # The place of a piece's number in the state.
 _ROUNDED_ROWS = 11  # A kernel has as many results as scalars.
 # Blocks of a piece that make no noise, but the next key.
 _KEY_BLOCKS = chacha20.WORDS_OF_KEY
+# XLA compiles the lanes that are left over after vectors, on all cores, as a
+# loop of its own. A kernel has none: it computes some lanes that nobody reads.
+_VECTORS = 128
 
 # Few different sizes, so that little is compiled; 2^14 blocks take 0.5 ms. A
 # single block makes two new seeds. XLA takes longer to compile 2^10.
@@ -326,8 +329,9 @@ def _portable_words(lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
 def _rounded_by_kernel(
     lanes: int, *scalars: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    rows = xla.run(_rounded_body, lanes + _KEY_BLOCKS, scalars)
-    return _finished(rows, lanes)
+    needed = lanes + _KEY_BLOCKS
+    computed = -(-needed // _VECTORS) * _VECTORS
+    return _finished(xla.run(_rounded_body, computed, scalars), lanes)
 
 
 def _portable_rounded(
@@ -345,7 +349,8 @@ def _finished(
     """Returns the parts of rows of rounded normal variables.
 
     Args:
-        rows: The rows of `_rounded_of`, with the lanes of the key.
+        rows: The rows of `_rounded_of`. The lanes of the key follow those of
+            each piece; what else there is is left out.
         lanes: The number of lanes of a piece, without these.
         pieces: The number of pieces.
 
@@ -355,7 +360,7 @@ def _finished(
     """
 
     def part(row: tf.Tensor, first: int, last: int) -> tf.Tensor:
-        apart = tf.reshape(row, [pieces, lanes + _KEY_BLOCKS])
+        apart = tf.reshape(row, [pieces, -1])
         return tf.reshape(apart[:, first:last], [pieces * (last - first)])
 
     # One copy: a slice of all rows, once they are stacked, would be another.
