@@ -401,6 +401,7 @@ WORKS = {
     "xla_call_module": lambda f: callable(f()),
     "registered_functions": lambda f: _is_registered(f),
     "custom_gradient_of": lambda f: f(_own_gradient()) is not None,
+    "rewritten_once": lambda f: _rewrites_once(f),
     "trace_of": lambda f: (
         _is_freed(f)
         and not _is_freed(lambda traced: traced.get_concrete_function())
@@ -452,6 +453,17 @@ def _is_freed(trace_of):
     del trace
     gc.collect()
     return not graph.get_operations()
+
+
+def _rewrites_once(rewritten_once):
+    """Whether options hold inside a call, and only there."""
+    from tensorflow.python.eager import context
+
+    def options():
+        return context.context().function_call_options.config_proto_serialized
+
+    before = options()
+    return rewritten_once(options)() != before and options() == before
 
 
 def _own_gradient():

@@ -14,6 +14,7 @@ from keras_dp.gradients import naming_fixed_rows, trained_normalizations
 from keras_dp.keras_internals import (
     learning_rate_of,
     optimizers_in,
+    rewritten_once,
     trace_of,
     trainable_variables_of,
 )
@@ -260,7 +261,7 @@ class TrainingStep:
                 block.records.structure, grouping, is_whole=is_whole
             )
             try:
-                self._traces[key] = trace_of(function, *specs)
+                self._traces[key] = rewritten_once(trace_of(function, *specs))
             except MetricsNotCompiledError:
                 continue
             self._functions[key] = function
@@ -438,7 +439,7 @@ class TrainingStep:
         if self._parts.options.run_eagerly:
             return function
         if key not in self._traces:
-            self._traces[key] = trace_of(function, *arguments)
+            self._traces[key] = rewritten_once(trace_of(function, *arguments))
         # The trace of one replica does not take the batches of several.
         many = self._parts.options.replicas.are_many
         return function if many else self._traces[key]
