@@ -731,6 +731,7 @@ class PrivateModel(HeldModel):
         self._weights.forget()
         self._one_by_one = training.one_by_one
         with contextlib.ExitStack() as stack:
+            stack.callback(self._forget_ended_run)
             if run is None:
                 run = stack.enter_context(training.new_run())
                 self._run_to_end = run
@@ -759,4 +760,8 @@ class PrivateModel(HeldModel):
                 if step is not None:
                     step.close()
                     self._weights.note()
-        self._run_to_end = None
+
+    def _forget_ended_run(self) -> None:
+        """Lets go of a run, which knows the records, once it has ended."""
+        if self._run_to_end is not None and not self._run_to_end.is_open:
+            self._run_to_end = None

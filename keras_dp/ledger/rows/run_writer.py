@@ -450,8 +450,13 @@ class RunWriter:
         gone.
         """
         with contextlib.suppress(LedgerError):
-            if not self._is_ended:
+            if self.is_open:
                 self.finish()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run has begun, and not ended."""
+        return self.row is not None and not self._is_ended
 
     def is_exhausted(self, planned: Round) -> bool:
         """Returns whether there is no room for a round more.
