@@ -121,6 +121,7 @@ class Sampler(abc.ABC):
         )
         super().__init_subclass__(**options)
 
+    @abc.abstractmethod  # Nobody else's law is one that the library drew by.
     def __init__(
         self,
         data: Nest | RandomAccessSource,

@@ -54,6 +54,13 @@ def test_nothing_else_may_say_that_the_library_drew(base):
     type("Own", (sampling.TFRecordShards,), {"__module__": __name__})
 
 
+def test_no_other_law_is_drawn_by():
+    draw = built(POISSON).draw
+
+    with pytest.raises(TypeError, match="abstract"):
+        sampling.Sampler(np.ones(4), lambda count: draw)
+
+
 @pytest.mark.parametrize(
     "data",
     [
