@@ -287,7 +287,7 @@ class TestContentsThatDecide:
             or one.shape != two.shape
             for one, two in (map(np.asarray, pair) for pair in pairs)
         )
-        assert bool(messages(caplog, "contents of a record may decide")) == (
+        assert bool(messages(caplog, "may decide in which batches")) == (
             name != "fixed"  # The control.
         )
         if name in ("buckets", "filter"):
