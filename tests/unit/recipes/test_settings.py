@@ -9,10 +9,10 @@ import pytest
 import keras_dp
 from keras_dp import planning
 from keras_dp.planning.calibration import default_delta
+from keras_dp.recipes import private_training
 
 
-def said(*, records=10_000, width=2, **options):
-    """Returns the lines of what `make_private` chooses."""
+def made(*, records=10_000, width=2, **options):
     x = np.zeros([records, 8], "float32")
     model = keras.Sequential(
         [
@@ -29,7 +29,12 @@ def said(*, records=10_000, width=2, **options):
         "ledger": keras_dp.PrivacyLedger.in_memory(dataset="d"),
         **options,
     }
-    private = keras_dp.make_private(model, (x, x[:, :1]), **given)
+    return keras_dp.make_private(model, (x, x[:, :1]), **given)
+
+
+def said(**options):
+    """Returns the lines of what `make_private` chooses."""
+    private = made(**options)
     assert len(private.optimizer.required_ledger()) == 0
     return {each.name: str(each) for each in private.settings.choices}
 
@@ -50,6 +55,21 @@ class TestTable:
 
 
 class TestEpochs:
+    def test_others_are_priced_when_they_are_printed(self, monkeypatch) -> None:
+        """It takes longer than to find the settings that were asked for."""
+        priced = []
+        monkeypatch.setattr(
+            private_training,
+            "_about_other_epochs",
+            lambda *settings: priced.append(1) or "",
+        )
+        private = made()
+        assert not priced
+
+        str(private.settings)
+
+        assert priced == [1]
+
     def test_that_are_too_few_are_named_with_what_more_would_give(
         self,
     ) -> None:
