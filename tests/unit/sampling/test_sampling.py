@@ -5,7 +5,6 @@ import contextvars
 import itertools
 import subprocess
 import sys
-import time
 from concurrent import futures
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ from keras_dp.sampling import (
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.draw import Pass
 from keras_dp.sampling.random_words import random_places
+from tests.waiting import let_others_run
 
 SEED = 11
 DATA = np.arange(100)
@@ -436,7 +436,7 @@ class Slow(int):
     """Counts up slowly, so that other threads read it in between."""
 
     def __add__(self, other):
-        time.sleep(0.02)
+        let_others_run()
         return Slow(int(self) + other)
 
 
