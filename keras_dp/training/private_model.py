@@ -313,7 +313,13 @@ class PrivateModel(HeldModel):
             options["steps_per_execution"] = 1
         if not options.pop("auto_scale_loss", True) and loss_scale is None:
             loss_scale = 1.0
-        if are_many:  # XLA compiles no step that updates several replicas.
+        if are_many:
+            if options.get("jit_compile") is True:
+                raise ValueError(
+                    '`jit_compile` must be False or "auto" with replicas: XLA '
+                    "cannot compile a step that updates variables on each of "
+                    "them. Received: jit_compile=True. Leave it out."
+                )
             options["jit_compile"] = False
         super().compile(
             optimizer, reduced_losses(loss), auto_scale_loss=False, **options

@@ -3,6 +3,7 @@
 import functools
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import keras
@@ -16,6 +17,7 @@ from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers.inner_optimizer import already_summed
 from keras_dp.optimizers.private_round import PrivateRound
+from keras_dp.training import private_model
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import LedgerOfChief, refusal_of
@@ -239,6 +241,21 @@ class TestRefusals:
 
         with pytest.raises(PrivateTrainingError, match=match):
             private.train_on_batch(np.zeros([2, 2]), np.zeros([2, 1]))
+
+    def test_xla_on_several_replicas(self, monkeypatch) -> None:
+        many = types.SimpleNamespace(are_many=True)
+        monkeypatch.setattr(private_model, "Replicas", lambda strategy: many)
+        private = keras_dp.PrivateModel(
+            keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        )
+        optimizer = keras_dp.optimizers.DPSGD(
+            0.1,
+            query=GaussianAverageQuery(1.0, 1.0, denominator=2.0),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        )
+
+        with pytest.raises(ValueError, match="`jit_compile` must"):
+            private.compile(optimizer, "mse", jit_compile=True)
 
     def test_a_process_on_its_own_without_a_ledger(self) -> None:
         alone = Replicas(tf.distribute.get_strategy())
