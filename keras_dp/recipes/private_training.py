@@ -213,9 +213,8 @@ def make_private(
         },
     )
     clip_of(l2_norm_clip, None)  # Raises before data is read.
-    _check_numbers(target_epsilon, delta, epochs, batch_size, learning_rate)
-    if average is not None:
-        _check.one_of(("auto",), average=average)
+    _check_numbers(target_epsilon, delta, epochs, batch_size)
+    _check_automatic(learning_rate, average)
     records = Records.of(data, ledger)
     check_noise(noise, records.data, l2_norm_clip)
     check_kind(model, releases_statistics=batch_statistics is not None)
@@ -476,7 +475,6 @@ def _check_numbers(
     delta: float | None,
     epochs: int | None,
     batch_size: int | None,
-    learning_rate: Any,
 ) -> None:
     """Raises for arguments that are out of range, before any data is read."""
     if epochs is not None:
@@ -486,6 +484,16 @@ def _check_numbers(
         check_target(target_epsilon, delta)
     if batch_size is not None:
         _check.integer_at_least(1, batch_size=batch_size)
+
+
+def _check_automatic(learning_rate: Any, average: Any) -> None:
+    """Raises for values that are not in the list of `make_private`."""
+    if average not in ("auto", None):
+        raise ValueError(
+            '`average` must be "auto" or None. Received: '
+            f"average={_check.shown(average)}. For averages of your own, give "
+            "an optimizer with use_ema=True."
+        )
     schedules = keras.optimizers.schedules.LearningRateSchedule
     if isinstance(learning_rate, str):
         if learning_rate not in ("auto", "keep"):

@@ -43,21 +43,23 @@ def enough_epochs(settings: Settings) -> int:
     or else of the largest that leaves enough rounds.
     """
     data: TrainingData = settings.data
-    size = settings.batch_size
-    if isinstance(data.records, Sampler):
-        size = max(1, round(data.records.expected_sample_size))
+    population, size = data.population, settings.batch_size
+    if isinstance(data.records, Sampler):  # It may draw whole microbatches.
+        share = data.records.expected_sample_size / population
+        population = data.units_of(1)
+        size = max(1, round(share * population))
 
     def signal(epochs: int) -> float:
         share = min(LARGEST_SHARE, epochs / _FEWEST_ROUNDS)
-        sizes = [size or max(1, int(share * data.population))]
-        found = _plan(data, epochs, settings.held, sizes)
+        sizes = [size or max(1, int(share * population))]
+        found = _plan(population, epochs, settings.held, sizes)
         return found.rows[0].signal
 
     best = signal(_EPOCHS[-1])
     enough = next(x for x in _EPOCHS if signal(x) >= _ENOUGH * best)
     if size is None:
         return enough
-    each = max(1, round(data.population / size))
+    each = max(1, round(population / size))
     return max(enough, math.ceil(_FEWEST_ROUNDS / each))
 
 
@@ -115,7 +117,7 @@ def sampler_of(
         return data.records
     if batch_size is None:
         sizes = sizes_of(data.population)
-        found = _plan(data, epochs, held, sizes)
+        found = _plan(data.population, epochs, held, sizes)
         batch_size = found.recommended.batch_size
     return PoissonBatches(
         data.records,
@@ -126,13 +128,11 @@ def sampler_of(
 
 
 def _plan(
-    data: TrainingData, epochs: int, held: HeldRounds, sizes: list[int]
+    population: int, epochs: int, held: HeldRounds, sizes: list[int]
 ) -> Offers:
     """Returns a plan for what a ledger leaves of a target."""
     with held.explaining():
-        return plan(
-            data.population, epochs=epochs, batch_sizes=sizes, **held.terms
-        )
+        return plan(population, epochs=epochs, batch_sizes=sizes, **held.terms)
 
 
 # Noise that is correlated over the rounds, if that is better.

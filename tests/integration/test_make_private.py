@@ -305,7 +305,7 @@ class TestMistakes:
             ({"l2_norm_clip": "auto"}, "`l2_norm_clip` must be"),
             ({"learning_rate": 0.0}, "`learning_rate` must be"),
             ({"learning_rate": "best"}, "`learning_rate` must be"),
-            ({"average": "all"}, "`average` must be"),
+            ({"average": "all"}, "`average` must be .auto. or None"),
             ({"batch_statistics": "all"}, "`batch_statistics` must"),
             ({"unit": "visits"}, "`unit` must be"),
             ({"rows_per_unit": 2}, "`rows_per_unit` must be 1"),
@@ -449,6 +449,14 @@ class TestMicrobatches:
         fixed = kind is FixedMicrobatches
         assert own.header.unit == ("microbatch" if fixed else "example")
         own.close()
+
+    def test_have_a_delta_for_the_units_that_are_drawn(self, tmp_path) -> None:
+        """200 microbatches have 200^-1.1, which is more than 1 / 800."""
+        chosen = {"ledger": tmp_path / "a.ledger", "delta": None}
+        private = self.drawn(FixedMicrobatches(4), epochs=None, **chosen)
+
+        assert private.settings.target.delta == 2.9e-3
+        assert "epochs would have" in said(private)
 
 
 @pytest.mark.parametrize(
