@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.sampling import PoissonBatches, pipelines
+from keras_dp.sampling.datasets import FiniteDataset
 from keras_dp.sampling.pipelines import Stage
 
 RECORDS = 40
@@ -174,11 +175,10 @@ class TestARecordInSeveralRows:
         with pytest.raises(PrivateTrainingError, match=f"`dataset`.*{words}"):
             checked(make())
 
-    def test_is_refused_before_a_record_is_stored(self) -> None:
+    def test_is_refused_before_a_record_is_read(self) -> None:
+        """Layers that adapt to a data set read it without storing it."""
         with pytest.raises(PrivateTrainingError, match="`dataset` must"):
-            PoissonBatches.from_dataset(
-                MIXING["shuffled pairs"][0](), sampling_probability=0.1
-            )
+            FiniteDataset(MIXING["shuffled pairs"][0]())
 
     def test_is_refused_once_their_number_is_known(self) -> None:
         """The generator does not say how many records there are."""
