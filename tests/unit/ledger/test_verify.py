@@ -300,15 +300,16 @@ def test_rows_that_nobody_can_have_written_are_errors(tmp_path, body) -> None:
         "",
         "{}",
         "[" * 100_000,
-        '{"metadata":' * 100_000,
+        '{"dataset":' * 100_000,
         HEADER.replace(":", ": "),
         HEADER.replace('"format_version":4', '"format_version":3'),
         HEADER.replace('"format_version":4', '"format_version":4.0'),
         HEADER.replace('"generator":"chacha20",', ""),
+        HEADER.replace('"chacha20"', '"philox"'),
         HEADER.replace('"unit":"example"', '"unit":5.5'),
         HEADER.replace('"unit"', '"unit":"users","unit"'),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_headers_that_nobody_can_have_written_are_errors(
     tmp_path, header
