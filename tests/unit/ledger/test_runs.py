@@ -326,6 +326,23 @@ class TestAccounts:
                 act(SAMPLING, QUERIES, charge=Charge(number, prices))
         assert ledger.verify() == before
 
+    @pytest.mark.parametrize(
+        ("name", "prices", "words"),
+        [("all", None, "name that was taken"), ("b", ((0, 1),), "be charged")],
+    )
+    def test_contradict_where_no_program_would_open_them(
+        self, ledger, name, prices, words
+    ) -> None:
+        number = ledger.open_account(account("all", 10)).number
+        charge = None if prices is None else Charge(number, prices)
+        text = statements.text_from_statement(account(name, 10))
+        with ledger.lock() as database:
+            rounds = log.Rounds(text, None, charge)
+            log._append(database, "account", rounds, 0)
+
+        with pytest.raises(LedgerIntegrityError, match=words):
+            ledger.verify()
+
     def test_rounds_are_paid_until_there_is_no_room(self, ledger) -> None:
         number = ledger.open_account(account("all", 10)).number
         run = ledger.start_run("a", account="all")
