@@ -129,6 +129,11 @@ class TestTheDelta:
         assert shell(command) == shell(command, "--delta", "1e-6")
         assert shell(command) != shell(command, "--delta", "1e-5")
 
+    def test_is_that_of_an_account(self, shell) -> None:
+        shell("budget", *OPEN)
+
+        assert shell("runs") == shell("runs", *DELTA)
+
 
 class TestSeals:
     """A certificate, checked later."""
