@@ -242,7 +242,10 @@ def correlated(noise_multiplier):
                 1.5,
                 noise_multiplier,
                 100,
-                {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]},
+                {
+                    "w": tf.TensorSpec([2, 3], tf.float64),
+                    "b": [tf.TensorSpec([])],
+                },
                 {"w": 0.5, "b": 4.0},
             ),
             "b": [
