@@ -371,8 +371,8 @@ class TestASecondTraining:
         made(ledger=own).fit(verbose=0)
         rounds = len(own)
 
-        with pytest.raises(CalibrationError, match="of a first") as caught:
-            made(ledger=own)
+        with pytest.raises(CalibrationError, match="the rest gives") as caught:
+            made(ledger=own, target_epsilon=2.01)
 
         assert len(own) == rounds
         text = str(caught.value)
