@@ -76,6 +76,20 @@ class EncoderBlock(nn.Module):
         return self.norm(x + self.projection(hidden))
 
 
+def _logistic() -> nn.Module:
+    return nn.Sequential(nn.Linear(105, 2))
+
+
+def _small_mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(100, 64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, 2),
+    )
+
+
 def _cnn() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, 2, padding=3),
@@ -130,6 +144,8 @@ def _bag_of_words() -> nn.Module:
 
 
 MAKERS = {
+    "t1": _logistic,
+    "t2": _small_mlp,
     "w1": _cnn,
     "w2": _mlp,
     "w3": _residual_cnn,
