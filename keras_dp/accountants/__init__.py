@@ -11,7 +11,7 @@ from keras_dp.accountants.normalize.participations import (
 from keras_dp.accountants.normalize.participations import strategy_sensitivity
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.replay import available_accountants
-from keras_dp.accountants.trade_off import (
+from keras_dp.accountants.trade_off_curves import (
     bayes_risk,
     trade_off,
 )

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from keras_dp.accountants.trade_off import TradeOff
+from keras_dp.accountants.trade_off_curves import TradeOff
 from keras_dp.reporting.wording import on_one_line, percent
 
 Points: TypeAlias = Sequence[tuple[float, float]]

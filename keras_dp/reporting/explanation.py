@@ -7,7 +7,7 @@ from keras_dp import _check
 from keras_dp.accountants.claim import Claim, rounded_up, units_in_words
 from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.accountants.replay import Replay, replay_of
-from keras_dp.accountants.trade_off import (
+from keras_dp.accountants.trade_off_curves import (
     TradeOff,
     bayes_risk,
     precision_at_recall,

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from keras_dp.accountants import RDP
-from keras_dp.accountants.trade_off import TradeOff, trade_off
+from keras_dp.accountants.trade_off_curves import TradeOff, trade_off
 from keras_dp.ledger import FullDataset, GaussianSum, PoissonSampling, Round
 from tests.analytic_gaussian import AnalyticGaussian
 

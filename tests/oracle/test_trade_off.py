@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from keras_dp.accountants import RDP
-from keras_dp.accountants.trade_off import (
+from keras_dp.accountants.trade_off_curves import (
     bayes_risk,
     trade_off,
 )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import accountants
-from keras_dp.accountants.trade_off import TradeOff
+from keras_dp.accountants.trade_off_curves import TradeOff
 from keras_dp.ledger import (
     CountedRound,
     GaussianSum,

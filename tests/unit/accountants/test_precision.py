@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import norm
 
 from keras_dp.accountants import RDP, bayes_risk, trade_off
-from keras_dp.accountants.trade_off import TradeOff, precision_at_recall
+from keras_dp.accountants.trade_off_curves import TradeOff, precision_at_recall
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,

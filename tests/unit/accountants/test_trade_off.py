@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP
-from keras_dp.accountants.trade_off import (
+from keras_dp.accountants.trade_off_curves import (
     TradeOff,
     bayes_risk,
     trade_off,

@@ -6,7 +6,7 @@ import pytest
 
 from keras_dp import accountants, budgets
 from keras_dp.accountants.replay import Replay
-from keras_dp.accountants.trade_off import precision_at_recall
+from keras_dp.accountants.trade_off_curves import precision_at_recall
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,

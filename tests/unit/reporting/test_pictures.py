@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import trade_off
-from keras_dp.accountants.trade_off import TradeOff
+from keras_dp.accountants.trade_off_curves import TradeOff
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,

@@ -396,7 +396,7 @@ def precision_at_recall(
     bound the precision by epsilon and the prior. We differ in taking the whole
     trade-off curve, which depends on the recall.
 
-    >>> from keras_dp.accountants.trade_off import trade_off
+    >>> from keras_dp.accountants.trade_off_curves import trade_off
     >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
     >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 4.0),))
     >>> curve = trade_off([(release, 1)])
