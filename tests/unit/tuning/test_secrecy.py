@@ -143,7 +143,8 @@ def test_they_differ_where_trials_are_not_silenced(traces, monkeypatch) -> None:
     one, three = traces(1, "one"), traces(3, "three")
 
     assert len(one["shown"]) < len(three["shown"])
-    assert len(one["errors"]) < len(three["errors"])
+    # TensorFlow has lines of its own, once in a process.
+    assert one["errors"].count("building") < three["errors"].count("building")
     assert len(one["logged"]) < len(three["logged"])
 
 
