@@ -56,17 +56,8 @@ def clip_of(
 ) -> tuple[float, float | None]:
     """Returns the clip and the gamma of `GaussianSumQuery`.
 
-    Args:
-        l2_norm_clip: As in `make_private`.
-        loss: As in `compile`. Of several losses the one with the longest
-            gradients decides.
-        model: The model, whose outputs are counted if it is built.
-
-    Raises:
-        ValueError: `l2_norm_clip` is none of those.
-
-    >>> clip_of(None, "mse"), clip_of("automatic", "mse")
-    ((0.03125, None), (1.0, 0.01))
+    Of several losses the one with the longest gradients decides. The outputs of
+    the model are counted if it is built.
     """
     if l2_norm_clip is None:
         found = [
@@ -87,12 +78,7 @@ def clip_of(
 
 
 def is_one_of(loss: Any, kinds: tuple[Any, ...]) -> bool:
-    """Returns whether a loss is of one of the given classes and functions.
-
-    Args:
-        loss: As in `compile`. Of several losses, all must be.
-        kinds: Classes of losses, and functions.
-    """
+    """Returns whether a loss, or each of several, is one of some kinds."""
     if isinstance(loss, (list, tuple, dict)):
         each = keras.tree.flatten(loss)
         return bool(each) and all(is_one_of(one, kinds) for one in each)
@@ -105,10 +91,6 @@ def is_one_of(loss: Any, kinds: tuple[Any, ...]) -> bool:
 def _losses_with_outputs(
     loss: Any, model: keras.Model | None
 ) -> list[tuple[Any, tuple[int, ...] | None]]:
-    """Returns each loss, with the shape of the outputs that it compares.
-
-    The shape is `None` where it is not known.
-    """
     outputs = getattr(model, "outputs", None) or []
     shapes: list[Any] = [tuple(each.shape[1:]) for each in outputs]
     shapes = [None if None in shape else shape for shape in shapes]

@@ -23,13 +23,8 @@ class HeldRounds(NamedTuple):
     """The rounds of a ledger that count towards a target, and the target.
 
     They are those that reports count: of a run that kept to its plan, all that
-    was planned. So the epsilon to publish stays below the target, too.
-
-    Attributes:
-        ledger: The ledger.
-        target: For these rounds and all that follow.
-        replay: The rounds that count. Those that are planned and did not run
-            are among them.
+    was planned, also what did not run. So the epsilon to publish stays below
+    the target, too.
     """
 
     ledger: PrivacyLedger
@@ -94,11 +89,9 @@ class HeldRounds(NamedTuple):
 
     @contextlib.contextmanager
     def naming(self, fresh: Round, count: int) -> Iterator[None]:
-        """Adds to an error which target leaves room for a first training.
+        """Adds to an error which target has room for a training beside these.
 
-        Args:
-            fresh: A round of a training with a ledger that holds nothing.
-            count: How many rounds it has.
+        On a new ledger that training has `count` rounds like `fresh`.
         """
         try:
             yield
@@ -123,10 +116,7 @@ class HeldRounds(NamedTuple):
             raise CalibrationError(f"{error}{why}") from error
 
     def _why(self) -> str:
-        """Returns what the rounds leave of the target.
-
-        Empty if there are none. Otherwise it begins with a space.
-        """
+        """Returns what the rounds leave of the target, or nothing."""
         if not self.rounds:
             return ""
         reasons = (
@@ -171,12 +161,8 @@ def interrupted_runs(
 ) -> Iterator[RunRecord]:
     """Yields the runs that a training may continue, the newest first.
 
-    Runs of other libraries are not among them.
-
-    Args:
-        ledger: The ledger.
-        details: A run has the name and purpose, where they are given.
-        account: The account that pays.
+    They are paid by its account and have its name and purpose, where these are
+    given. Runs of other libraries are not among them.
     """
     paying = None if account is None else account.account.name
     for run in reversed(ledger.runs):

@@ -80,14 +80,12 @@ _CLOSE, _MOST_TRIES, _DIGITS = 0.1, 12, 2
 
 
 class Weights(NamedTuple):
-    """Numbers of weights that are trained.
+    """Numbers of trained weights, in tables of embeddings and elsewhere.
 
     An example touches few rows of a table of embeddings, so that its many
     weights do not amplify the noise as those of a kernel do.
 
     Attributes:
-        in_tables: The number of weights in tables of embeddings.
-        others: The number of all other weights.
         averages: Whether a layer averages rows of a table along a sequence,
             such as those of the words of a text.
     """
@@ -105,7 +103,6 @@ class ChosenRate(NamedTuple):
         factor: The rate over that of the script.
         walk: How far noise alone moves a weight in all rounds, as the root of
             the mean square.
-        rounds: The number of rounds.
         stretch: The steps of the schedule over those of the script.
     """
 
@@ -140,12 +137,7 @@ class ChosenRate(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="keras_dp")
 class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule of learning rates, times a factor.
-
-    >>> cosine = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=100)
-    >>> float(ScaledSchedule(cosine, 4.0)(0))
-    0.4...
-    """
+    """A schedule of learning rates, times a factor."""
 
     def __init__(self, schedule: Any, factor: float) -> None:
         super().__init__()
@@ -168,11 +160,7 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def choose_learning_rate(settings: Settings) -> Settings:
-    """Chooses the rate of an optimizer, which is one for this training alone.
-
-    Raises:
-        ValueError: A rate is given for optimizers of which each has its own.
-    """
+    """Chooses the rate of an optimizer that is for this training alone."""
     wanted, optimizer = settings.learning_rate, settings.optimizer
     if wanted is None:
         is_chosen = isinstance(optimizer, keras.optimizers.Optimizer)
@@ -263,14 +251,6 @@ def chosen_rate(
     It depends on nothing but these arguments, which are public: a training that
     goes on in another process has the same. It is `None` if the optimizer has
     no one rate, or if no rate lets noise walk as far as is wanted.
-
-    Args:
-        optimizer: With the learning rate or the schedule of the script.
-        query: The query of the gradients.
-        rounds: >= 1.
-        weights: As from `trained_weights`.
-        loss: As in `compile`.
-        targets: As from `numbers_to_reproduce`.
     """
     own = scripts_rate(optimizer)
     if own is None:
@@ -399,10 +379,7 @@ def build(
 ) -> None:
     """Builds a model for the records of a sampler, unless it is built.
 
-    Args:
-        model: The model of the user.
-        samples: Draws the samples.
-        eagerly: Whether it is called with values, which are then 0.
+    Where it runs eagerly it is called with values, which are 0.
     """
     if model.built:
         return
@@ -465,13 +442,8 @@ def walk(
     """Returns how far noise moves a weight, as the root of the mean square.
 
     A copy of the optimizer is given `rounds` answers of independent normal
-    numbers of deviation `stddev`, always the same ones.
-
-    Args:
-        optimizer: Is not changed.
-        stddev: > 0.
-        rounds: >= 1.
-        rate: A learning rate or schedule in the place of its own.
+    numbers of deviation `stddev`, always the same ones. A `rate`, which may be
+    a schedule, takes the place of its own.
     """
     steps = min(rounds, _MOST_ROUNDS)
 

@@ -53,27 +53,13 @@ def least_within(
     Guarantee: unless others spend from it meanwhile, the account pays for all
     of the rounds.
 
-    Args:
-        account: The one that pays.
-        round_for: From a scale > 0 to a round. A larger scale must never cost
-            more.
-        rounds: >= 1.
-        least: The scale is not below.
+    `round_for` makes a round from a scale > 0. A larger scale must never cost
+    more. The scale that is returned is at least `least`.
 
     Raises:
         BudgetExceededError: The account does not pay for such rounds, whatever
             their noise.
         CalibrationError: It has no room, whatever their noise.
-        UnsupportedEventError: It has no price for such rounds.
-
-    >>> from keras_dp.budgets import RenyiFilter, open_account
-    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
-    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
-    >>> account = open_account(ledger, "all", RenyiFilter(1.0, 1e-5))
-    >>> scale = least_within(account, lambda scale: Round(
-    ...     FullDataset(), (GaussianSum("sum", 1.0, scale),)), 28, least=1.0)
-    >>> round(scale, 2)
-    21.4
     """
 
     def has_room(scale: float) -> bool:
@@ -129,11 +115,8 @@ def choose_noise(settings: Settings) -> Settings:
     get their share of the noise that is found.
 
     Raises:
-        BudgetExceededError: The account does not pay for such rounds.
         CalibrationError: No noise meets the target, or it would hide all that
             is learned.
-        PrivateTrainingError: The batch statistics need a model that is built.
-        ValueError: A strategy does not go with the other arguments.
     """
     given = settings.batch_statistics
     if given == "auto" and not trains_normalization(settings.model):
@@ -208,7 +191,6 @@ def _check_strategy(settings: Settings) -> None:
 def _queries_at(
     settings: Settings, scale: float
 ) -> tuple[GaussianAverageQuery, Any]:
-    """Returns the queries of the gradients and of the batch statistics."""
     samples, statistics = settings.samples, settings.batch_statistics
     if statistics == "auto":
         scale, statistics = plan_batch_statistics(
@@ -257,10 +239,7 @@ def _correlated(
 ) -> DPQuery:
     """Returns a query like the given one, with the noise of a strategy.
 
-    Args:
-        settings: Their noise is the strategy.
-        query: Has the clip, the noise multiplier and the denominator.
-        specs: The shapes and dtypes of one record.
+    `specs` are the shapes and dtypes of one record.
     """
     clip, noise = query.l2_norm_clip, query.noise_multiplier
     total = CorrelatedSumQuery(
@@ -286,10 +265,7 @@ def _bound_factor(samples: Sampler) -> int:
 
 
 def _summed_records(samples: Sampler) -> float:
-    """Returns how many records a sum has on average: the denominator.
-
-    A microbatch is one record.
-    """
+    """Returns how many records, or microbatches, a sum has on average."""
     microbatches = samples.microbatches
     size = 1 if microbatches is None else microbatches.size
     # Rounded to what a person would have typed.
@@ -310,19 +286,8 @@ def queries_at(
     """Returns queries of gradients alone, with a given noise.
 
     Guarantee: the noise over the bound on a record is at least
-    `noise_multiplier`, in floating point too, whatever the clip is.
-
-    Args:
-        noise_multiplier: > 0. It is rounded up to 6 digits.
-        samples: How samples are drawn.
-        l2_norm_clip: Bound on a record, > 0.
-        gamma: See `GaussianSumQuery`.
-
-    >>> import numpy as np
-    >>> from keras_dp.sampling import PoissonBatches
-    >>> samples = PoissonBatches(np.zeros([100, 2]), sampling_probability=0.1)
-    >>> queries_at(1.2, samples, l2_norm_clip=0.1).gradients.noise_multiplier
-    1.2...
+    `noise_multiplier`, in floating point too, whatever the clip is. It is
+    rounded up to 6 digits.
     """
     factor = _bound_factor(samples)
     scale = _rounded_up(noise_multiplier)

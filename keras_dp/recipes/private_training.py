@@ -279,15 +279,7 @@ def make_private(
 
 
 def compile_options(model: keras.Model, **given: Any) -> dict[str, Any]:
-    """Returns the arguments of `compile`, first those given, then the model's.
-
-    Args:
-        model: The model of the user.
-        **given: Arguments of `PrivateModel.compile`; `None` for none.
-
-    Raises:
-        ValueError: There is no loss.
-    """
+    """Returns the arguments of `compile`: those of the model, unless given."""
     found = compile_arguments_of(model)
     found.pop("optimizer", None)
     found |= {name: value for name, value in given.items() if value is not None}
@@ -340,12 +332,8 @@ def _beside_held(asked: Settings) -> tuple[Settings, RunRecord | None]:
     """Returns the settings, and the interrupted run that they go on with.
 
     A run goes on if its rounds are those that the arguments led to before it
-    began. A new training must have a good part of the signal of a first one.
-
-    Raises:
-        BudgetExceededError: The account does not pay for such rounds.
-        CalibrationError: No noise meets the target, or it would hide all that
-            is learned, or the rest is little of the target.
+    began. A new training must have a good part of the signal of a first one:
+    else it is refused with a `CalibrationError`.
     """
     held: HeldRounds = asked.held
     account = chosen_account(held.ledger, asked.run.account)
@@ -476,7 +464,6 @@ def _check_numbers(
     epochs: int | None,
     batch_size: int | None,
 ) -> None:
-    """Raises for arguments that are out of range, before any data is read."""
     if epochs is not None:
         _check.integer_at_least(1, epochs=epochs)
     _check.finite_positive(target_epsilon=target_epsilon)
@@ -487,7 +474,6 @@ def _check_numbers(
 
 
 def _check_automatic(learning_rate: Any, average: Any) -> None:
-    """Raises for values that are not in the list of `make_private`."""
     if average not in ("auto", None):
         raise ValueError(
             '`average` must be "auto" or None. Received: '

@@ -105,13 +105,9 @@ def sampler_of(
     epochs: int,
     held: HeldRounds,
 ) -> Sampler:
-    """Returns what draws the samples of a training.
+    """Returns what draws the samples of a training; a given sampler as it is.
 
-    Args:
-        data: The records, or a sampler, which is returned.
-        batch_size: By default the one that `plan` recommends for the rest.
-        epochs: How long the training will be.
-        held: Rounds that are spent already, of which target.
+    By default a sample has the size that `plan` recommends for what is left.
     """
     if isinstance(data.records, Sampler):
         return data.records
@@ -130,7 +126,6 @@ def sampler_of(
 def _plan(
     population: int, epochs: int, held: HeldRounds, sizes: list[int]
 ) -> Offers:
-    """Returns a plan for what a ledger leaves of a target."""
     with held.explaining():
         return plan(population, epochs=epochs, batch_sizes=sizes, **held.terms)
 
@@ -139,12 +134,7 @@ def _plan(
 
 
 def check_noise(noise: Any, data: Any, l2_norm_clip: Any) -> None:
-    """Raises for noise of `make_private` that cannot be, before data is read.
-
-    Raises:
-        ValueError: It is something else, or correlated and does not go with
-            the data or with the clip.
-    """
+    """Raises for noise of `make_private` that cannot be, by the arguments."""
     if not isinstance(noise, Strategy) and (
         not isinstance(noise, str) or noise not in (*_ALONE, "correlated")
     ):
@@ -172,17 +162,9 @@ def _correlated(
 ) -> tuple[Sampler, str | Strategy, float | None]:
     """Returns samples, the noise that suits them, and what that leaves.
 
-    Args:
-        settings: Their noise may be "correlated".
-        samples: The sampler that goes with independent noise.
-
-    Returns:
-        Samples, and how their noise is added. The number is the noise of the
-        sums over the first rounds with the best strategy, divided by that of
-        independent noise; it is `None` if nobody computed it.
-
-    Raises:
-        CalibrationError: No noise meets the target.
+    The samples that are given go with independent noise. The number is the
+    noise of the sums over the first rounds with the best strategy, divided by
+    that of independent noise; it is `None` if nobody computed it.
     """
     noise, data = settings.noise, settings.data
     if noise in _ALONE or (

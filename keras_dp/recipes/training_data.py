@@ -212,11 +212,7 @@ class TrainingData(NamedTuple):
         return max(1, self.population // rows_per_unit)
 
     def check_size(self, batch_size: int | None) -> None:
-        """Raises for an expected size that samples cannot have.
-
-        Raises:
-            ValueError: It is out of its range, or the records are a sampler.
-        """
+        """Raises for an expected size that samples cannot have."""
         if batch_size is None:
             return
         _check.integer_at_least(1, batch_size=batch_size)
@@ -242,12 +238,7 @@ def _changed_by(
     map: Any,  # noqa: A002 - as in tf.data.
     augment: Any,
 ) -> Any:
-    """Returns the function of one record: the map, and then the augmentation.
-
-    Raises:
-        TypeError: `augment` is no function.
-        PrivateTrainingError: See `Augmentation`.
-    """
+    """Returns the function of one record: the map, then the augmentation."""
     if augment is None:
         return map
     augmentation = Augmentation(augment)
@@ -298,11 +289,7 @@ def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
 def _capped(
     arrays: Any, unit_ids: Any, rows_per_unit: Any
 ) -> tuple[Any, np.ndarray]:
-    """Returns records with capped units, and the id of each of them.
-
-    Raises:
-        ValueError: There is not one id for each record.
-    """
+    """Returns records with capped units, and the id of each of them."""
     records = len(Source(arrays))
     if len(unit_ids) != records:
         raise ValueError(
