@@ -29,12 +29,11 @@ _RANDOM = ("Random", "Multinomial", "TruncatedNormal")
 def check_order(dataset: Any, **ids: Any) -> None:
     """Raises if ids of records cannot belong to what a data set yields.
 
-    Args:
-        dataset: Anything; nothing is known of the order of a `PyDataset`.
-        **ids: One argument, by its name for messages; `None` without ids.
+    Nothing is known of the order of a `PyDataset`.
 
-    Raises:
-        ValueError: A stage of the data set changes the order of its records.
+    Args:
+        dataset: Anything.
+        **ids: One argument, by its name for messages; `None` without ids.
     """
     ((name, given),) = ids.items()
     if given is None or not is_tensorflow(dataset):
@@ -52,28 +51,14 @@ def check_order(dataset: Any, **ids: Any) -> None:
 class FiniteDataset:
     """A data set that yields each record once, in a row of its own.
 
-    Attributes:
-        is_batched: Whether an element is a batch of records.
-        functions: The functions of its stages, of which more can be seen where
-            TensorFlow is.
+    Its `functions` are those of its stages. Where TensorFlow is, more can be
+    seen of them.
     """
 
     def __init__(
         self, dataset: Any, batched: bool | None = None, name: str = "dataset"
     ) -> None:
-        """Looks at its stages, and reads no record.
-
-        Args:
-            dataset: See `PoissonBatches.from_dataset`.
-            batched: See `PoissonBatches.from_dataset`.
-            name: The argument, for messages.
-
-        Raises:
-            PrivateTrainingError: Its stages mix records.
-            TypeError: `dataset` is no data set.
-            ValueError: It is infinite or repeated, or does not say whether it
-                is batched.
-        """
+        """Looks at its stages, and reads no record."""
         self._dataset, self._name = dataset, name
         self.functions: list[Function] = []
         if is_keras(dataset):
@@ -109,10 +94,7 @@ class FiniteDataset:
 
     @property
     def record_specs(self) -> Nest:
-        """A nest of the `tf.TensorSpec`s of one record.
-
-        `None` for a `PyDataset`, which declares none.
-        """
+        """The `tf.TensorSpec`s of a record; a `PyDataset` declares none."""
         if is_keras(self._dataset):
             return None
         specs = self._dataset.element_spec
@@ -139,13 +121,7 @@ class FiniteDataset:
     def stored(self, *, verbose: bool = True) -> Nest:
         """Returns the records, as arrays.
 
-        Args:
-            verbose: See `PoissonBatches.from_dataset`.
-
-        Raises:
-            PrivateTrainingError: A function of the data set holds as many rows
-                as there are records.
-            ValueError: Records differ in shape or dtype, or there are none.
+        Functions of the data set that hold as many rows are refused then.
         """
         if self._changes_at_random():
             from absl import (
@@ -244,11 +220,9 @@ def _check_finite(dataset: Any) -> None:
 
 
 def _is_batched(dataset: Any) -> bool:
-    """Returns whether an element is a batch of records.
+    """Refuses what is not known.
 
-    Raises:
-        ValueError: That is not known: a wrong guess would protect a part of a
-            record, or a batch of them.
+    A wrong guess would protect a part of a record, or a batch of them.
     """
     found = Stage(dataset).is_batched
     if found is not None:

@@ -133,12 +133,7 @@ class Pass(NamedTuple):
 
     @classmethod
     def of_id(cls, epoch_id: str) -> Self:
-        """Inverts `epoch_id`.
-
-        >>> of = Pass.new()
-        >>> Pass.of_id(of.epoch_id) == of
-        True
-        """
+        """Inverts `epoch_id`."""
         iterator, _, number = epoch_id.partition("-")
         return cls(iterator, int(number))
 
@@ -173,13 +168,6 @@ def default_physical_batch_size(
     """Returns the default number of rows in a physical batch.
 
     At most one Poisson sample of ten thousand is larger, and takes two batches.
-
-    Args:
-        population_size: Number of records that are drawn from, at least 1.
-        sampling_probability: Chance of each record to take part.
-
-    >>> default_physical_batch_size(1000, 0.01)
-    24
     """
     most = rows_that_hold(population_size, sampling_probability)
     return -(-most // _MULTIPLE) * _MULTIPLE
@@ -188,12 +176,9 @@ def default_physical_batch_size(
 def rows_that_hold(
     population: int, probability: float, chance: float = _SECOND_BATCH
 ) -> int:
-    """Returns the number of rows into which almost all Poisson samples fit.
+    """Returns the number of rows that a Poisson sample exceeds with `chance`.
 
-    Args:
-        population: Records, or runs of them, that are drawn from.
-        probability: Chance of each to take part.
-        chance: That a sample does not fit.
+    The population is of records, or of runs of them.
     """
 
     def is_rare(n: int) -> bool:

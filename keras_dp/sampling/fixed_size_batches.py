@@ -164,7 +164,6 @@ def _in_order(
 
 
 def _checked_size(population: int, **named: int) -> int:
-    """Returns a number of records, by its argument, in [1, population]."""
     _check.integer_at_least(1, **named)
     ((name, size),) = named.items()
     if size > population:

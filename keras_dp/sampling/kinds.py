@@ -30,15 +30,8 @@ def is_keras(data: Any) -> bool:
 def check_kinds(nest: Any, name: str, *, needs_rank: bool = True) -> None:
     """Raises for ragged or sparse data, for times, and for lists of numbers.
 
-    Args:
-        nest: Arrays, tensors, or the specs of what a data set yields.
-        name: The argument, for messages.
-        needs_rank: Whether the rank of specs must be known.
-
-    Raises:
-        TypeError: A leaf is no array, but numbers in a list.
-        ValueError: A leaf is ragged or sparse, of times or of fields, or of an
-            unknown rank.
+    Leaves may be the specs of what a data set yields; `needs_rank` says whether
+    their rank must be known.
     """
     _check(nest, name, "", needs_rank)
 
@@ -49,16 +42,7 @@ def as_array(leaf: Any, name: str, path: str) -> npt.NDArray[Any]:
     A table (a pandas DataFrame, say) of numbers becomes `[records, columns]`
     and a single column (a Series) `[records, 1]`, as in Keras. Python's text
     becomes UTF-8, as bytes of the length of the longest, which layers such as
-    `StringLookup` take.
-
-    Args:
-        leaf: Has `__array__`.
-        name: The argument, for messages.
-        path: Where in the argument the leaf is, for messages.
-
-    Raises:
-        ValueError: There is no first axis, or an entry is neither a number
-            nor text.
+    `StringLookup` take. Messages say that the leaf is at `path` of `name`.
     """
     is_column = hasattr(leaf, "to_numpy")
     is_table = is_column and hasattr(leaf, "columns")

@@ -44,12 +44,9 @@ _FEWEST_ROWS = 16
 
 
 class Function(NamedTuple):
-    """A function of a stage.
+    """A function of a stage: its `FuncGraph`.
 
-    Attributes:
-        stage: The kind of the stage.
-        graph: The graph of the function, a `FuncGraph`.
-        takes_batches: Whether its arguments are batches of records.
+    `takes_batches` says whether its arguments are batches of records.
     """
 
     stage: str
@@ -60,11 +57,8 @@ class Function(NamedTuple):
 class Stage:
     """A stage of a `tf.data.Dataset`, with all stages before it.
 
-    Attributes:
-        dataset: The data set that ends in the stage.
-        kind: The class of the stage, such as "Map" or "Shuffle".
-        inputs: The stages right before it.
-        graphs: The graphs of its functions.
+    Its kind is its class, such as "Map" or "Shuffle". Its inputs are the stages
+    right before it, and its graphs those of its functions.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -125,9 +119,7 @@ class Stage:
     def functions(self, is_batched: bool | None) -> Iterator[Function]:
         """Yields the functions of this stage and of all before it.
 
-        Args:
-            is_batched: Whether an element of the stage is a batch of records;
-                `None` to look at the stages before it.
+        The stages before it are looked at where `is_batched` is `None`.
         """
         before = is_batched
         if self.kind in ("Unbatch", "Rebatch"):
@@ -169,8 +161,7 @@ class Stage:
     def sources(self, *, whole: bool = True) -> list[tuple[int, bool]]:
         """Returns the uses of each source, and whether all of it is used.
 
-        Args:
-            whole: Whether the stages behind this one use all of it.
+        `whole` says whether the stages behind this one use all of it.
         """
         if not self.with_records:
             return [(id(self.dataset), whole)] if self.has_records else []
@@ -182,11 +173,7 @@ class Stage:
 
 
 def stages_by_contents(data: Any) -> list[str]:
-    """Returns the stages of data in which contents may decide its batches.
-
-    Args:
-        data: Anything; what is no `tf.data.Dataset` has none.
-    """
+    """Returns the stages of data in which contents may decide its batches."""
     if not is_tensorflow(data):
         return []
     kinds = Stage(data).kinds
@@ -208,20 +195,9 @@ def check(
 ) -> list[Function]:
     """Raises if the stages of a data set show that records reach others' rows.
 
-    Args:
-        dataset: A `tf.data.Dataset`.
-        name: The argument, for messages.
-        is_batched: Whether an element is a batch of records.
-        once: Whether all batches together must hold each record once, and not
-            just every batch.
-        records: How many records there are, if that is known.
-
-    Returns:
-        The functions of its stages, of which more can be seen elsewhere.
-
-    Raises:
-        PrivateTrainingError: A row may come from several records, or a record
-            may be in several rows.
+    With `once`, all batches together must hold each record once, and not just
+    every batch. The functions of its stages are returned, of which more can be
+    seen elsewhere.
     """
     last = Stage(dataset)
     starts = [stage for stage in last if not stage.with_records]
@@ -237,7 +213,6 @@ def check(
 
 
 def _carried(stage: Stage) -> str | None:
-    """Returns what a stage carries between records, `None` for nothing."""
     inside = {kind for graph in stage.graphs for kind in kinds_in(graph)}
     for kind in _CARRYING:
         if stage.kind == kind or f"{kind}Dataset" in inside:
@@ -266,7 +241,6 @@ def _pairs_at_random(graph: Any) -> bool:
 
 
 def _mixed(stage: Stage, *, once: bool) -> str | None:
-    """Returns how a stage mixes several inputs, `None` if it does not."""
     before = stage.with_records
     if len(before) < 2:
         return None
@@ -290,13 +264,7 @@ def check_holds_no_records(
 ) -> None:
     """Raises if functions hold an array with a row for each record.
 
-    Args:
-        graphs: Graphs of functions of one record, or of a batch.
-        known: How many records there are, or may be.
-        name: The argument, for messages.
-
-    Raises:
-        PrivateTrainingError: A function holds such an array.
+    `known` are numbers of records that there may be.
     """
     for graph in graphs:
         for rows in rows_held_by(graph).intersection(known):
@@ -318,11 +286,7 @@ def refusal(name: str, what: str) -> PrivateTrainingError:
 
 
 def rows_held_by(graph: Any) -> set[int]:
-    """Returns the lengths of the arrays that a function holds or reads.
-
-    Args:
-        graph: A `FuncGraph`.
-    """
+    """Returns the lengths of the arrays that a function holds or reads."""
     held = [outer for outer, _ in graph.captures] + list(graph.variables)
     shapes = [list(each.shape or ()) for each in held]
     for node in _nodes(graph):

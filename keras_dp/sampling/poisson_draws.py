@@ -61,10 +61,7 @@ def _runs(draw: BernoulliDraw, rows: int, words: Words) -> Iterator[Integers]:
 def _truncated(
     population_size: int, sampling_probability: float, most: int
 ) -> Draw:
-    """Returns a draw of single records, of which a limited number is kept.
-
-    If more are drawn, a uniformly random subset is kept.
-    """
+    """If more are drawn, a uniformly random subset is kept."""
     whole = in_runs(population_size, sampling_probability, 1)
 
     units = functools.partial(_at_most, most, whole)
@@ -85,10 +82,10 @@ def _at_most(most: int, whole: Draw, words: Words) -> Iterator[Integers]:
 def _in_slots(
     population_size: int, sampling_probability: float, size: int
 ) -> Draw:
-    """Returns a draw of records, each of which goes to a slot, at random.
+    """Puts each record into a slot, a fixed range of rows, at random.
 
-    A slot is a fixed range of rows. Adding or removing a record changes the
-    rows of one slot only. The number of physical batches is fixed.
+    Adding or removing a record changes the rows of one slot only. The number of
+    physical batches is fixed.
     """
     whole = in_runs(population_size, sampling_probability, 1)
     count = max(1, round(whole.expected_size / size))
@@ -222,18 +219,7 @@ def poisson_draw(
     microbatches: Any = None,
     truncate_at: int | None = None,
 ) -> Draw:
-    """Returns how Poisson samples are drawn.
-
-    Args:
-        population_size: Number of records.
-        sampling_probability: Chance of each to take part.
-        microbatches: `None` if each example is a record.
-        truncate_at: The most records of a sample; `None` for all.
-
-    Raises:
-        TypeError: `microbatches` are something else, or a number is none.
-        ValueError: Microbatches or numbers do not fit the data.
-    """
+    """Returns how Poisson samples are drawn."""
     _check.probability(sampling_probability=sampling_probability)
     probability = float(sampling_probability)
     if truncate_at is not None:

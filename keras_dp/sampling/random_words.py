@@ -13,18 +13,15 @@ Words = Callable[[int], npt.NDArray[np.uint64]]
 
 
 def from_operating_system(count: int) -> npt.NDArray[np.uint64]:
-    """Returns `count` words of the kernel's cryptographic generator."""
+    """Returns words of the kernel's cryptographic generator."""
     return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
 def from_seed(seed: int, *stream: int, part: int = 0) -> Words:
     """Returns a reproducible generator, which is not a cryptographic one.
 
-    Args:
-        seed: Chosen by the caller, >= 0.
-        *stream: Numbers in [0, 2^32) that name the generator: each is
-            independent of all others of the seed.
-        part: A part of the stream. Parts are independent: 2^128 words each.
+    Numbers in [0, 2^32) name its stream, which is independent of all others of
+    the seed. So are the parts of a stream, of 2^128 words each.
     """
     sequence = np.random.SeedSequence(seed, spawn_key=stream)
     generator = np.random.Philox(sequence).jumped(part)
@@ -38,10 +35,7 @@ def from_seed(seed: int, *stream: int, part: int = 0) -> Words:
 class Randomness(NamedTuple):
     """The randomness of one iterator: independent words for each purpose.
 
-    Attributes:
-        draws: Words that decide who takes part.
-        places: Words that decide on rows.
-        changes: Words for changes of records.
+    They decide who takes part, in which rows, and how records are changed.
     """
 
     draws: Words
@@ -57,22 +51,12 @@ class Randomness(NamedTuple):
 
 
 def random_subset(size: int, population: int, words: Words) -> Integers:
-    """Returns a uniformly random subset of a given size, in order.
+    """Returns a uniformly random subset of `range(population)`, in order.
 
     It makes independent uniform draws until `size` of them are different. Each
     new one is uniform among those that were not drawn yet. So all subsets of
     this size are equally likely, without rounding, if the words are uniform.
-    For more than half of the population, the others are drawn.
-
-    Args:
-        size: The size of the subset, in [1, population].
-        population: The subset is of the numbers from 0 to `population - 1`; at
-            most 2^63.
-        words: The source of randomness.
-
-    >>> words = lambda count: np.arange(count, dtype=np.uint64) * 3
-    >>> random_subset(4, 10, words), random_subset(10, 10, words)
-    (array([0, 3, 6, 9]), array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]))
+    For more than half of the population, at most 2^63, the others are drawn.
     """
     if 2 * size > population:
         taken = np.ones(population, np.bool_)
@@ -93,13 +77,8 @@ def random_subset(size: int, population: int, words: Words) -> Integers:
 def random_integers(count: int, below: int, words: Words) -> Integers:
     """Returns independent integers, each exactly uniform in `[0, below)`.
 
-    Words that are not below the largest multiple of `below` are drawn again, so
-    that all remainders are equally likely.
-
-    Args:
-        count: The number of integers.
-        below: In [1, 2^63].
-        words: The source of randomness.
+    Words that are not below the largest multiple of `below`, at most 2^63, are
+    drawn again, so that all remainders are equally likely.
     """
     rest = 2**64 % below
     accepted = np.empty(0, np.uint64)
@@ -151,19 +130,8 @@ def in_random_rows(
     records would have to stand in different rows of that batch; then so would
     all records of a sample that is larger than the batch.
 
-    Args:
-        units: Indices of the records, shape `[units, rows]`. The rows of a unit
-            stay together, in consecutive rows.
-        physical_batch_size: A multiple of `rows`.
-        words: The source of randomness.
-
-    Returns:
-        Shape `[physical batches, physical_batch_size]`, -1 for padding.
-
-    >>> places = in_random_rows(np.array([[3], [8]]), 4, lambda count:
-    ...     np.arange(count, dtype=np.uint64)[::-1])
-    >>> places
-    array([[-1, -1,  8,  3]])
+    The indices `[units, rows]` of a unit stay together, in consecutive rows.
+    The physical batch size is a multiple of `rows`, and -1 is padding.
     """
     count, rows = units.shape
     batches = max(1, -(-count * rows // physical_batch_size))
@@ -179,11 +147,6 @@ def random_places(count: int, places: int, words: Words) -> Integers:
     The order of distinct random words is a uniformly random permutation. Words
     of which two are equal have a chance of `places**2 / 2**65`, and are drawn
     again, so that the distribution is exact.
-
-    Args:
-        count: At most `places`.
-        places: At least 1.
-        words: The source of randomness.
     """
     while True:
         drawn = words(places)

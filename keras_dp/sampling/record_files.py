@@ -35,20 +35,9 @@ class RecordFile:
     Guarantee: if the file was exchanged, cut off or written to since then,
     reading raises an error, as far as the inode, the size and the time of the
     last change show it. A read never returns fewer bytes than were asked for.
-
-    Attributes:
-        path: The given path, as text.
-        size: The size of the file, in bytes.
     """
 
     def __init__(self, path: Path) -> None:
-        """Looks at the file.
-
-        Raises:
-            OSError: The file cannot be read, or is not a regular file.
-            TypeError: `path` is not a path.
-            ValueError: `path` holds a null character.
-        """
         if not isinstance(path, (str, bytes, os.PathLike)):
             raise TypeError(f"`path` must be a path. Received: path={path!r}.")
         self.path = os.fsdecode(path)
@@ -69,24 +58,11 @@ class RecordFile:
         return self._state[1]
 
     def check_unchanged(self) -> None:
-        """Raises if the file has changed since this object was made.
-
-        Raises:
-            OSError: The file was exchanged, cut off or written to, or cannot be
-                looked up.
-        """
+        """Raises if the file has changed since this object was made."""
         self._check(os.stat(self.path))
 
     def read(self, starts: Integers, sizes: Integers) -> list[bytes]:
-        """Returns parts of the file.
-
-        Args:
-            starts: Offset of each part, in bytes.
-            sizes: Size of each part, in bytes.
-
-        Raises:
-            OSError: The file changed, or cannot be read.
-        """
+        """Returns parts of the file, by their offsets and sizes in bytes."""
         with self._opened() as file:
             return [
                 self._part(file, start, size)
@@ -226,14 +202,7 @@ class TFRecordShards:
 
 
 def _checked(indices: Any, size: int) -> Integers:
-    """Returns `indices` as a vector.
-
-    The messages name no index, because it is secret which records were drawn.
-
-    Raises:
-        TypeError: The indices are not integers.
-        ValueError: The indices do not increase, or one is not in `[0, size)`.
-    """
+    """Messages name no index: it is secret which records were drawn."""
     rule = f"`indices` must be a vector of increasing integers in [0, {size})."
     given = np.asarray(indices)
     if not given.size:  # An empty list has no dtype of its own.
@@ -270,13 +239,7 @@ def _records(
 ) -> list[bytes]:
     """Returns the data of records whose checksums are right.
 
-    Args:
-        file: The file that holds the records.
-        starts: The offset of each record, in bytes.
-        sizes: The number of bytes up to the next record.
-
-    Raises:
-        DamagedRecordsError: A checksum is not right.
+    `sizes` are the numbers of bytes up to the next record.
     """
     frames = file.read(starts + _HEADER_BYTES, sizes - _HEADER_BYTES)
     records = [frame[: -_CRC.size] for frame in frames]
@@ -293,13 +256,7 @@ def _records(
 
 
 def _length(file: RecordFile, start: int, head: bytes) -> int:
-    """Returns the number of bytes of data that a header announces.
-
-    Args:
-        file: The file that holds the record.
-        start: Offset of the record.
-        head: The header of the record.
-    """
+    """Returns the number of bytes of data that a header announces."""
     length, checksum = _HEADER.unpack(head)
     if _masked(_crc32c(head[:_LENGTH_BYTES])) != checksum:
         raise DamagedRecordsError(
@@ -311,7 +268,6 @@ def _length(file: RecordFile, start: int, head: bytes) -> int:
 
 
 def _crc32c(data: bytes) -> int:
-    """Returns the checksum of data, by C code."""
     with _check.needing("google-crc32c", "for TFRecord files", "cpu"):
         import google_crc32c
     return int(google_crc32c.value(data))

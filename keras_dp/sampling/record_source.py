@@ -65,23 +65,11 @@ class RandomAccessSource(Protocol):
 class Source:
     """The records of arrays or of a source, alike.
 
-    Attributes:
-        structure: Nest of `RecordSpec`s, of the structure of one record.
+    The leaves of its structure are the `RecordSpec`s of one record.
     """
 
     def __init__(self, data: Nest | RandomAccessSource) -> None:
-        """Looks at the shapes, and for a source at the first record.
-
-        Args:
-            data: See `PoissonBatches`.
-
-        Raises:
-            TypeError: `data` is not one of these, or holds something else than
-                arrays.
-            ValueError: There are no records, the arrays differ in length, or a
-                source returns another number or shape of records than was
-                asked for.
-        """
+        """Looks at the shapes, and for a source at the first record."""
         self._source: RandomAccessSource | None = None
         self._is_mapped = False
         self._arrays: Nest = None
@@ -131,18 +119,10 @@ class Source:
     def in_rows(self, rows: Indices) -> Nest:
         """Returns the record that each row asks for, zeros where that is -1.
 
-        Records on disk are read in the order of the data, which disks
-        like best, whatever the order of the rows. The arrays are new: nobody
-        else holds or writes to them. They start where TensorFlow may use them
-        without a copy.
-
-        Args:
-            rows: For each row the index of a record, or -1. No index occurs
-                twice.
-
-        Raises:
-            OSError: A memory-mapped file changed since it was first looked at.
-            ValueError: A source returned something else than it was asked for.
+        No index occurs twice. Records on disk are read in the order of the
+        data, which disks like best, whatever the order of the rows. The arrays
+        are new: nobody else holds or writes to them. They start where
+        TensorFlow may use them without a copy.
         """
         indices = np.sort(rows[rows >= 0])
         if not indices.size:
@@ -163,7 +143,6 @@ class Source:
         return placed
 
     def _answer(self, source: RandomAccessSource, indices: Indices) -> Nest:
-        """Returns what a source answers, if it fits the first record."""
         taken = as_arrays(source[indices], "data[indices]")
         mapped(
             lambda path, *leaves: _check_answer(path, indices, *leaves),
@@ -191,12 +170,7 @@ def _native(array: npt.NDArray[Any]) -> np.dtype[Any]:
 
 
 def in_places(array: npt.NDArray[Any], rows: Indices) -> npt.NDArray[Any]:
-    """Returns the entry that each row asks for, zeros where that is -1.
-
-    Args:
-        array: Shape `[records, ...]`.
-        rows: For each row the index of an entry, or -1.
-    """
+    """Returns the entry that each row asks for, zeros where that is -1."""
     spec = RecordSpec(array.shape[1:], _native(array))
     if not len(array):
         return _zeros(len(rows), spec)
@@ -252,17 +226,7 @@ def is_source(data: Any) -> bool:
 
 
 def as_arrays(nest: Nest, name: str = "data") -> Nest:
-    """Returns the nest with numpy arrays as leaves.
-
-    Args:
-        nest: Holds arrays, or columns; see `as_array`.
-        name: How messages call it.
-
-    Raises:
-        TypeError: A leaf is no array, or there is none.
-        ValueError: The entries of an array are not of a fixed size, or a leaf
-            is ragged or sparse.
-    """
+    """Returns a nest with arrays of NumPy as leaves; see `as_array`."""
 
     def array(path: str, leaf: Any) -> npt.NDArray[Any]:
         if not hasattr(leaf, "__array__"):
@@ -286,7 +250,6 @@ def as_arrays(nest: Nest, name: str = "data") -> Nest:
 def _check_answer(
     path: str, indices: Indices, spec: RecordSpec, taken: npt.NDArray[Any]
 ) -> None:
-    """Raises unless a source answered what it was asked for."""
     expected = (len(indices), *spec.shape)
     are_text = taken.dtype.kind == spec.dtype.kind == "S"
     is_alike = are_text or _native(taken) == spec.dtype
@@ -308,11 +271,7 @@ def _shown(shapes: list[tuple[int, ...]]) -> str:
 def aligned_empty(
     shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """Returns a new array, not initialized.
-
-    >>> aligned_empty((3, 2), np.dtype("f4")).ctypes.data % 64
-    0
-    """
+    """Returns a new array, not initialized."""
     size = math.prod(shape) * dtype.itemsize
     if not size:
         return np.empty(shape, dtype)

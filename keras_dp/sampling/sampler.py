@@ -97,12 +97,9 @@ class Sampler(abc.ABC):
             records as they are stored.
         views: How often `fit` maps a record that was drawn. The mean gradient
             of its views is the record.
-        seeded: Whether the caller chose the seed.
         shard_index: The index of this shard; `None` for a sampler of all
             records.
         shard_count: The number of shards; `None` for a sampler of all records.
-        positions: The range of the indices, in the data, of the records that
-            this sampler draws from.
         functions: The functions of the data set that the records are from.
     """
 
@@ -135,21 +132,9 @@ class Sampler(abc.ABC):
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
 
-        Args:
-            data: See `PoissonBatches`.
-            law: Takes a number of records, and returns how they are drawn.
-            physical_batch_size: See `SamplerOptions`, as for all that follow.
-            rounds_per_epoch: As there.
-            map: As there.
-            views: As there.
-            seed: As there.
-
-        Raises:
-            TypeError: `data` is not one of these, or holds something else than
-                arrays; or `map` is not a function.
-            ValueError: There are no records, the arrays differ in length, a
-                source returns another number or shape of records than was asked
-                for, or a number is out of its range.
+        `data` is that of `PoissonBatches`, and the options are those of
+        `SamplerOptions`. The law takes a number of records, and returns how
+        they are drawn.
         """
         self.records = Source(data)
         # A shard has a part of the whole draw.
@@ -259,7 +244,7 @@ class Sampler(abc.ABC):
 
     @property
     def positions(self) -> range:
-        """The range of the indices of the records to draw from."""
+        """The range of the indices, in the data, of the records drawn from."""
         return self._positions
 
     @property

@@ -208,15 +208,7 @@ def capped_rows(unit_ids: Any, rows_per_unit: int) -> Integers:
 def unit_numbers(**ids: Any) -> Integers:
     """Returns the number of the unit of each record: 0, 1, 2, ...
 
-    Args:
-        **ids: One argument, by its name for messages: an array `[N]` of
-            integers or text.
-
-    Raises:
-        ValueError: The array does not have one integer or text per record.
-
-    >>> unit_numbers(user_ids=["bob", "ann", "bob"])
-    array([1, 0, 1])
+    Ids of integers or text are one argument, by its name for messages.
     """
     ((name, given),) = ids.items()
     found = np.asarray(given)

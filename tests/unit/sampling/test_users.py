@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_dp.sampling import UserBatches
-from keras_dp.sampling.users import capped_rows
+from keras_dp.sampling.users import capped_rows, unit_numbers
 
 # Ann has 3 records, bob 1, cid 8.
 IDS = np.array(["cid", "ann", "cid", "bob", "ann", "cid", "ann", *["cid"] * 5])
@@ -147,3 +147,4 @@ def test_refuses_records_without_a_name(ids) -> None:
 )
 def test_takes_numbers_and_text(ids) -> None:
     assert list(capped_rows(ids, 1)) == [0, 1]
+    assert list(unit_numbers(user_ids=ids)) == [1, 0]
