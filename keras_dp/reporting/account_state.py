@@ -24,13 +24,8 @@ _BAR = 20
 class AccountState(NamedTuple):
     """An account, with the part that is spent and the part that is left.
 
-    Attributes:
-        record: The account in the ledger, with its balance.
-        budget: The rule of the account, with its promise.
-        share: The part that is spent, in [0, 1]. For a plan it is a part of all
-            rounds. For a filter it includes the rounds from before the account
-            was opened.
-        left: A phrase that says how much is left.
+    The share is in [0, 1]. For a plan it is a part of all rounds. For a filter
+    it includes the rounds from before the account was opened.
     """
 
     record: AccountRecord
@@ -73,20 +68,7 @@ class AccountState(NamedTuple):
 
 
 def account_states(ledger: PrivacyLedger) -> tuple[AccountState, ...]:
-    """Returns the accounts of a ledger in the order of their opening.
-
-    >>> from keras_dp.budgets import RenyiFilter, charge_of, open_account
-    >>> from keras_dp.ledger import GaussianSum, PoissonSampling
-    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
-    >>> account = open_account(ledger, "all", RenyiFilter(3.0, 1e-5))
-    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 1.0),))
-    >>> with ledger.start_run("first", account="all") as run:
-    ...     run.record(step.sampling, step.queries, 1000,
-    ...                charge=charge_of(account, step))
-    >>> (state,) = account_states(ledger)
-    >>> round(state.share, 2), state.left
-    (0.47, 'room for 1,124 rounds like the last')
-    """
+    """Returns the accounts of a ledger in the order of their opening."""
     accounts = ledger.accounts
     runs = ledger.runs if accounts else ()
     return tuple(_state(each, runs) for each in accounts)

@@ -78,15 +78,7 @@ LIMITS = (
 
 
 def cautions(replay: Replay, guarantee: Guarantee) -> tuple[str, ...]:
-    """Returns sentences that say what the numbers assume or leave open.
-
-    >>> from keras_dp.budgets import guarantee
-    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
-    >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
-    >>> ledger.record(FullDataset(True), [GaussianSum("ages", 1.0, 4.0)])
-    >>> cautions(Replay(ledger), guarantee(ledger, delta=1e-5))
-    ('Nothing in the ledger shows what the theorem takes for granted: ask ...
-    """
+    """Returns sentences that say what the numbers assume or leave open."""
     return (
         *_of_the_theorem(guarantee),
         *_of_rounds(replay.rounds, replay.rows_per_unit),
@@ -98,12 +90,7 @@ def cautions(replay: Replay, guarantee: Guarantee) -> tuple[str, ...]:
 def taken_on_trust(
     replay: Replay, rounds: Sequence[CountedRound]
 ) -> Iterator[str]:
-    """Yields what no row of a ledger can show.
-
-    Args:
-        replay: The ledger, with its unit and runs.
-        rounds: The rounds that count.
-    """
+    """Yields what no row of a ledger shows of the rounds that count."""
     searches = sum(
         count
         for each, count in rounds

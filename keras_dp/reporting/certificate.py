@@ -311,15 +311,7 @@ class Certificate:
 
 
 def signing_key(pem: bytes) -> Any:
-    """Returns an Ed25519 private key to sign with.
-
-    Args:
-        pem: The key in PEM form, without a password.
-
-    Raises:
-        ImportError: cryptography is not installed.
-        ValueError: The key is of another kind, or has a password.
-    """
+    """Returns an Ed25519 key, which the PEM must hold without a password."""
     with _check.needing("cryptography", "for signatures", "signing"):
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
@@ -380,7 +372,6 @@ def _certificate(
     delta: float,
     neighbours: Neighbours | None,
 ) -> Certificate:
-    """Returns the certificate of a ledger at the row of a seal."""
     (seal,) = (each for each in ledger.seals if each.number == row)
     sealed = ledger.until(row)
     found = guarantee(sealed, delta=delta, neighbours=neighbours)
@@ -410,7 +401,6 @@ def _differs(reason: str) -> LedgerIntegrityError:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Returns whether a field of a certificate can have a value."""
     if kind is str:
         return isinstance(value, str)
     if kind in (int, float):

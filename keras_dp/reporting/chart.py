@@ -49,12 +49,9 @@ font:12px system-ui,sans-serif}
 class Axis:
     """A range of values, linear or logarithmic.
 
-    Attributes:
-        label: Says what the values are, with their unit.
-        low: Where the axis begins; > 0 on a logarithmic one.
-        high: Where it ends, > `low`.
-        is_log: Whether equal ratios are equally long.
-        is_share: Whether values are shares, which are named in percent.
+    On a logarithmic axis equal ratios are equally long, and `low` is > 0. The
+    label says what the values are, with their unit. Shares are named in
+    percent.
     """
 
     label: str
@@ -103,7 +100,6 @@ class Chart:
     """Marks on two axes, in the order in which they are drawn."""
 
     def __init__(self, x: Axis, y: Axis) -> None:
-        """Draws the axes."""
         self._x, self._y = x, y
         self._marks: list[str] = []
         self._axes()
@@ -177,13 +173,7 @@ class Chart:
 
 
 def picture(marks: str, title: str, height: float) -> str:
-    """Returns a complete SVG element around marks.
-
-    Args:
-        marks: SVG elements.
-        title: Screen readers say it instead of the picture.
-        height: In the units in which `WIDTH` is the width.
-    """
+    """Returns an SVG element; screen readers say its title instead of it."""
     text = _escaped(title)
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="kdp" role="img" '
@@ -210,7 +200,6 @@ def _escaped(text: str) -> str:
 
 
 def _n(value: float) -> str:
-    """Returns a coordinate with two decimals at most."""
     if not math.isfinite(value):
         raise ValueError(f"`value` must be finite. Received: value={value!r}.")
     return f"{value:.2f}".rstrip("0").rstrip(".")
@@ -223,19 +212,8 @@ _LEAST, _POINTS = 1e-5, 121
 def trade_off_picture(curve: TradeOff, *, logarithmic: bool = False) -> str:
     """Returns an SVG picture of what every attack is bounded by.
 
-    Attacks can be in the shaded area, and nowhere above it. On logarithmic
-    axes the attacks that seldom accuse wrongly are seen.
-
-    Args:
-        curve: From `accountants.trade_off`.
-        logarithmic: Whether both axes are.
-
-    Returns:
-        An `<svg>` element that is complete by itself.
-
-    >>> picture = trade_off_picture(TradeOff((0.0, 1.0), (0.4, 0.01)))
-    >>> picture[:5], "right at most 70 % of the time" in picture
-    ('<svg ', True)
+    Attacks can be in the shaded area, and nowhere above it. On logarithmic axes
+    the attacks that seldom accuse wrongly are seen.
     """
     low = _LEAST if logarithmic else 0.0
     x = Axis(
@@ -274,7 +252,6 @@ def trade_off_picture(curve: TradeOff, *, logarithmic: bool = False) -> str:
 
 
 def _most(curve: TradeOff, logarithmic: bool) -> Points:
-    """Returns points of the bound, in rising order."""
     rates = (
         np.geomspace(_LEAST, 1.0, _POINTS)
         if logarithmic

@@ -50,12 +50,7 @@ _COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line, and returns its exit code.
-
-    Args:
-        arguments: The arguments after the name of the program; by default those
-            of this process.
-    """
+    """Runs the command line, with the arguments of this process by default."""
     options = _parser().parse_args(arguments)
     with _without_collection():
         return _answered(options)

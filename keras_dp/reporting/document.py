@@ -65,11 +65,8 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
 class Text(NamedTuple):
     """Sentences, each of which can be read alone.
 
-    Attributes:
-        title: A question or a topic. Without one, the sentences are paragraphs;
-            under one they are a list.
-        sentences: The sentences.
-        stress: Whether they are the claim to publish, or a warning.
+    Under a title, which is a question or a topic, they are a list; without one
+    they are paragraphs. The stress marks the claim to publish, or a warning.
     """
 
     title: str
@@ -78,11 +75,7 @@ class Text(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Lines that are shown as they are.
-
-    Attributes:
-        lines: The lines.
-    """
+    """Lines that are shown as they are."""
 
     lines: tuple[str, ...]
 
@@ -114,9 +107,8 @@ class Table(NamedTuple):
 class Picture(NamedTuple):
     """Pictures beside each other, which texts of the document put in words.
 
-    Attributes:
-        title: A phrase that says what they show.
-        svgs: Elements `<svg>`, each complete by itself.
+    Each is an element `<svg>`, complete by itself. The title says what they
+    show.
     """
 
     title: str
@@ -291,7 +283,6 @@ def _rows(table: Table) -> Iterator[str]:
 
 
 def _parts(cell: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the lines of a cell."""
     cells = (cell,) if isinstance(cell, str) else cell
     return tuple(map(on_one_line, cells))
 

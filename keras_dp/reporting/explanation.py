@@ -120,12 +120,7 @@ def sentences_of(parts: Iterable[Picture | Text]) -> dict[str, list[str]]:
 
 
 def meaning_of(replay: Replay, found: Guarantee) -> tuple[Picture | Text, ...]:
-    """Returns what a guarantee of a ledger means, in pictures and sentences.
-
-    Args:
-        replay: The ledger.
-        found: Its guarantee.
-    """
+    """Returns what a guarantee of a ledger means, in pictures and sentences."""
     claim = found.claim
     paragraphs: list[Picture | Text] = [_nothing(found)]
     if math.isfinite(claim.epsilon):
@@ -161,10 +156,6 @@ def plain_words(replay: Replay, found: Guarantee) -> str:
     Guarantee: no bet on which of two neighbouring data sets was used wins more
     often, if both are as likely. For mechanisms the bound follows from their
     trade-off curve, for accounts from their promises at all deltas.
-
-    Args:
-        replay: The ledger.
-        found: Its guarantee.
     """
     claim = found.claim
     unit = _asked(replay, claim)
@@ -205,7 +196,6 @@ def bound_on_attacks(replay: Replay, found: Guarantee) -> TradeOff:
 
 
 def _groups(found: Guarantee) -> Text:
-    """Returns how the guarantee weakens for several units together."""
     claim = found.claim
     sentences = []
     for size in _GROUPS:
@@ -238,12 +228,10 @@ def _promised(replay: Replay, delta: float) -> TradeOff:
 
 
 def _asked(replay: Replay, claim: Claim) -> str:
-    """Returns the unit, or the group of units, that is protected."""
     return units_in_words(replay.header.unit, claim.units)
 
 
 def _attacker(replay: Replay, claim: Claim) -> Text:
-    """Returns what the attacker knows and wants to know."""
     unit = _asked(replay, claim)
     asked = _QUESTIONS[str(claim.neighbours)].format(unit=unit)
     if claim.records > 1:

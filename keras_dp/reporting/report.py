@@ -211,7 +211,6 @@ def _of_guarantee(found: Guarantee, words: str, unit: str) -> dict[str, Any]:
 
 
 def _summary(replay: Replay, runs: Sequence[RunCost]) -> Iterator[str]:
-    """Yields the data set with its unit, and the number of rounds and runs."""
     header, rounds = replay.header, replay.rounds
     yield f"Data set {header.dataset}, privacy unit: {_unit(header, rounds)}"
     total = sum(count for _, count in rounds)
@@ -285,7 +284,6 @@ def _relation(
 def _available(
     replay: Replay, relation: Neighbours | None
 ) -> tuple[Accountant, ...]:
-    """Returns all accountants that have a bound under a relation."""
     if relation is None:
         return ()
     return available_accountants(replay, neighbours=relation)

@@ -110,26 +110,8 @@ def run_costs(
 
     The totals are composed as if all rounds were fixed in advance. All epsilons
     are upper bounds. Of more than 40 runs, or 8 with many kinds of rounds, some
-    have the total of a later run.
-
-    Args:
-        ledger: The ledger, with its runs, or its replay.
-        delta: The delta of each epsilon, in (0, 1).
-        neighbours: The adjacency relation; by default the strongest that the
-            rounds of all runs support.
-        units: The number of units that epsilon protects together, >= 1.
-
-    Raises:
-        ValueError: An argument is out of its range.
-
-    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
-    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
-    >>> for name in ("ages", "incomes"):
-    ...     with ledger.start_run(name, purpose="statistics") as run:
-    ...         run.record(FullDataset(), [GaussianSum("sum", 1.0, 4.0)])
-    >>> [(each.name, round(each.epsilon, 3), round(each.total_epsilon, 3))
-    ...  for each in run_costs(ledger, delta=1e-5)]
-    [('ages', 0.926, 0.926), ('incomes', 0.926, 1.356)]
+    have the total of a later run. By default the relation is the strongest that
+    the rounds of all runs support.
     """
     replay = replay_of(ledger)
     that_count = replay.that_count(neighbours)
@@ -207,7 +189,6 @@ def _alone(
     of_runs: Sequence[tuple[CountedRound, ...]],
     epsilon: float,
 ) -> Iterator[RunCost]:
-    """Yields the costs of runs if only one of them has rounds."""
     so_far = 0.0
     for run, rounds in zip(runs, of_runs, strict=True):
         so_far = epsilon if rounds else so_far
@@ -215,7 +196,7 @@ def _alone(
 
 
 def run_table(costs: Sequence[RunCost], notes: tuple[str, ...] = ()) -> Table:
-    """Returns the runs with their epsilons, and explanations of states."""
+    """Returns a table of runs, with the epsilon of each."""
     rows = []
     for cost in costs:
         rounds = f"{len(cost.run):,}"
@@ -252,7 +233,6 @@ def run_table(costs: Sequence[RunCost], notes: tuple[str, ...] = ()) -> Table:
 
 
 def _author(run: RunRecord) -> str:
-    """Returns the purpose, author, time and description of a run."""
     if run.start is None:
         return ""
     start, author = run.start, run.start.author

@@ -42,9 +42,7 @@ def percent(share: float) -> str:
 
     It has one decimal. A probability near 0 or 1 has two significant digits of
     its distance to 0 or 1. A relative excess of 1e-12 is not rounded up.
-
-    Args:
-        share: The probability. Outside of [0, 1], the nearer end counts.
+    Outside of [0, 1], the nearer end counts.
 
     >>> percent(0.58312), percent(3.21e-7), percent(0.99991), percent(0.0)
     ('58.4 %', '0.000033 %', '99.991 %', '0 %')
@@ -77,10 +75,7 @@ def at_most(bound: float, digits: int = 6) -> str:
 
 
 def moment(seconds: int) -> str:
-    """Returns the date and the time, in UTC.
-
-    Args:
-        seconds: The seconds since 1970 (UTC).
+    """Returns the date and the time of some seconds since 1970, in UTC.
 
     >>> moment(1_700_000_000), moment(10**18)
     ('2023-11-14 22:13', 'a time of no calendar,')
@@ -105,13 +100,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def wrapped(text: str, first: str = "", later: str = "    ") -> list[str]:
-    """Returns a sentence as lines that fit a terminal.
-
-    Args:
-        text: The sentence.
-        first: The beginning of the first line.
-        later: The beginning of the other lines.
-    """
+    """Returns a sentence as lines that fit a terminal."""
     return textwrap.wrap(
         text,
         WIDTH,
@@ -122,14 +111,7 @@ def wrapped(text: str, first: str = "", later: str = "    ") -> list[str]:
 
 
 def sampled(event: SamplingEvent) -> str:
-    """Returns how a sample was drawn, as one line.
-
-    >>> from keras_dp.ledger import FixedSizeWithoutReplacement, PoissonSampling
-    >>> sampled(PoissonSampling(0.01, drawn_by_library=True))
-    'Poisson sample, probability 0.01'
-    >>> sampled(FixedSizeWithoutReplacement(50, 1000))
-    'sample of 50 of 1,000 without replacement, as declared'
-    """
+    """Returns how a sample was drawn, and whether that was only declared."""
     declared = event.is_verified and not event.drawn_by_library
     return event.words + ", as declared" * declared
 
@@ -187,9 +169,7 @@ def proven_rounds(rounds: Iterable[tuple[Round, int]]) -> int:
 def finite_precision(rounds: int, proven: int) -> str:
     """Returns a sentence on what floating point does to the guarantee.
 
-    Args:
-        rounds: The number of rounds.
-        proven: The number of them whose bounds hold in floating point.
+    The bounds of `proven` of the rounds hold in floating point.
 
     Source: theorem 4 of `docs/finite_precision.md`, for the number that each
     round adds to delta if it answers with at most 2^40 coordinates.
@@ -215,14 +195,7 @@ def finite_precision(rounds: int, proven: int) -> str:
 def declared_of_units(
     unit: str, rows_per_unit: int, rounds: Sequence[tuple[Round, int]]
 ) -> str:
-    """Returns a sentence on the rows of a unit, which were only declared.
-
-    Args:
-        unit: The word for the unit, such as "patient".
-        rows_per_unit: The largest number of rows that one unit has, as
-            declared.
-        rounds: All rounds of the ledger, with their counts.
-    """
+    """Returns a sentence on the rows of a unit, which were only declared."""
     whole = rounds_of_whole_units(rounds)
     others = sum(count for _, count in with_trials(rounds)) - whole
     rows = counted(rows_per_unit, "row")
@@ -251,12 +224,7 @@ def libraries_of(runs: Iterable[RunRecord]) -> str:
 
 
 def not_checked(rounds: str, libraries: str) -> str:
-    """Returns what nobody checked of rounds that ran in other libraries.
-
-    Args:
-        rounds: Which rounds, as the subject of a sentence.
-        libraries: The libraries, with their versions.
-    """
+    """Returns what nobody checked of rounds that ran in other libraries."""
     return (
         f"{rounds} ran in {libraries}. The ledger holds what it "
         "was set to do. That it drew samples, clipped and added noise so was "

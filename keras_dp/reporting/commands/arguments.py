@@ -13,13 +13,7 @@ from keras_dp.reporting.document import FORMS, Document
 
 
 class Command(NamedTuple):
-    """A command of `keras-dp`.
-
-    Attributes:
-        words: A phrase that says what it does.
-        add_arguments: Adds what the command is told.
-        answer: Makes its document.
-    """
+    """A command of `keras-dp`, with a phrase that says what it does."""
 
     words: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -130,11 +124,7 @@ def add(parser: argparse.ArgumentParser, *names: str) -> None:
 def question(
     options: argparse.Namespace, ledger: PrivacyLedger
 ) -> dict[str, Any]:
-    """Returns the delta, the relation and the units that are asked about.
-
-    Raises:
-        ValueError: No delta is given, and the ledger names none.
-    """
+    """Returns the delta, the relation and the units that are asked about."""
     return {
         "delta": delta_for(options.delta, ledger),
         "neighbours": options.neighbours,
@@ -143,11 +133,7 @@ def question(
 
 
 def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
-    """Returns the given delta, or the smallest that a ledger names.
-
-    Raises:
-        ValueError: Neither is there.
-    """
+    """Returns the given delta, or the smallest that a ledger names."""
     named = [run.delta for run in ledger.runs if run.delta is not None]
     named += [budget_of(each.account).delta for each in ledger.accounts]
     if given is None and not named:
@@ -159,10 +145,6 @@ def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
 
 
 def existing(path: str) -> PrivacyLedger:
-    """Opens a ledger for writing that exists.
-
-    Raises:
-        FileNotFoundError: There is none.
-    """
+    """Opens a ledger for writing, and creates none."""
     PrivacyLedger.open(path, mode="r").close()
     return PrivacyLedger.open(path)

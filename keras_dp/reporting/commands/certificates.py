@@ -36,13 +36,6 @@ def _seal_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seal(options: argparse.Namespace) -> Document:
-    """Seals the ledger, and returns what was certified.
-
-    Raises:
-        OutputError: The certificate could not be written; the message says
-            whether the ledger was sealed.
-        ValueError: It cannot be signed with the key.
-    """
     key = None if options.key is None else Path(options.key).read_bytes()
     out = Path(options.out)
     with arguments.existing(options.file) as ledger:
@@ -95,14 +88,6 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(options: argparse.Namespace) -> Document:
-    """Returns the size and the head of the ledger.
-
-    Raises:
-        LedgerIntegrityError: The rows contradict each other, or the head is
-            not the given one, or the ledger is not the one that was certified.
-        LedgerFormatError: The certificate cannot be read.
-        ValueError: A key was given without a certificate.
-    """
     if options.public_key is not None and options.against is None:
         raise ValueError(
             "`--public-key` must be given with `--against`. Received: "
@@ -138,7 +123,6 @@ def _verify(options: argparse.Namespace) -> Document:
 
 
 def _read(path: str) -> Certificate:
-    """Returns the certificate in a file."""
     try:
         return Certificate.from_json(Path(path).read_text("utf-8"))
     except UnicodeDecodeError as error:

@@ -39,7 +39,6 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(options: argparse.Namespace) -> Document:
-    """Returns the report."""
     details = options.all or options.format != "text"
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         return make_report(
@@ -52,13 +51,11 @@ def _report(options: argparse.Namespace) -> Document:
 
 
 def _runs(options: argparse.Namespace) -> Document:
-    """Returns all runs."""
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         return runs_document(ledger, **arguments.question(options, ledger))
 
 
 def _explain(options: argparse.Namespace) -> Document:
-    """Returns the explanation."""
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         return explain(ledger, **arguments.question(options, ledger))
 
@@ -67,11 +64,6 @@ def _afford(options: argparse.Namespace) -> Document:
     """Returns how many more rounds like the last one there is room for.
 
     A run that kept to its plan counts as its whole plan.
-
-    Raises:
-        ValueError: The ledger holds no round.
-        UnsupportedEventError: The last round is part of a pass or of a tree, or
-            there is no bound for the rounds.
     """
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         ran = Replay(ledger)
@@ -169,11 +161,6 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(options: argparse.Namespace) -> Document:
-    """Returns the plan as a table.
-
-    Raises:
-        CalibrationError: No noise meets the target.
-    """
     units = max(1, options.records // options.rows_per_unit)
     found = plan(
         options.records,
@@ -239,11 +226,6 @@ def _budget_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _accounts(options: argparse.Namespace) -> Document:
-    """Returns the accounts; with `--open`, opens one before.
-
-    Raises:
-        ValueError: The account cannot be opened with these arguments.
-    """
     if options.open is None:
         _check_nothing_to_open(options)
         with PrivacyLedger.open(options.file, mode="r") as ledger:
