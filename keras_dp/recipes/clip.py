@@ -56,8 +56,8 @@ def clip_of(
 ) -> tuple[float, float | None]:
     """Returns the clip and the gamma of `GaussianSumQuery`.
 
-    Of several losses the one with the longest gradients decides. The outputs of
-    the model are counted if it is built.
+    With several losses, the one with the longest gradients decides. If the
+    model is built, its outputs are counted.
     """
     if l2_norm_clip is None:
         found = [

@@ -43,11 +43,9 @@ _DESCRIPTORS = (1, 2)
 
 
 class Scored(NamedTuple, Generic[Content]):
-    """The result of one trial.
+    """The result of one trial, and what is released with it if it is the best.
 
-    Attributes:
-        score: Higher is better. One that is not finite is the worst.
-        content: It is released with the score if the trial is the best.
+    A higher score is better. One that is not finite is the worst.
     """
 
     score: float
@@ -70,13 +68,8 @@ def best_of(
     result is that of the algorithm that a `Selection` prices. Equal scores
     are put in order at random.
 
-    Args:
-        law: The law of the number of trials.
-        trial: Runs one trial. It must not know of the others.
-        draw: The source of all randomness of the search itself.
-
-    Returns:
-        The best trial; `None` if none has a finite score.
+    A trial must not know of the others. `draw` is the source of all randomness
+    of the search itself. The result is `None` if no score is finite.
     """
     best: tuple[float, float] | None = None
     found: Scored[Content] | None = None
@@ -147,16 +140,10 @@ def silenced() -> Iterator[None]:
 def withheld(function: Callable[[], Result], error: Exception) -> Result:
     """Returns what a function returns, or raises one error for all others.
 
-    Guarantee: `error` has no cause and no context, and its traceback does not
-    reach into the function. What nobody can reach any more is freed: models,
-    and the threads of their data, refer to themselves and would stay.
-
-    Args:
-        function: Its errors may tell of the data.
-        error: A new one, which tells of nothing.
-
-    Raises:
-        KeyboardInterrupt: Somebody stopped the process.
+    Guarantee: `error`, which is new and tells of nothing, has no cause and no
+    context, and its traceback does not reach into the function. An interrupt
+    stays one. What nobody can reach any more is freed: models, and the threads
+    of their data, refer to themselves and would stay.
     """
     raised: BaseException | None = None
     try:
@@ -181,9 +168,6 @@ def like_the_first(names: Mapping[str, int]) -> Iterator[None]:
     random, also where the program chose a seed: trials must be independent, and
     a seed would tell which one is the best. Afterwards all of them are as
     before, but for the one of TensorFlow, which begins anew with its seed.
-
-    Args:
-        names: From `keras_internals.name_counts`.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     tensorflow = global_seed()

@@ -116,12 +116,7 @@ def _check_bounds(prior: Uniform | LogUniform) -> None:
 
 
 def checked_space(space: Any) -> dict[str, Prior]:
-    """Returns a copy of a space.
-
-    Raises:
-        TypeError: It is no mapping of names to priors.
-        ValueError: It is empty.
-    """
+    """Returns a copy of a space, or raises."""
     if not isinstance(space, Mapping):
         raise TypeError(
             "`space` must be a dict of names to priors, such as "
@@ -149,16 +144,7 @@ def checked_space(space: Any) -> dict[str, Prior]:
 def values_of(
     space: Mapping[str, Prior], name: str, default: Any
 ) -> tuple[Any, ...]:
-    """Returns all values that a setting may take.
-
-    Args:
-        space: The priors by name.
-        name: The name of the setting.
-        default: The value if the space does not have this setting.
-
-    Raises:
-        ValueError: The values cannot be counted.
-    """
+    """Returns all values that a setting may take, which must be countable."""
     prior = space.get(name)
     if prior is None:
         return (default,)

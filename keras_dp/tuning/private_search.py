@@ -378,7 +378,6 @@ class PrivateSearch:
     def _selection(
         self, noise_multipliers: Mapping[tuple[Any, int], float]
     ) -> Selection:
-        """Returns the event of a search with some noise."""
         plans = tuple(
             self._trials.plan(size, epochs, noise)
             for (size, epochs), noise in noise_multipliers.items()
@@ -421,7 +420,6 @@ class PrivateSearch:
         return replay.claim(delta=self.target.delta).epsilon
 
     def _summary(self, name: str, held: HeldRounds) -> str:
-        """Returns what was chosen, for a person."""
         noise = sorted(self.noise_multipliers.values())
         amounts = f"noise multiplier {rounded_up(noise[0])}"
         if len(noise) > 1:

@@ -1,8 +1,7 @@
-"""One trial of a search: a private training in a ledger of its own.
+"""One trial of a search, and what is tried out before the ledger holds it.
 
-Its parts are tried out before the ledger holds the search.
-
-Its score is that of a model on private records, with noise.
+A trial is a private training in a ledger of its own. Its score may be that of
+a model on private records, with noise.
 """
 
 import dataclasses
@@ -125,12 +124,7 @@ class PrivateScore:
         )
 
     def on_made_up(self, made_up: Callable[[Any], Any]) -> Self:
-        """Returns the same score of other records.
-
-        Args:
-            made_up: From the structure of one record, with `RecordSpec`s, to
-                records.
-        """
+        """Returns the same score of records made from the structure of one."""
         records = made_up(Source((self._x, self._y)).structure)
         noise = self.noise_multiplier
         return type(self)(records, self._measure, noise_multiplier=noise)
@@ -186,7 +180,6 @@ class Trials:
         defaults: The batch size, the epochs, the clip and the learning rate of
             trials whose settings do not have them.
         average: As in `make_private`.
-        delta: In (0, 1).
     """
 
     build: Callable[[dict[str, Any]], keras.Model]
@@ -200,13 +193,7 @@ class Trials:
     def plan(
         self, batch_size: int | None, epochs: int, noise_multiplier: float
     ) -> tuple[CountedRound, ...]:
-        """Returns the most that a trial does: its training and its score.
-
-        Args:
-            batch_size: One of those of `samples`.
-            epochs: >= 1.
-            noise_multiplier: > 0.
-        """
+        """Returns the most that a trial does: its training and its score."""
         plan = self.training(batch_size, epochs, noise_multiplier)
         if isinstance(self.score, PrivateScore):
             return (*plan, CountedRound(self.score.round, 1))
@@ -233,14 +220,7 @@ class Trials:
         }
 
     def built(self, settings: Mapping[str, Any]) -> keras.Model:
-        """Returns a model that can be trained privately.
-
-        Raises:
-            PrivateTrainingError: It has a step or a loss of its own.
-            TypeError: `build` returned something else, or a private model.
-            UnsupportedLayerError: A layer makes examples interact.
-            ValueError: It has no loss.
-        """
+        """Returns a model that can be trained privately."""
         model = self.build(dict(settings))
         if isinstance(model, PrivateModel):
             raise TypeError(
@@ -256,17 +236,10 @@ class Trials:
     def check_apart(
         self, model: keras.Model, settings: Mapping[str, Any]
     ) -> None:
-        """Raises unless models of equal settings have nothing in common.
+        """Raises unless a second model of equal settings is apart from a first.
 
         A model that goes on from one trial to the next is trained more often
         than its trial says. Frozen layers can be shared: they do not change.
-
-        Args:
-            model: One that `built` returned for these settings.
-            settings: The settings of a trial.
-
-        Raises:
-            ValueError: A second one shares something that trains or counts.
         """
         again = self.built(settings)
         frozen = {
@@ -352,15 +325,8 @@ def rehearse(trials: Trials, settings: Mapping[str, Any]) -> None:
     """Trains for one round on made-up records, and scores the model.
 
     Numbers with a point are random in [0, 1), all others are 0. What comes out
-    is dropped: it shows only whether model, loss and score go together.
-
-    Args:
-        trials: The trials of a search. Their samples are
-            `PoissonBatches` without microbatches.
-        settings: The settings of one trial.
-
-    Raises:
-        Exception: Whatever is wrong. It has nothing to do with the data.
+    is dropped: it shows only whether model, loss and score go together. So an
+    error tells nothing of the data.
     """
     score = trials.score
     if isinstance(score, PrivateScore):
@@ -388,18 +354,9 @@ def fault_of_records(
     """Evaluates an untrained model on every record that trials may see.
 
     In a trial a record that raises would decide how the search ends, and it
-    would do so as often as it is drawn. What comes out is dropped.
-
-    Args:
-        trials: The trials of a search.
-        settings: The settings of one trial.
-
-    Returns:
-        An error that says whether labels or ids are out of range. `None` if
-        none are.
-
-    Raises:
-        Exception: Whatever else a record causes.
+    would do so as often as it is drawn. What comes out is dropped. The result
+    says whether labels or ids are out of range, and is `None` if none are;
+    whatever else a record causes is raised.
     """
     ledger = PrivacyLedger.in_memory(dataset="none", unit=trials.unit)
     private = trials.private(settings, _NOISE_MULTIPLIER, ledger)
