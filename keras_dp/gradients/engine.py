@@ -79,15 +79,12 @@ class PerExampleGradients(NamedTuple):
 
 
 class HookedPass(NamedTuple):
-    """The result of a forward pass, and of a backward pass to the hooks.
+    """A forward pass, and a backward pass that ends at the hooks.
 
     Attributes:
-        calls: The calls of the layers with a hook, in order.
-        cotangents: For each call, the gradients of the summed losses, times
-            the loss scale, with respect to `HookedCall.outputs`.
-        losses: The loss of each example, `[batch]`, without the loss scale.
-        outputs: The outputs of the model.
-        statistics: As in `PerExampleGradients`.
+        cotangents: For each call, the gradients of the summed losses, times the
+            loss scale, with respect to `HookedCall.outputs`.
+        losses: `[batch]`, without the loss scale.
     """
 
     calls: list[HookedCall]
@@ -348,7 +345,6 @@ class GradientEngine:
         return self.hooks is not before
 
     def _could_use_directly(self) -> list[keras.Layer]:
-        """Returns the layers that may go past the hooks inside them."""
         if self._knows_uses:
             return []
         taken = {id(layer) for layer in self._whole}
@@ -366,12 +362,7 @@ class GradientEngine:
             yield uses
 
     def _settle_hooks(self, found: list[keras.Layer]) -> None:
-        """Gives one hook to each layer that went past the hooks inside it.
-
-        Args:
-            found: The layers that a pass found. If there are none, the hooks
-                stay as they are.
-        """
+        """Gives one hook to each layer that went past the hooks inside it."""
         if found:
             self._whole += found
             self.hooks = find_hooks(self.model, self._whole)
@@ -412,18 +403,8 @@ class GradientEngine:
         """Prepares the layers to be called.
 
         None may normalize by the statistics of a batch, and none is called
-        again in the backward pass, where it could not be hooked.
-
-        Args:
-            training: Whether the model is called as in training.
-            collects: As in `normalizing_by_released`.
-
-        Yields:
-            A function that returns the parts of the examples in the statistics.
-
-        Raises:
-            UnsupportedLayerError: A layer would normalize by the batch, or its
-                statistics cannot be released.
+        again in the backward pass, where it could not be hooked. Yields a
+        function that returns the parts of the examples in the statistics.
         """
         with without_rematerialization(self.model):
             if self.releases_statistics:
@@ -547,10 +528,7 @@ def _warn_of_rematerialization(model: keras.Model) -> None:
 def _coupling_in(
     results: Any, inputs: Any, batch: int, public: Sequence[tf.Tensor]
 ) -> Coupling | None:
-    """Returns the first operation that may couple examples, or `None`.
-
-    Without a graph, nothing is shown.
-    """
+    """Reads the graph of a call. Without a graph, nothing is shown."""
     if tf.executing_eagerly():
         return Coupling("Python code", "run_eagerly=True")
     operations = tf.compat.v1.get_default_graph().get_operations()
@@ -558,7 +536,6 @@ def _coupling_in(
 
 
 def _has_accelerator() -> bool:
-    """Whether TensorFlow has a device other than the CPU."""
     devices = tf.config.list_logical_devices()
     return any(device.device_type != "CPU" for device in devices)
 

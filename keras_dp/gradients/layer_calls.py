@@ -11,10 +11,7 @@ from keras_dp.keras_internals import layers_of, replaced_attribute
 
 
 def current_call(layer: keras.Layer) -> Callable[..., Any]:
-    """Returns the method that `layer(...)` runs.
-
-    It is `quantized_call` for a quantized layer, and `call` for any other.
-    """
+    """Returns what `layer(...)` runs: `quantized_call` if it is quantized."""
     return getattr(layer, _method(layer))
 
 
@@ -24,10 +21,10 @@ def is_replaced(layer: keras.Layer) -> bool:
 
 
 def functions_of(model: keras.Model) -> list[Any]:
-    """Returns the functions of the layers that a user can replace.
+    """Returns what a user can replace of each layer, to see whether it changed.
 
-    For each layer these are the layer itself, the call that was set on the
-    instance, and the activation. Each of the last two may be `None`.
+    These are the layer itself, the call that was set on the instance, and the
+    activation. Each of the last two may be `None`.
     """
     return [
         (layer, vars(layer).get(_method(layer)), activation_of(layer))
@@ -59,10 +56,9 @@ def without_activation(
 def trained_variables(layer: keras.Layer) -> list[keras.Variable]:
     """Returns the variables of a layer that a model around it trains.
 
-    A frozen layer may hold layers that are trained: `enable_lora` of KerasHub
-    freezes all of a backbone, and then trains some of its innermost layers.
-    The `trainable_variables` of a frozen layer are empty, those of the model
-    are not.
+    The `trainable_variables` of a frozen layer are empty, but those of a model
+    around it are not: `enable_lora` of KerasHub freezes all of a backbone, and
+    then trains some of its innermost layers.
     """
     return [variable for variable in layer.variables if variable.trainable]
 

@@ -123,7 +123,6 @@ class _Given(NamedTuple):
     """An operation, some of whose inputs are arranged by examples.
 
     Attributes:
-        operation: The operation.
         places: The places of these inputs, as far as the rule allows.
         axis: The axis along which they are arranged.
     """
@@ -160,13 +159,8 @@ def arranged_axis(
 ) -> int | None:
     """Returns the axis along which the outputs are arranged by examples.
 
-    `None` if the operation is not known to keep examples apart.
-
-    Args:
-        operation: The operation.
-        arranged: For the place of each input that is arranged by examples, the
-            axis along which it is.
-        batch: The number of examples.
+    It is `None` if the operation is not known to keep examples apart. For the
+    place of each input that is arranged, `arranged` has its axis.
     """
     tensors = [*operation.inputs, *operation.outputs]
     if has_own_gradient(operation) or any(
@@ -217,7 +211,7 @@ def is_divided(tensor: tf.Tensor, batch: int, axis: int = 0) -> bool:
 def einsum_specs(operation: tf.Operation) -> tuple[list[str], str] | None:
     """Returns the axes of the operands and of the result of an `Einsum`.
 
-    `None` if an axis stands twice in an operand, or is broadcast.
+    It is `None` if an axis stands twice in an operand, or is broadcast.
     """
     equation = operation.get_attr("equation").decode()
     operands, result = equation.split("->")
@@ -242,7 +236,7 @@ def einsum_specs(operation: tf.Operation) -> tuple[list[str], str] | None:
 
 
 def _on_entries(given: _Given) -> int | None:
-    """The rule where inputs are broadcast to the shape of the output."""
+    """The inputs are broadcast to the shape of the output."""
     axis, output = given.axis, given.after
     shapes = [given.operation.inputs[place].shape for place in given.places]
     is_kept = all(
@@ -253,12 +247,12 @@ def _on_entries(given: _Given) -> int | None:
 
 
 def _only_first(given: _Given) -> int | None:
-    """The rule where the batch must be the first axis."""
+    """The batch must be the first axis."""
     return 0 if given.axis == 0 else None
 
 
 def _with_batch_first(given: _Given) -> int | None:
-    """The rule of convolutions and poolings, in each data format."""
+    """The channels may be first or last."""
     return _only_first(given) if given.shape.rank > 1 else None
 
 
@@ -272,11 +266,9 @@ def _along_last(count: int) -> _Rule:
 
 
 def _along(place: int, of: int = 0) -> _Rule:
-    """Returns the rule of operations along axes that one input names.
+    """Returns the rule of operations along axes that an input names.
 
-    Args:
-        place: The place of the input that names them.
-        of: The place of the tensor whose axes they are.
+    It is the input at `place`. They are axes of the input at `of`.
     """
 
     def rule(given: _Given) -> int | None:
@@ -403,12 +395,11 @@ def _gather_nd(given: _Given) -> int | None:
 
 
 def _of_keys(given: _Given) -> int | None:
-    """The rule of looking up each key in a table."""
     return given.axis
 
 
 def _projected_images(given: _Given) -> int | None:
-    """The rule where each image, or all, have a transform."""
+    """Each image has a transform, or all have the same."""
     transforms = given.operation.inputs[1].shape
     is_each = 1 not in given.places or given.shape[0] == transforms[0]
     return _only_first(given) if 0 in given.places and is_each else None
@@ -430,7 +421,7 @@ def _one_hot(given: _Given) -> int | None:
 
 
 def _reshaped(given: _Given) -> int | None:
-    """The rule of reshapes.
+    """Finds the axis of the examples after a reshape.
 
     The axes before the examples stand for pieces of memory. If there are as
     many pieces afterwards, each has the same part of an example.
@@ -458,7 +449,7 @@ def _transposed(given: _Given) -> int | None:
 def _merged_or_split(
     operation: tf.Operation, axis: int, batch: int
 ) -> int | None:
-    """The rule of a reshape of `[n, batch, ...]` to or from `[n * batch]`."""
+    """Reads a reshape of `[n, batch, ...]` to or from `[n * batch]`."""
     before, after = operation.inputs[0].shape, operation.outputs[0].shape
     if not before.is_fully_defined() or not after.is_fully_defined():
         return None

@@ -27,10 +27,7 @@ class LayerCall(NamedTuple):
     """One call of a layer, seen from the backward pass.
 
     Attributes:
-        layer: The layer.
-        args: The positional arguments, of which there is at least one. The
-            first is `[batch, ...]`.
-        kwargs: The keyword arguments.
+        args: There is at least one. The first is `[batch, ...]`.
         cotangents: The gradients of the summed losses with respect to some
             tensors of the call. For the fallback, these are the float outputs
             `[batch, ...]`, in `keras.tree` order. For a rule, they are these
@@ -56,13 +53,7 @@ class LayerCall(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """The result of a call of a layer that its observer made.
-
-    Attributes:
-        outputs: The outputs of the layer.
-        watched: The watched tensors. The rule gets their cotangents.
-        kept: Other values of the call that the rule needs.
-    """
+    """What an observer returns: the rule gets the cotangents of `watched`."""
 
     outputs: Any
     watched: list[tf.Tensor]
@@ -88,11 +79,7 @@ def called_without_activation(
     kwargs: dict[str, Any],
     watch: Watch,
 ) -> Observed:
-    """Calls a layer, and watches its outputs before the activation.
-
-    Returns:
-        The outputs after the activation, and the float outputs before it.
-    """
+    """Calls a layer, and watches its float outputs before the activation."""
     activation = activation_of(layer)
     with without_activation(layer):
         outputs = original(*args, **kwargs)
@@ -104,10 +91,9 @@ def called_without_activation(
 
 
 class Entry(NamedTuple):
-    """A rule, the layers it is for, and how these are called.
+    """A rule, which layers it supports, and how these are called.
 
     Attributes:
-        rule: Returns the gradients for one call.
         applies: Whether the rule supports the options of a layer.
         observe: Calls the layer, if the rule needs the cotangents of other
             tensors than the outputs. The rule then gives the gradients of the
@@ -130,12 +116,8 @@ def register(
 ) -> Callable[[Rule], Rule]:
     """Makes the decorated function a rule of a layer class.
 
-    Args:
-        layer_class: The class.
-        applies: Whether the rule supports the options of a layer. At most one
-            rule of a class may apply to a layer.
-        observe: Calls the layer while it is hooked. By default, the call of the
-            layer is used, and its outputs are watched before the activation.
+    At most one rule of a class may apply to a layer. By default, the layer's
+    own call is used, and its outputs are watched before the activation.
     """
 
     def decorate(rule: Rule) -> Rule:
@@ -147,10 +129,7 @@ def register(
 
 
 def entry_for(layer: keras.Layer) -> Entry | None:
-    """Returns the entry of a built layer, `None` if no rule applies.
-
-    No rule applies to a layer whose call was replaced on the instance.
-    """
+    """Returns the entry that applies, `None` where the call was replaced."""
     return None if is_replaced(layer) else entry_of(layer)
 
 

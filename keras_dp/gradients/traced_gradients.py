@@ -31,10 +31,7 @@ Losses = Callable[[Any, Any, Any, int], ExampleLosses]
 
 
 class BatchGradients(NamedTuple):
-    """The gradients of a batch, and its losses without the loss scale.
-
-    The outputs of the model have their Keras masks.
-    """
+    """They are without loss scale. The outputs have their Keras masks."""
 
     gradients: PerExampleGradients
     losses: ExampleLosses
@@ -128,7 +125,6 @@ class GradientTrace:
         can_be_called: Whether all tensors that it made are known. A record with
             a function of its own may hold others.
         draws: Whether a seed generator of the model drew a number.
-        operations: The operations of the trace.
     """
 
     def __init__(
@@ -137,13 +133,6 @@ class GradientTrace:
         function: Callable[[Any], BatchGradients],
         data: Any,
     ) -> None:
-        """Traces the function.
-
-        Args:
-            engine: The engine, which the function uses.
-            function: Maps a batch to its gradients.
-            data: A batch: inputs, targets and sample weights.
-        """
         is_given = [leaf is not None for leaf in keras.tree.flatten(data)]
         nest = keras.tree.map_structure(lambda _: None, data)
         # The result of the function, and the masks of its outputs.
