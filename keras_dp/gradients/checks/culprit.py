@@ -30,12 +30,9 @@ _TRIED = (1013, 1019)
 
 
 class _Call(NamedTuple):
-    """A call of a layer or of a Keras operation.
+    """A call of a layer or of a Keras operation, which returned or raised.
 
-    Attributes:
-        layer: The layer or the operation.
-        outputs: The tensors that it returned.
-        error: The message of what it raised, "" if it returned.
+    The error is the message of what it raised, "" if it returned.
     """
 
     layer: Any
@@ -77,11 +74,8 @@ def rows_differ(
 ) -> bool:
     """Whether a row differs, relative to its size plus the mean of all sizes.
 
-    Args:
-        one: Numbers, `[batch, ...]`. Rows that are not finite are skipped.
-        two: Others, in the same shape.
-        kept: Which rows are compared, `[batch]`.
-        tolerance: See `Trial.tolerance`.
+    Only the rows `kept` are compared, and rows of `one` that are not finite are
+    skipped.
     """
     one, two = (
         np.reshape(each, [len(kept), -1]).astype(np.float64)
@@ -109,15 +103,8 @@ def differing_layer(
     """Returns a sentence that names the first layer whose outputs differ.
 
     Only layers without layers inside are compared, and the model. The sentence
-    is empty if none of them differs.
-
-    Args:
-        trial: The model and its batch.
-        changed: The inputs of the second pass.
-        kept: Which examples are compared, `[batch]`.
-        rows: The example of each row of `changed`. By default, each is in its
-            own row.
-        training: Whether the model is called as in training.
+    is empty if none of them differs for the examples `kept`. `rows` has the
+    example of each row of `changed`. By default, each is in its own row.
     """
     back = np.arange(trial.batch) if rows is None else np.argsort(rows)
     first = _numbers_of(trial, trial.inputs, training)
@@ -198,7 +185,6 @@ def naming_fixed_rows(model: keras.Model, inputs: Any) -> Iterator[None]:
 
 
 def _of_fixed_rows(model: keras.Model, inputs: Any) -> Any:
-    """Returns the layer that takes one number of rows, `None` without one."""
     one, two = (_traced(model, inputs, rows) for rows in _TRIED)
     first, second = (
         [each for each in calls if each.error] for calls in (one, two)
@@ -214,7 +200,6 @@ def _of_fixed_rows(model: keras.Model, inputs: Any) -> Any:
 
 
 def _traced(model: keras.Model, inputs: Any, rows: int) -> list[_Call]:
-    """Returns the calls in a trace of the model for a number of rows."""
     specs = keras.tree.map_structure(
         lambda leaf: tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype), inputs
     )

@@ -82,15 +82,8 @@ def check_examples_apart(trial: Trial, first: Pass) -> None:
 def _check_norm(trial: Trial, found: Pass, row: int) -> None:
     """Compares the norm of an example with that of what it adds to the sum.
 
-    The norm may be larger, because it may be a bound where terms cancel.
-
-    Args:
-        trial: The model and its batch.
-        found: A pass whose sum is that of one row.
-        row: This row.
-
-    Raises:
-        GradientCheckError: The norm is smaller.
+    The norm may be larger, because it may be a bound where terms cancel. The
+    sum of the pass is that of the row alone.
     """
     if not found.finite.all():
         return
@@ -119,13 +112,6 @@ def check_same_bits(trial: Trial, first: Pass) -> None:
 
     A bound that holds in floating point assumes it: what all other examples add
     must cancel, to the last bit, between two neighbouring samples.
-
-    Args:
-        trial: The model and its batch.
-        first: A pass over the batch as it is.
-
-    Raises:
-        GradientCheckError: A bit of a loss or of a norm changed.
     """
     kept = np.arange(trial.batch) % 2 == 0
     changed = rows_of(trial.inputs, _exchanged(kept))
@@ -192,11 +178,8 @@ def differing_sum(
 ) -> int | None:
     """Returns the first variable whose sums differ, `None` if none does.
 
-    Args:
-        trial: The model and its batch.
-        found: A pass, whose norms say what is small. Sums that are not finite
-            are not compared.
-        want: Another weighted sum for each variable.
+    The norms of the pass say what is small. Sums that are not finite are not
+    compared.
     """
     # 0 times the norm of an example that overflows is not 0.
     squares = np.where(trial.weights != 0, found.squares, 0)
@@ -217,10 +200,6 @@ def _find_reason(trial: Trial) -> None:
 
     If neither changes what they add, and the model draws random numbers in
     training, there is no error: the numbers of the rows can be the reason.
-
-    Raises:
-        GradientCheckError: The message says what changed what an example adds,
-            and names the first layer to do so.
     """
     is_random = _draws(trial)
     for kept in _parts(trial):
@@ -253,12 +232,7 @@ def _changes(
 ) -> bool:
     """Whether other inputs change what the kept examples add.
 
-    Args:
-        trial: The model and its batch.
-        changed: The other inputs.
-        kept: Which examples are compared, `[batch]`.
-        rows: As in `Trial.run`, for the other inputs.
-        training: As in `Trial.run`.
+    The arguments are those of `Trial.run`, for the other inputs.
     """
     weights = trial.weights * kept
     first = trial.run(trial.inputs, weights, training=training)
@@ -269,7 +243,7 @@ def _changes(
 
 
 def _draws(trial: Trial) -> bool:
-    """Returns whether the model draws random numbers in training.
+    """Whether the model draws random numbers in training.
 
     Raises:
         GradientCheckError: It draws random numbers that cannot be repeated.
@@ -296,16 +270,10 @@ def _draws(trial: Trial) -> bool:
 def _check_rows(trial: Trial, *, is_random: bool) -> None:
     """Moves every example into the next row, and compares what it adds.
 
-    Args:
-        trial: The model and its batch.
-        is_random: Whether rows have random numbers of their own in training,
-            which move along with the examples. If that does not make the
-            results equal, the model is compared as it is called without
-            training. Its outputs are also compared in training, with the
-            layers that draw called without training.
-
-    Raises:
-        GradientCheckError: The row changed the result.
+    If rows have random numbers of their own in training, these move along with
+    the examples. If that does not make the results equal, the model is compared
+    as it is called without training. Its outputs are also compared in training,
+    with the layers that draw called without training.
     """
     rows, every = _next_rows(trial), np.ones(trial.batch, bool)
     moved = rows_of(trial.inputs, rows)

@@ -123,7 +123,6 @@ def self_check(
 
 
 def _check(trial: Trial, *, bits: bool) -> bool:
-    """Checks the engine of a trial, and returns as `self_check`."""
     weights = [(v, tf.identity(v.value)) for v in trial.engine.variables]
     closed = [pair for pair in trial.state if _could_hide(pair[1])]
     opened = {id(variable) for variable, _ in closed}
@@ -166,16 +165,7 @@ def _finds_nothing(trial: Trial, *, bits: bool) -> bool:
 
 
 def _check_overflow(trial: Trial, found: Pass, row: int) -> None:
-    """Raises if an example is not a number to the engine alone.
-
-    Args:
-        trial: The model and its batch.
-        found: A pass over the batch.
-        row: An example that is not finite in this pass.
-
-    Raises:
-        GradientCheckError: Its gradient is finite, and its norm is NaN.
-    """
+    """Raises if the gradient of a row is finite, but its norm is NaN."""
     unknown = np.isnan(found.squares)[:, row]
     if unknown.any():
         alone = np.eye(trial.batch, dtype=np.float32)[row]
@@ -191,17 +181,8 @@ def _compare_gradients(trial: Trial, found: Pass) -> bool:
     """Compares a weighted sum of all gradients with the automatic one.
 
     A gradient that is wrong in any row changes the sum, unless random weights
-    hide it by chance. `Trial.rows` have larger weights.
-
-    Args:
-        trial: The model and its batch.
-        found: The gradients of the batch from the engine.
-
-    Returns:
-        Whether the gradients were finite.
-
-    Raises:
-        GradientCheckError: A gradient differs.
+    hide it by chance. `Trial.rows` have larger weights. Returns whether the
+    gradients were finite.
     """
     want = _automatic(trial, trial.weights)
     if not _are_finite(want):

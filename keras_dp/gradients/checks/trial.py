@@ -47,10 +47,9 @@ class Pass(NamedTuple):
     Examples are in the order of the batch, wherever their rows were.
 
     Attributes:
-        losses: The losses, `[batch]`.
+        losses: `[batch]`.
         squares: The squared norms of the gradients, `[variables, batch]`.
         sums: The weighted sum of the gradients, one tensor for each variable.
-        splits: From `Trial.splits_of`.
     """
 
     losses: tf.Tensor
@@ -68,15 +67,10 @@ class Pass(NamedTuple):
 class Trial:
     """A model with a batch to try it on.
 
-    Passes are traced once for each way to call the model, so that their
-    tensors are freed as early as those of a step are.
+    Passes are traced once for each way to call the model, so that their tensors
+    are freed as early as those of a step are.
 
     Attributes:
-        engine: The engine of the model.
-        inputs: Leaves `[batch, ...]`.
-        losses_of: Maps the model's outputs to losses `[batch]`.
-        splits_of: Maps the model's outputs to losses of examples and batches.
-        batch: Number of examples.
         rows: The examples whose norms are compared.
         weights: Random weights of the examples, `[batch]`. Those of `rows` are
             larger, so that they are compared as closely as if they were alone.
@@ -95,18 +89,6 @@ class Trial:
         examples: int = 2,
         eagerly: bool = False,
     ) -> None:
-        """Remembers the state of the model.
-
-        Args:
-            engine: The engine.
-            inputs: The batch.
-            losses_of: The losses.
-            batch: The number of examples, at least 2.
-            splits_of: See the attributes.
-            gradients_of: As in `self_check`.
-            examples: How many norms are compared.
-            eagerly: Whether nothing is traced.
-        """
         self.engine, self.inputs = engine, inputs
         self.losses_of, self.splits_of = losses_of, splits_of
         self._gradients_of = gradients_of
@@ -168,13 +150,10 @@ class Trial:
     ) -> Pass:
         """Runs the model, and back to the hooks.
 
-        Args:
-            inputs: Leaves `[batch, ...]`.
-            weights: The weights of the examples in the sum, `[batch]`.
-            rows: The example of each row of the inputs. By default, each is in
-                its own row. The random numbers of layers move along.
-            training: Whether the model is called as in training.
-            restores: Whether the pass starts from the state.
+        `weights` are those of the examples in the sum, `[batch]`. `rows` has
+        the example of each row of the inputs. By default, each is in its own
+        row. The random numbers of layers move along. A pass that does not
+        restore goes on from the state of the one before.
         """
         if restores:
             self.restore()
@@ -205,14 +184,6 @@ class Trial:
         *,
         training: bool,
     ) -> Pass:
-        """Returns the pass.
-
-        Args:
-            inputs: As in `run`.
-            order: The example of each row.
-            weights: The weights of the rows in the sum.
-            training: As in `run`.
-        """
         back = tf.math.invert_permutation(order)
         if training and self._gradients_of is not None:
             found, operations = self._gradients_of(inputs, order)
@@ -257,7 +228,6 @@ class Trial:
 
 
 def _operations() -> list[tf.Operation]:
-    """Returns the operations of the present graph."""
     if tf.executing_eagerly():
         return []
     operations: list[tf.Operation] = (
