@@ -48,11 +48,9 @@ from keras_dp.keras_internals import (
 
 
 class Coupling(NamedTuple):
-    """An operation that is not known to keep examples apart.
+    """The type and the name of an operation that may couple examples.
 
-    Attributes:
-        kind: Its type.
-        name: Its name, with the scopes of the layers around it.
+    The name has the scopes of the layers around it.
     """
 
     kind: str
@@ -84,14 +82,10 @@ class GraphOfCall:
     ) -> None:
         """Starts with what is known before the call.
 
-        Args:
-            inputs: A nest of tensors `[batch, ...]`, with their Keras masks.
-            batch: The number of examples.
-            shared: Tensors that depend on no example.
-            weights: The values of the wanted weights. If there are any, nothing
-                may be drawn.
-            variables: Those whose value in this call Keras gives. What reads
-                one past Keras is not known.
+        `inputs` are `[batch, ...]`, and `shared` tensors depend on no example.
+        `weights` are the values of the wanted weights; if there are any,
+        nothing may be drawn. Keras gives the value of `variables` in this call,
+        so what reads one past Keras is not known.
         """
         self.uses: list[Use] = []
         self._batch, self._weights = batch, weights
@@ -115,7 +109,6 @@ class GraphOfCall:
     def _of_function(
         cls, known: Mapping[str, State], batch: int
     ) -> "GraphOfCall":
-        """Returns the graph of a function, whose arguments are known."""
         inside = cls([], batch)
         inside._known.update(known)
         return inside
@@ -125,10 +118,8 @@ class GraphOfCall:
     ) -> Coupling | None:
         """Returns the first operation that may couple examples, or `None`.
 
-        Args:
-            results: Nests of the tensors that must keep examples apart.
-            operations: Those that the call added. What they assign to variables
-                must depend on no example.
+        The results must keep examples apart. What the operations assign to
+        variables must depend on no example.
         """
         for operation in operations:
             if operation.type in ASSIGNMENTS:
@@ -210,7 +201,6 @@ class GraphOfCall:
     def _of_weights(
         self, operation: tf.Operation, states: list[State], unknown: Coupling
     ) -> State:
-        """Returns what is known after an operation on wanted weights."""
         if any(isinstance(each, Coupling) for each in states):
             return unknown
         sets = {i: x for i, x in enumerate(states) if isinstance(x, frozenset)}
@@ -231,7 +221,6 @@ class GraphOfCall:
     def _arranged(
         self, operation: tf.Operation, states: list[State], unknown: Coupling
     ) -> State:
-        """Returns what is known after an operation on arranged tensors."""
         arranged = {
             place: state
             for place, state in enumerate(states)
@@ -249,7 +238,6 @@ class GraphOfCall:
         arranged: dict[int, int],
         unknown: Coupling,
     ) -> State:
-        """Returns what is known after an operation on a list of tensors."""
         axes = set(arranged.values())
         if operation.type == LENGTH_OF_LIST:
             return None
@@ -330,14 +318,6 @@ class GraphOfCall:
         states: Sequence[State],
         unknown: Coupling,
     ) -> list[State]:
-        """Returns what is known of the results of a function.
-
-        Args:
-            operation: The operation that calls it.
-            function: The name of the attribute that holds it.
-            states: These are known of its arguments.
-            unknown: Stands for the operation.
-        """
         return self._body(
             operation, operation.get_attr(function).name, states, unknown
         )

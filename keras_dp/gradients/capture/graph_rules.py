@@ -46,18 +46,11 @@ def gradients_from_graph(
 ) -> Gradients | None:
     """Returns the gradients of variables that the graph of a call shows.
 
-    Args:
-        call: A call of a layer on the batch.
-        variables: The variables to differentiate by, in the layer or inside it.
-        within: Makes the context in which the layer is called.
-        mapped: The places of the arguments that have one row per example, in
-            `keras.tree` order.
-        draws: The random numbers that the layer draws in this context.
-
-    Returns:
-        The gradients, one entry for each use of a variable. `None` if no graph
-        is traced, or if the graph does not show that all variables are used as
-        this file describes.
+    There is one entry for each use of a variable. It is `None` if no graph is
+    traced, or if the graph does not show that all variables are used as this
+    file describes. The arguments at the places `mapped` have one row per
+    example, and `draws` are what the layer draws `within` the context of the
+    call.
     """
     if tf.executing_eagerly():
         return None
@@ -120,12 +113,9 @@ def gradients_from_graph(
 
 
 def _with_own_names(leaves: list[Any], mapped: Sequence[int]) -> list[Any]:
-    """Copies arguments, so that their names tell them from other tensors.
+    """Copies the arguments that have one row per example, with their masks.
 
-    Args:
-        leaves: All arguments.
-        mapped: The places of those with one row per example, which are copied
-            with their Keras masks.
+    Their names then tell them from other tensors.
     """
     leaves = list(leaves)
     for place in mapped:
@@ -135,13 +125,7 @@ def _with_own_names(leaves: list[Any], mapped: Sequence[int]) -> list[Any]:
 
 
 def _of_weight(use: Use, cotangent: tf.Tensor, batch: int) -> tf.Tensor:
-    """Returns `dL/du` of each example, `[batch, *shape]`.
-
-    Args:
-        use: The use.
-        cotangent: `dL/dm`.
-        batch: The number of examples.
-    """
+    """Returns `dL/du` of each example, `[batch, *shape]`, from `dL/dm`."""
     if use.axes is None:
         return _summed(use, cotangent, batch)
     shape = use.weight.shape
@@ -157,12 +141,8 @@ def _products(
 ) -> OuterProductRecords:
     """Returns the gradients from a product of matrices.
 
-    Args:
-        use: The use.
-        cotangent: `dL/dm`.
-        axes: The axes of `z`, of a reshape of the result, and of `m`.
-        batch: The number of examples.
-        shape: The shape of the result.
+    `axes` are those of `z`, of a reshape of the result, and of `m`. The result
+    has the given shape.
     """
     inputs = use.other
     if use.operation.type == CONVOLUTION:
@@ -188,13 +168,7 @@ def _products(
 
 
 def _summed(use: Use, cotangent: tf.Tensor, batch: int) -> tf.Tensor:
-    """Returns `dL/du` of each example, where `u` is broadcast.
-
-    Args:
-        use: The use.
-        cotangent: `dL/dm`.
-        batch: The number of examples.
-    """
+    """Returns `dL/du` of each example from `dL/dm`, where `u` is broadcast."""
     if use.operation.type in BROADCAST:
         derivative = BROADCAST[use.operation.type][use.place]
         cotangent *= in_float(use.other) if derivative is None else derivative
@@ -214,13 +188,9 @@ def _pulled_back(
     value: tf.Tensor,
     tape: tf.GradientTape,
 ) -> tf.Tensor:
-    """Returns the gradients with respect to a variable.
+    """Returns the gradients of a variable from those of `u`, `[batch, *shape]`.
 
-    Args:
-        gradients: Those with respect to `u`, `[batch, *shape]`.
-        weight: The tensor `u`.
-        value: The value of the variable.
-        tape: Has recorded how `u` follows from the value.
+    The tape has recorded how `u` follows from the value of the variable.
     """
     if is_reshape(weight, value):
         return tf.reshape(gradients, [gradients.shape[0], *value.shape])

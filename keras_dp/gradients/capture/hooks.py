@@ -48,7 +48,6 @@ class DirectUses:
     """
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        """Starts without any finding."""
         self._variables = {id(each.value): each for each in variables}
         self._open: list[tuple[keras.Layer, tf.GradientTape]] = []
         self._in_hook = False
@@ -74,12 +73,7 @@ class DirectUses:
     def of(
         self, layer: keras.Layer, own: Sequence[keras.Variable] = ()
     ) -> Iterator[None]:
-        """Watches the reads of weights while a layer is called.
-
-        Args:
-            layer: A layer whose layers inside have hooks.
-            own: Variables that the layer may read.
-        """
+        """Watches which weights but `own` are read while a layer is called."""
         with self.through_hook(), tf.GradientTape() as tape:
             before, self._in_hook = self._in_hook, False
             self._open.append((layer, tape))
@@ -102,12 +96,9 @@ class DirectUses:
     ) -> bool:
         """Notes that a call cannot be hooked, if a layer around it is watched.
 
-        Args:
-            layers: The layers around it that may get one hook for all weights
-                inside. By default, any layer may.
-
-        Returns:
-            Whether the innermost layer around it now gets such a hook.
+        The innermost layer around it then gets one hook for all weights inside,
+        if it is among `layers`. By default, any layer may. Returns whether it
+        does.
         """
         for around, _ in self._open[-1:]:
             if layers is None or any(around is layer for layer in layers):
@@ -155,8 +146,7 @@ class Hook(NamedTuple):
     """A layer at which the backward pass ends.
 
     Attributes:
-        layer: The layer.
-        rule: Returns its gradients. `None` stands for the vectorized fallback.
+        rule: `None` stands for the vectorized fallback.
         observe: Calls the layer in place of its own call, if the rule has an
             observer.
         is_apart: Whether the hook covers the layer's own weights only, and the
@@ -181,10 +171,8 @@ class HookedCall(NamedTuple):
     """The tensors that are kept of one call of a hooked layer.
 
     Attributes:
-        hook: The hook of the layer.
-        args: The positional arguments of the call.
-        kwargs: The keyword arguments of the call. For the fallback, they have
-            `training` if it is known, because the layers inside inherit it.
+        kwargs: For the fallback, they have `training` if it is known, because
+            the layers inside inherit it.
         outputs: The tensors at which the backward pass ends.
         kept: Other values that the layer's observer kept for its rule. For the
             fallback, the random numbers that the layer drew.
@@ -205,14 +193,7 @@ def find_hooks(
     If a layer owns weights *and* holds layers with weights, its hook covers its
     own weights only. A recurrent layer or a wrapper, which can call its
     sublayers in a loop, has one hook for all weights inside. So has a layer
-    whose rule has an observer.
-
-    Args:
-        model: The model.
-        whole: Other layers with one hook for all weights inside.
-
-    Raises:
-        UnsupportedLayerError: A trainable variable belongs to no layer.
+    whose rule has an observer, and a layer in `whole`.
     """
     hooks: dict[int, Hook] = {}
     one_hook = {id(layer) for layer in whole}
@@ -274,20 +255,13 @@ def hooked(
 ) -> Iterator[list[HookedCall]]:
     """Puts hooks on the layers while the context is open.
 
-    Args:
-        hooks: From `find_hooks`.
-        tape: It is made to watch the tensors at which the backward pass ends.
-        batch: The number of examples. It is compared with the first axes.
-        rows: Knows the tensors whose length follows from the data.
-        uses: Watches for uses of weights past the hooks. By default, nothing
-            is watched.
-
-    Yields:
-        The list of calls. It is filled, in order, while the model is called.
+    It yields the list of calls, which is filled in order while the model is
+    called. The tape is made to watch the tensors at which the backward pass
+    ends. By default, nothing is watched for uses of weights past the hooks.
 
     Raises:
-        UnsupportedLayerError: While the model is called. A layer is called in
-            a loop, or on tensors whose first axis is not the batch.
+        UnsupportedLayerError: While the model is called. A layer is called in a
+            loop, or on tensors whose first axis is not the batch.
     """
     calls: list[HookedCall] = []
     whole: list[Hook] = []
@@ -314,17 +288,10 @@ def _hooked_call(
 ) -> Callable[..., Any]:
     """Returns the function that replaces the call of a hooked layer.
 
-    Args:
-        hook: The hook of the layer.
-        tape: As in `hooked`.
-        batch: As in `hooked`.
-        rows: As in `hooked`.
-        calls: The list to which the call is added.
-        whole: The hook whose layer is being called now, if it covers all
-            layers inside. These then add no calls.
-        uses: As in `hooked`.
-        apart: Layers with weights of their own and hooks inside. They can get
-            one hook for all, if they call a layer in a loop.
+    `whole` holds the hook whose layer is being called now, if it covers all
+    layers inside. These then add no calls. The layers `apart` have weights of
+    their own and hooks inside. They can get one hook for all, if they call a
+    layer in a loop.
     """
     layer, original = hook.layer, current_call(hook.layer)
     first = _name_of_first(layer)
@@ -391,7 +358,6 @@ def _first_by_place(
 
 
 def _value_of(leaf: Any) -> Any:
-    """Returns the value of a variable, any other leaf as it is."""
     return leaf.value if isinstance(leaf, keras.Variable) else leaf
 
 
@@ -403,7 +369,6 @@ def _observed(
     watch: registry.Watch,
     batch: int,
 ) -> registry.Observed:
-    """Calls the layer by its observer, or by its own call."""
     if hook.observe is not None:
         return hook.observe(hook.layer, args, kwargs, watch)
     if hook.rule is not None:

@@ -149,10 +149,8 @@ def _loss_of_one(
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns the loss of a batch of one example, and its unweighted parts.
 
-    Args:
-        compiled_loss: As in `example_losses`.
-        structure: A nest in the structure of targets, outputs and weights.
-        rows: The leaves of that nest for one example, then their Keras masks.
+    The rows are the leaves of the nest of targets, outputs and weights for one
+    example, then their Keras masks.
     """
     batches = [None if row is None else row[tf.newaxis] for row in rows]
     values = batches[: len(rows) // 2]
@@ -175,14 +173,9 @@ def _differentiable(
     """Maps a function over examples, together with its gradients.
 
     Without it, XLA would compile the gradient of a vectorized map at every
-    call, with the weights as constants.
-
-    Args:
-        function: Maps a row of each tensor to a total and its parts.
-        rows: The tensors, each `[batch, ...]`.
-        watched: The places of the tensors by which the total is differentiated.
-        loss_scale: See `example_losses`.
-        vectorized: Maps a function over the rows of tensors.
+    call, with the weights as constants. The function maps a row of each tensor
+    to a total and its parts. The total is differentiated by the tensors at the
+    places `watched`.
     """
 
     def with_gradients(row: list[tf.Tensor]) -> Any:

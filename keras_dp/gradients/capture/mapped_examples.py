@@ -18,14 +18,9 @@ from keras_dp.keras_internals import function_nodes, trace_of
 
 
 def map_examples(function: Callable[[Any], Any], rows: Any) -> Any:
-    """Returns the results of a function for each example.
+    """Returns a nest of the results for each example, `[batch, ...]`.
 
-    Args:
-        function: Maps a row of each tensor to a nest of tensors.
-        rows: A nest of tensors `[batch, ...]`.
-
-    Returns:
-        The results, with the batch as a new first axis.
+    The function maps a row of each tensor to a nest of tensors.
 
     Raises:
         PrivateTrainingError: TensorFlow runs no graphs.
@@ -69,11 +64,7 @@ def _one_by_one(function: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def operation_types(nodes: list[Any]) -> set[str]:
-    """Returns the types of operations, with those of functions they call.
-
-    Args:
-        nodes: The operations, as `NodeDef`.
-    """
+    """Returns the types of `NodeDef`s, with those of functions they call."""
     nodes, kinds, seen = list(nodes), set(), {""}
     while nodes:
         node = nodes.pop()

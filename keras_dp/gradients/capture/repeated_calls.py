@@ -44,12 +44,10 @@ _LARGE_BYTES = 2**27
 
 
 class Again(NamedTuple):
-    """The gradients of a layer that was called again.
+    """The gradients of a layer that was called again, and how they follow.
 
-    Attributes:
-        gradients: The gradients.
-        how: "from its graph" if the call on the batch showed them, else
-            "example by example".
+    It is "from its graph" if the call on the batch showed them, else "example
+    by example".
     """
 
     gradients: Gradients
@@ -67,14 +65,10 @@ def called_again(
 ) -> Again:
     """Returns the gradients of variables of a layer, which is called again.
 
-    Args:
-        call: The call. An argument that is a tensor as long as the batch is
-            taken to have one row per example. All other arguments are passed to
-            every example as they are.
-        variables: The variables to differentiate by, in the layer or inside it.
-        jit_compile: Whether the step is compiled by XLA. It decides how to loop
-            over examples.
-        within: Makes the context in which the layer is called.
+    An argument that is a tensor as long as the batch is taken to have one row
+    per example. All other arguments are passed to every example as they are.
+    The variables stand in the layer or inside it. `jit_compile` decides how to
+    loop over examples.
 
     Raises:
         UnsupportedLayerError: The layer draws random numbers that cannot be
@@ -196,10 +190,7 @@ def _loop(
 ) -> Callable[..., list[tf.Tensor]]:
     """Returns the way to map over examples that works for this layer.
 
-    Args:
-        layer: The layer.
-        jit_compile: Whether the step is compiled by XLA.
-        operations: All of the graph in which the layer was called.
+    The operations are all of the graph in which the layer was called.
     """
     if tf.executing_eagerly():
         return _one_by_one
@@ -222,7 +213,6 @@ def _loop(
 def _operations_of(
     layer: keras.Layer, operations: list[tf.Operation]
 ) -> set[str]:
-    """Returns the types of those operations that calls of the layer added."""
     # A scope that is entered again has a number appended to it.
     scope = re.compile(rf"(^|/){re.escape(layer.name)}(_\d+)?/")
     return operation_types(
@@ -251,11 +241,7 @@ def _one_by_one(
 
 
 def hook_of_model(model: keras.Model) -> Hook:
-    """Returns one hook for all weights of a model.
-
-    Args:
-        model: Built. It is called eagerly.
-    """
+    """Returns one hook for all weights of a model, which is called eagerly."""
     return Hook(model, _gradients_by_row, _called_by_row)
 
 

@@ -26,12 +26,10 @@ _REPEATABLE = {"normal", "randint", "truncated_normal", "uniform"}
 
 
 class _Draw(NamedTuple):
-    """One draw of a call.
+    """One draw of a call: the name of the function, and its result.
 
-    Attributes:
-        name: The name of the function.
-        numbers: The result. For a dropout, the factors of its inputs. `None` if
-            the draw cannot be repeated.
+    For a dropout, the numbers are the factors of its inputs. They are `None` if
+    the draw cannot be repeated.
     """
 
     name: str
@@ -42,7 +40,6 @@ class RepeatedDraws:
     """The random numbers that a layer drew in one call."""
 
     def __init__(self) -> None:
-        """Starts without any draw."""
         self._draws: list[_Draw] = []
 
     @contextlib.contextmanager
@@ -89,9 +86,8 @@ class RepeatedDraws:
     def rows(self, batch: int) -> dict[int, tf.Tensor]:
         """Returns the numbers of each example, by the place of the draw.
 
-        Returns:
-            Tensors `[batch, rows, ...]`, for draws of `batch * rows` rows. The
-            rows of an example are taken to be consecutive.
+        They are `[batch, rows, ...]`, for draws of `batch * rows` rows. The
+        rows of an example are taken to be consecutive.
         """
         return {
             place: tf.reshape(
@@ -116,10 +112,8 @@ class RepeatedDraws:
     ) -> Iterator[None]:
         """Makes the layer draw the same numbers while it is called again.
 
-        Args:
-            layer: The layer.
-            rows: The numbers of one example, from `rows`. By default, the layer
-                is called on the batch.
+        The rows are the numbers of one example. By default, the layer is called
+        on the batch.
 
         Raises:
             UnsupportedLayerError: The layer draws other numbers than before, or
@@ -172,10 +166,8 @@ class RepeatedDraws:
 def moved_draws(rows: tf.Tensor) -> Iterator[None]:
     """Gives each row the random numbers that another row would have got.
 
-    Args:
-        rows: The row whose numbers each row gets, a permutation `[batch]`.
-            Draws of another length stay. Inputs and parameters stay in their
-            rows.
+    The rows are a permutation `[batch]`. Draws of another length stay. Inputs
+    and parameters stay in their rows.
     """
     back = tf.math.invert_permutation(rows)
 
@@ -207,7 +199,6 @@ def moved_draws(rows: tf.Tensor) -> Iterator[None]:
 
 
 def _graph() -> Any:
-    """Returns the graph that is being traced, `None` without one."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 

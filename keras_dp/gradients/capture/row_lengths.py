@@ -21,11 +21,11 @@ from keras_dp.keras_internals import layers_of
 class RowLengths:
     """Follows lengths through the graph of one call of a model.
 
-    Nothing is found where nothing is traced, because all lengths are known.
+    It is made before the call. Nothing is found where nothing is traced,
+    because all lengths are known.
     """
 
     def __init__(self) -> None:
-        """Starts before the model is called."""
         self._graph, self._seen = None, 0
         if not tf.executing_eagerly():
             self._graph = tf.compat.v1.get_default_graph()
@@ -35,11 +35,7 @@ class RowLengths:
         self._found: set[str] = set()
 
     def follows_from_data(self, tensor: tf.Tensor) -> bool:
-        """Whether the number of rows of an example can follow from the data.
-
-        Args:
-            tensor: A tensor of the call so far.
-        """
+        """Whether the number of rows of an example can follow from the data."""
         if _is_unknown(tensor):
             return True
         self._read()
@@ -48,9 +44,8 @@ class RowLengths:
     def trust(self, tensors: list[tf.Tensor]) -> None:
         """Takes the rows of tensors for the examples from now on.
 
-        Args:
-            tensors: The outputs of a layer that keeps the examples in order,
-                or that is called again on each example.
+        They are the outputs of a layer that keeps the examples in order, or
+        that is called again on each example.
         """
         self._read()
         self._found.difference_update(
@@ -87,7 +82,6 @@ class RowLengths:
         return replaced_call(layer, call)
 
     def _read(self) -> None:
-        """Reads the operations that were added to the graph."""
         if self._graph is None:
             return
         operations = self._graph.get_operations()

@@ -32,7 +32,6 @@ class Use(NamedTuple):
     """An operation that uses a weight, and is arranged by examples.
 
     Attributes:
-        operation: The operation.
         place: Which of its inputs is `u`.
         variables: The places of the variables that `u` depends on.
         axes: The axes of `z`, `u` and `m` if it is a product of matrices.
@@ -71,12 +70,8 @@ def known_use(
 ) -> Use | None:
     """Returns the use with its axes, `None` if it is of no known kind.
 
-    Args:
-        use: The use.
-        values: The values of all wanted variables.
-        arranged: For the place of each input that is arranged by examples, the
-            axis along which it is.
-        batch: The number of examples.
+    `values` are those of all wanted variables. `arranged` has the axis of each
+    input that is arranged by examples, by its place.
     """
     operation = use.operation
     if not use.result.dtype.is_floating:  # It has no gradient.
@@ -177,13 +172,8 @@ def _moved_back(
 ) -> Axes | None:
     """Returns the axes with those of `u` before it was transposed.
 
-    `None` if `u` is not made of one variable by moves only, of which reshapes
-    come first.
-
-    Args:
-        weight: The tensor `u`.
-        values: The values of the variables that it depends on.
-        axes: The axes of the product.
+    It is `None` if `u` is not made of the values of one variable by moves only,
+    of which reshapes come first.
     """
     kernel, is_reshaped = axes.kernel, False
     while weight is not values[0]:
