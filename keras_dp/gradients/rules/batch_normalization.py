@@ -64,14 +64,7 @@ def refusing_training_mode(layers: list[keras.Layer]) -> Iterator[None]:
 
     The argument `training` of the call decides it. Inside, all these layers
     normalize by their moving statistics, so that they keep nothing of the
-    batch.
-
-    Args:
-        layers: From `trained_layers`.
-
-    Raises:
-        UnsupportedLayerError: Layers were called in training mode. The message
-            names all of them, and says what to do.
+    batch. The error names all that were called in training mode.
     """
     refused: list[tuple[keras.Layer, str]] = []
 
@@ -101,17 +94,10 @@ def normalizing_by_released(
 ) -> Iterator[Callable[[], list[ExampleStatistics]]]:
     """Makes layers normalize by their moving statistics, and change nothing.
 
-    Args:
-        layers: From `trained_layers`.
-        collects: Whether to collect the parts of the examples in the
-            statistics.
-        must_train: Whether to refuse a layer that is not called in training
-            mode. Keras would not change its statistics.
-
-    Yields:
-        A function that returns the collected parts for each layer, and ends the
-        collection. For a layer that is called several times, it returns the
-        means over its calls.
+    If `must_train`, a layer that is not called in training mode is refused:
+    Keras would not change its statistics. It yields a function that returns the
+    collected parts of the examples for each layer, and ends the collection. For
+    a layer that is called several times, it returns the means over its calls.
 
     Raises:
         UnsupportedLayerError: While layers are called, or by the function. A
@@ -246,10 +232,7 @@ def update_statistics(
 
 @registry.register(keras.layers.BatchNormalization)
 def batch_normalization(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradients of gamma and beta.
-
-    gamma multiplies the input, normalized by the moving statistics.
-    """
+    """Multiplies the cotangents by the inputs, as they were normalized."""
     layer, (cotangent,) = call.layer, call.cotangents
     cotangent = in_float(cotangent)
     positions = [

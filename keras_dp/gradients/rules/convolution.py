@@ -43,12 +43,7 @@ def has_known_options(layer: keras.Layer) -> bool:
 
 
 def channels_last(layer: keras.Layer, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns an input or output of a layer as `[batch, ..., channels]`.
-
-    Args:
-        layer: The layer, which has a `data_format`.
-        tensor: `[batch, ..., channels]` or `[batch, channels, ...]`.
-    """
+    """Returns an input or output of a layer as `[batch, ..., channels]`."""
     if layer.data_format == "channels_last":
         return tensor
     return tf.transpose(tensor, [0, *range(2, tensor.shape.rank), 1])
@@ -68,7 +63,7 @@ def inputs_and_cotangent(
 def with_bias(
     call: registry.LayerCall, kernels: registry.Gradients
 ) -> registry.Gradients:
-    """Returns the gradients of the kernels, and of the bias if there is one."""
+    """Adds the gradients of the bias, if there is one."""
     layer, (cotangent,) = call.layer, call.cotangents
     if layer.bias is None:
         return kernels
@@ -81,9 +76,8 @@ def convolution_bias_records(
 ) -> GradientRecords:
     """Returns the gradients of the bias, by the axis along which it is added.
 
-    Args:
-        layer: A convolution of any kind, with a `bias` and a `data_format`.
-        cotangent: The cotangent of the output, in the layer's data format.
+    The layer is a convolution of any kind. The cotangent of its output is in
+    the layer's data format.
     """
     cotangent = in_float(cotangent)
     rank = cotangent.shape.rank
@@ -151,13 +145,9 @@ def kernel_records(
 ) -> GradientRecords:
     """Returns the gradients of the kernel of a convolution of the images.
 
-    Args:
-        layer: The layer, which has kernel, strides, dilation and padding.
-        images: `[batch, ..., channels]`.
-        cotangent: The cotangent of the convolution, `[batch, ..., filters]`.
-        groups: The number of groups of channels.
-        centers: Whether gradients that are not built in blocks are made
-            orthogonal to constants, filter by filter.
+    The images are `[batch, ..., channels]`, and the cotangent of the
+    convolution `[batch, ..., filters]`. If `centers`, gradients that are not
+    built in blocks are made orthogonal to constants, filter by filter.
     """
     shape = tuple(layer.kernel.shape)
     moves = geometry(
@@ -227,14 +217,11 @@ def depthwise_records(
 ) -> MaterializedRecords:
     """Returns the gradients of the kernel of a depthwise convolution.
 
-    Args:
-        layer: The layer, which has strides, dilation and padding.
-        kernel: The kernel, `[*taps, channels, multiplier]`, with one or two
-            spatial axes.
-        inputs: `[batch, ..., channels]`, float32 or wider.
-        cotangent: `[batch, ..., channels * multiplier]`, of the same dtype.
-        static_shapes: False on CPU outside XLA, where TensorFlow's own filter
-            gradient is fast and is used if it supports the options.
+    The kernel is `[*taps, channels, multiplier]`, with one or two spatial axes.
+    The inputs are `[batch, ..., channels]`, in float32 or wider. The cotangent
+    is `[batch, ..., channels * multiplier]`, of the same dtype. `static_shapes`
+    is false on CPU outside XLA, where TensorFlow's own filter gradient is fast
+    and is used if it supports the options.
     """
     knows = len(layer.strides) == 2 and set(layer.dilation_rate) == {1}
     if not static_shapes and knows and len(set(layer.strides)) == 1:

@@ -27,9 +27,9 @@ class Geometry(NamedTuple):
 
     Attributes:
         kernel: The number of taps along each spatial axis.
-        strides: The pixels between neighbouring outputs, along each axis.
-        dilation: The pixels between neighbouring taps, along each axis.
-        before: The number of zeros before the images, along each axis.
+        strides: The pixels between neighbouring outputs.
+        dilation: The pixels between neighbouring taps.
+        before: The number of zeros before the images.
     """
 
     kernel: tuple[int, ...]
@@ -61,12 +61,7 @@ def geometry(
 ) -> Geometry:
     """Returns the geometry of a convolution with TensorFlow's padding.
 
-    Args:
-        size: The size of the images, along each spatial axis.
-        kernel: As in `Geometry`.
-        strides: As in `Geometry`.
-        dilation: As in `Geometry`.
-        padding: "valid", "same", or "causal".
+    The size is that of the images. The padding is "valid", "same", or "causal".
     """
     before = []
     for length, taps, stride, gap in zip(
@@ -88,13 +83,9 @@ def phases_of(
 ) -> tf.Tensor:
     """Returns the pixels that the taps see, with zeros for the padding.
 
-    Args:
-        images: `[batch, *size, channels]`.
-        outputs: The number of output pixels along each axis.
-        geometry: The geometry of the convolution.
-
-    Returns:
-        `[batch, n / stride, stride, ..., n / stride, stride * channels]`.
+    They are `[batch, n / stride, stride, ..., n / stride, stride * channels]`.
+    The images are `[batch, *size, channels]`. `outputs` has the number of
+    output pixels along each axis.
     """
     kernel, strides, dilation, before = geometry
     paddings, shape = [[0, 0]], [images.shape[0]]
@@ -134,16 +125,9 @@ def seen(
 ) -> tf.Tensor:
     """Returns the pixels that a run of taps sees, for each output pixel.
 
-    Args:
-        phases: From `phases_of`.
-        taps: One run for each axis.
-        outputs: The number of output pixels along each axis.
-        geometry: The geometry of the convolution.
-
-    Returns:
-        `[batch, *outputs, count * channels]`, where `count` is the number of
-        taps along the last axis. An axis whose shift is `None` has all shifts
-        in place of the output pixels.
+    They are `[batch, *outputs, count * channels]`, where `count` is the number
+    of taps along the last axis. An axis whose shift is `None` has all shifts in
+    place of the output pixels. There is one run for each axis.
     """
     batch = phases.shape[0]
     channels = phases.shape[-1] // geometry.strides[-1]
@@ -176,10 +160,8 @@ def split_products(
 ) -> list[Block]:
     """Returns the gradients in blocks, which have each row of taps once.
 
-    Args:
-        images: `[batch, *size, channels]`.
-        cotangent: `[batch, *outputs, filters]`.
-        geometry: The geometry of the convolution.
+    The images are `[batch, *size, channels]`, and the cotangent `[batch,
+    *outputs, filters]`.
     """
     count, *inner = cotangent.shape[1:-1]
     phases = phases_of(images, cotangent.shape[1:-1], geometry)
@@ -206,16 +188,7 @@ def split_products(
 def patches(
     images: tf.Tensor, outputs: Sequence[int], geometry: Geometry
 ) -> tf.Tensor:
-    """Returns the patches of the output pixels.
-
-    Args:
-        images: `[batch, *size, channels]`.
-        outputs: The number of output pixels along each axis.
-        geometry: The geometry of the convolution.
-
-    Returns:
-        `[batch, pixels, taps * channels]`.
-    """
+    """Returns the patches, `[batch, pixels, taps * channels]`."""
     phases = phases_of(images, outputs, geometry)
     columns = [
         seen(phases, taps, outputs, geometry)
@@ -252,14 +225,8 @@ def _columns(
 ) -> tf.Tensor:
     """Returns all image rows of some phases, with the taps of the other axes.
 
-    Args:
-        phases: From `phases_of`.
-        residues: The phases of the first axis.
-        outputs: The number of output pixels along each axis.
-        geometry: The geometry of the convolution.
-
-    Returns:
-        `[batch, rows, *outputs[1:], residues * columns * channels]`.
+    They are `[batch, rows, *outputs[1:], residues * columns * channels]`. The
+    residues are the phases of the first axis.
     """
     return _beside(
         [

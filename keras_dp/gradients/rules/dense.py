@@ -37,10 +37,7 @@ def dense(call: registry.LayerCall) -> registry.Gradients:
 def bias_records(cotangent: tf.Tensor, bias: keras.Variable) -> GradientRecords:
     """Returns the gradients of a bias that is broadcast over the output.
 
-    Args:
-        cotangent: The cotangent of the output, `[batch, ...]`.
-        bias: The bias. Its shape broadcasts against the last axes of the
-            output.
+    Its shape broadcasts against the last axes of the output.
     """
     cotangent = in_float(cotangent)
     rank = cotangent.shape.rank
@@ -58,9 +55,7 @@ _SPARE_AXES = "ZYXWVUTSRQPONMLKJIHGFEDCBA"
 def _axes_of(layer: keras.Layer, rank: int | None) -> Axes:
     """Returns the axes of a layer, with letters for `...`.
 
-    Args:
-        layer: The layer.
-        rank: The rank of the input. `None` takes `...` as two axes.
+    If the rank of the input is `None`, `...` stands for two axes.
     """
     operands, outputs = layer.equation.replace(" ", "").split("->")
     inputs, kernel = operands.split(",")

@@ -113,10 +113,7 @@ def _to_second(
 ) -> registry.Gradients:
     """Returns the gradients of B and the bias.
 
-    Args:
-        layer: The layer.
-        inputs: The inputs of B, `s x A`, of shape `[..., rank]`.
-        cotangent: The cotangent of the product with B, `[..., out]`.
+    The inputs are those of B, `s x A`, of shape `[..., rank]`.
     """
     if isinstance(layer, keras.layers.Embedding):
         second, bias = layer.lora_embeddings_b, None

@@ -46,10 +46,7 @@ def lstm_cell(activation: Activation, gate: Activation) -> Cell:
 def gru_cell(activation: Activation, gate: Activation, after: bool) -> Cell:
     """Returns the cell of Keras's `GRU`.
 
-    Args:
-        activation: The activation of the candidate.
-        gate: The activation of the gates.
-        after: Whether the reset gate is applied after the recurrent kernel.
+    Its reset gate is applied `after` the recurrent kernel, or before.
     """
 
     def mix(inputs: tf.Tensor, inner: tf.Tensor, states: Tensors) -> Tensors:
@@ -85,8 +82,8 @@ class Run(NamedTuple):
     Attributes:
         outputs: The first state after each step, `[steps, batch, units]`.
         last: All states after the last step, each `[batch, units]`.
-        inner: The part of each pre-activation from the states,
-            `[steps, batch, gates]`.
+        inner: The part of each pre-activation from the states, `[steps, batch,
+            gates]`.
     """
 
     outputs: tf.Tensor
@@ -107,19 +104,12 @@ def run(
 ) -> Run:
     """Runs a recurrence, so that a tape sees it as one operation.
 
-    Nothing is differentiated by the kernel and its bias: their gradients follow
-    from the cotangent of the probe.
-
-    Args:
-        cell: The functions of one step.
-        inputs: The part of the pre-activations from the inputs,
-            `[steps, batch, gates]`.
-        probe: Zeros like `inputs`. Its cotangent is that of `Run.inner`.
-        kernel: The recurrent kernel, `[units, gates]`.
-        bias: The bias of the part from the states, `[gates]`.
-        states: The states before the first step, each `[batch, units]`.
-        mask: Booleans `[steps, batch, 1]`. Where one is false, states stay.
-        unroll: Whether the loops are unrolled.
+    Nothing is differentiated by the kernel `[units, gates]` and its bias: their
+    gradients follow from the cotangent of the probe. The inputs are the part of
+    the pre-activations from the inputs, `[steps, batch, gates]`. The probe
+    holds zeros like these; its cotangent is that of `Run.inner`. The states are
+    those before the first step. Where the mask `[steps, batch, 1]` is false,
+    they stay.
     """
     if bias is None:
         bias = tf.zeros(kernel.shape[1:], kernel.dtype)
@@ -279,18 +269,11 @@ def scan(
 ) -> tuple[Tensors, Tensors]:
     """Maps `step` over the leading axis, and carries its first results along.
 
-    Args:
-        step: Maps the carried tensors, and one row of each sequence, to the
-            next carried tensors and one row of each result.
-        carried: The carried tensors before the first step.
-        sequences: Tensors `[steps, ...]`. There is at least one.
-        like: Tensors with the shapes and dtypes of one row of each result.
-        unroll: Whether to unroll the loop.
-        reverse: Whether to begin with the last row.
-
-    Returns:
-        The carried tensors after the last step, and the results `[steps, ...]`
-        in the order of the sequences.
+    Each step maps the carried tensors, and one row of each sequence, to the
+    next carried tensors and one row of each result. `like` has the shapes and
+    dtypes of these rows. There is at least one sequence. It returns the last
+    carried tensors, and the results `[steps, ...]` in the order of the
+    sequences.
     """
     steps = sequences[0].shape[0]
     if unroll:

@@ -236,9 +236,8 @@ def _products(
 ) -> OuterProductRecords:
     """Returns the gradients of a kernel that consists of blocks of columns.
 
-    Args:
-        lefts: The left factor of each block, `[batch, steps, rows of kernel]`.
-        rights: The right factor of each block, `[batch, steps, columns]`.
+    The left factors are `[batch, steps, rows of kernel]`, and the right ones
+    `[batch, steps, columns]`.
     """
     rows, left, right = len(lefts), lefts[0].shape[-1], rights[0].shape[-1]
     return OuterProductRecords(

@@ -68,7 +68,6 @@ def _observe(
 
 
 def _options(inner: keras.Layer, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments that the layer inside takes, too."""
     options: dict[str, Any] = {}
     if takes_mask(inner) and given.get("mask") is not None:
         options["mask"] = _merged(given["mask"])
