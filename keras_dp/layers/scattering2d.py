@@ -36,15 +36,9 @@ def wavelets_of(
 ) -> Floats:
     """Returns the wavelets of a scale, which have mean 0 exactly.
 
-    Args:
-        height: The height of the grid, in pixels.
-        width: The width of the grid, in pixels.
-        scale: j. The wavelet is the finest one, dilated by `2^j`.
-        orientations: L. The number of angles, which divide a half turn.
-
-    Returns:
-        Their Fourier transforms, `[orientations, height, width]`. They are
-        real, because a wavelet at `-u` is the conjugate of the one at `u`.
+    They are Fourier transforms, `[orientations, height, width]`, and real,
+    because a wavelet at `-u` is the conjugate of the one at `u`. They are the
+    finest ones, dilated by `2^scale`. The angles divide a half turn.
     """
     sigma, frequency = _ENVELOPE * 2**scale, _FREQUENCY / 2**scale
     slant = 4 / orientations
@@ -62,14 +56,8 @@ def wavelets_of(
 def low_pass(size: int, scales: int) -> Floats:
     """Returns the Gaussian of width `0.8 * 2^(scales - 1)` pixels.
 
-    The low-pass filter of images is the product of this one along each axis.
-
-    Args:
-        size: The length of the axis, in pixels.
-        scales: J, the number of scales.
-
-    Returns:
-        Its Fourier transform, `[size]`.
+    It is a Fourier transform, `[size]`. The low-pass filter of images is the
+    product of this one along each axis.
     """
     sigma = _ENVELOPE * 2 ** (scales - 1)
     places = np.arange(size)
@@ -84,12 +72,8 @@ def low_pass(size: int, scales: int) -> Floats:
 def at_resolution(filters: Floats, halvings: int, axes: int) -> Floats:
     """Returns filters for images of which every `2^halvings`-th pixel is kept.
 
-    The lowest frequencies of each axis are kept.
-
-    Args:
-        filters: Fourier transforms, `[..., *sizes]`.
-        halvings: The number of times that the resolution was halved.
-        axes: The number of last axes that are frequencies.
+    The filters are Fourier transforms. The lowest frequencies of each of the
+    last `axes` are kept.
     """
     for axis in range(filters.ndim - axes, filters.ndim):
         size = filters.shape[axis]
@@ -137,7 +121,6 @@ class _Scale(NamedTuple):
     columns: Floats
 
     def coarser(self, scale: int) -> list[tuple[int, Floats]]:
-        """Returns the wavelets of the scales that are coarser than one."""
         return [each for each in self.wavelets if each[0] > scale]
 
 
@@ -353,8 +336,7 @@ def _scales(
 def _low_pass(size: int, scales: int, halvings: int) -> NDArray[np.complex128]:
     """Returns the matrix that averages, keeps some pixels, and cuts the rest.
 
-    Returns:
-        `[pixels, size / 2^halvings]`, complex.
+    It is `[pixels, size / 2^halvings]`.
     """
     spectrum = at_resolution(low_pass(size, scales), halvings, 1)
     filter_ = np.fft.ifft(spectrum)
@@ -373,16 +355,8 @@ def _moduli(spectrum: Any, wavelets: Floats, step: int) -> Any:
     """Returns the moduli of a wavelet transform, of every `step`-th pixel.
 
     To keep every `step`-th pixel is to add up the frequencies that then look
-    the same.
-
-    Args:
-        spectrum: The Fourier transforms of images, `[images, n, height,
-            width]`.
-        wavelets: Fourier transforms, `[orientations, height, width]`.
-        step: A power of 2.
-
-    Returns:
-        `[images, n * orientations, height / step, width / step]`.
+    the same. The spectrum of the images is `[images, n, height, width]`, and
+    the result `[images, n * orientations, height / step, width / step]`.
     """
     orientations, *size = wavelets.shape
     count, height, width = spectrum.shape[1], *(each // step for each in size)
@@ -407,17 +381,10 @@ def _moduli(spectrum: Any, wavelets: Floats, step: int) -> Any:
 
 
 def _averages(images: Any, scale: _Scale) -> Any:
-    """Returns averages over windows of the images.
+    """Returns averages over windows, `[images, n, out_width, out_height]`.
 
     The products have matrices alone: in TensorFlow 2.21 those of float32 with
     more axes, of which some are broadcast, are wrong if oneDNN is on.
-
-    Args:
-        images: `[images, n, height, width]`.
-        scale: The filters of this resolution.
-
-    Returns:
-        `[images, n, out_width, out_height]`.
     """
     _, count, height, width = images.shape
     rows, columns = (

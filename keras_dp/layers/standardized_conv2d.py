@@ -52,12 +52,8 @@ class StandardizedConv2D(keras.layers.Conv2D):
 def standardized(kernel: Any) -> tuple[Any, Any]:
     """Returns the standardized kernel, and one over the length of each filter.
 
-    Args:
-        kernel: `[*taps, channels, filters]`, float32 or wider.
-
-    Returns:
-        The kernel, in its shape, and `1 / sqrt(|w - mean(w)|^2 + 1e-5)` of
-        each filter `w`, shape `[filters]`.
+    The length of a filter `w` is `sqrt(|w - mean(w)|^2 + 1e-5)`. The kernel is
+    `[*taps, channels, filters]`, in float32 or wider.
     """
     rows = tf.reshape(kernel, [math.prod(kernel.shape[:-1]), -1])
     centered = rows - tf.reduce_mean(rows, axis=0)

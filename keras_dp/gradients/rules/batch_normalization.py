@@ -232,7 +232,7 @@ def update_statistics(
 
 @registry.register(keras.layers.BatchNormalization)
 def batch_normalization(call: registry.LayerCall) -> registry.Gradients:
-    """Multiplies the cotangents by the inputs, as they were normalized."""
+    """Returns the gradients of gamma and beta, by the moving statistics."""
     layer, (cotangent,) = call.layer, call.cotangents
     cotangent = in_float(cotangent)
     positions = [

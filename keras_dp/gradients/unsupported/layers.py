@@ -43,16 +43,7 @@ def check_model(
 
     The self-check looks for others. Whether batch normalization is in training
     mode can depend on the call. `refusing_training_mode` of
-    `rules.batch_normalization` then finds it.
-
-    Args:
-        model: A model, built or not.
-        releases_statistics: Whether batch normalization uses statistics that
-            are released privately.
-
-    Raises:
-        UnsupportedLayerError: The message has all reasons, each with the layers
-            and what to do.
+    `rules.batch_normalization` then finds it. The model need not be built.
     """
     in_training = {id(layer) for layer in _normalizations(model)}
     refused: list[tuple[keras.Layer, str]] = []
@@ -68,14 +59,10 @@ def check_model(
 
 
 def check_none_refused(refused: list[tuple[keras.Layer, str]]) -> None:
-    """Raises if there is a refused layer.
+    """Raises if there is a refused layer, each with a reason and what to do.
 
-    Args:
-        refused: Pairs of a layer and a reason, which ends with what to do.
-
-    Raises:
-        UnsupportedLayerError: The message has one line for each reason, with
-            the paths of the first layers that it holds for.
+    The message has one line for each reason, with the paths of the first layers
+    that it holds for.
     """
     if not refused:
         return
@@ -190,11 +177,7 @@ def _has_own_call(layer: keras.Layer) -> bool:
 
 
 def check_added_losses(model: keras.Model) -> None:
-    """Raises if layers called `add_loss` in the last call of the model.
-
-    Raises:
-        UnsupportedLayerError: The message names the layers.
-    """
+    """Raises if layers called `add_loss` in the last call of the model."""
     reason = (
         "calls add_loss, a loss on the whole batch that cannot be split by "
         "example. Return the quantity as an output of the model and give it a "

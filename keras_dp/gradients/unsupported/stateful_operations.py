@@ -46,10 +46,6 @@ def forbidden_in(
     """Returns the name of a forbidden operation in functions, `None` without.
 
     The functions that they call are searched, too.
-
-    Args:
-        functions: The names of the functions.
-        nodes_of: Maps the name of a function to the nodes of its body.
     """
     left = list(functions)
     seen = set(left)
@@ -65,11 +61,7 @@ def forbidden_in(
 
 
 def functions_called_by(node: Any) -> set[str]:
-    """Returns the names of the functions that a node calls.
-
-    Args:
-        node: A `NodeDef` of TensorFlow.
-    """
+    """Returns the names of the functions that a `NodeDef` calls."""
     if is_function(node.op):
         return {node.op}
     values = [node.attr[each] for each in function_attributes(node.op)]

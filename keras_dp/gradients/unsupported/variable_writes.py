@@ -173,11 +173,8 @@ def _refusal(
 ) -> UnsupportedLayerError:
     """Returns the error of an operation that keeps data.
 
-    Args:
-        model: The model that is called.
-        operation: The name of the operation, or of a Python attribute.
-        scope: The name scope of the operation.
-        path: The variable that is written, if it belongs to the model.
+    It has the name of an operation, or of a Python attribute. The path is that
+    of the variable that is written, if it belongs to the model.
     """
     layer = layer_in(model, scope)
     owner = (
@@ -205,11 +202,8 @@ def changed_attributes(layers: list[keras.Layer]) -> Iterator[list[str]]:
 
     Containers are lists, tuples, sets and mappings, at any depth. Values inside
     other objects are not compared. An array that was written in place counts as
-    another value.
-
-    Yields:
-        A list. When the context ends, it gets the names of the attributes
-        whose tensors, arrays, numbers or texts are others than before.
+    another value. When the context ends, the yielded list gets the names of the
+    attributes whose tensors, arrays, numbers or texts are others than before.
     """
     changed: list[str] = []
     before = [_values(attributes_of(layer)) for layer in layers]
