@@ -53,7 +53,7 @@ class LayerCall(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What an observer returns: the rule gets the cotangents of `watched`."""
+    """An observer returns it. The rule gets the cotangents of `watched`."""
 
     outputs: Any
     watched: list[tf.Tensor]
