@@ -179,7 +179,6 @@ class ErrorCorrectedQuery(WrappingQuery):
 
 
 def _stddev(noise: LeafNoise) -> tf.Tensor:
-    """Returns the standard deviation of Gaussian noise, float64."""
     if not isinstance(noise.family, ledger.GaussianNoise):
         raise TypeError(
             "`query` must have Gaussian noise on each leaf to be corrected. "
@@ -310,12 +309,10 @@ def _factor(leaves: list[tf.Tensor], noise: list[LeafNoise]) -> tf.Tensor:
 def ks_distance(
     vector: tf.Tensor, noise: ledger.NoiseDistribution
 ) -> tf.Tensor:
-    """Returns the Kolmogorov-Smirnov distance `sup_t |F_n(t) - F(t)|`.
+    """Returns the Kolmogorov-Smirnov distance `sup_t |F_n(t) - F(t)|`, float64.
 
-    Args:
-        vector: Shape `[n]`, float64, n >= 1; F_n is the share of coordinates up
-            to t. Without coordinates the result is -inf.
-        noise: The distribution, with the distribution function F.
+    F_n(t) is the share of coordinates of the vector up to t, and F the
+    distribution function of the noise. Without coordinates the result is -inf.
     """
     # Just before and at each jump of the empirical distribution function.
     below = samplers.cdf(noise, tf.sort(vector))

@@ -30,26 +30,17 @@ class QueryResult(NamedTuple):
 
 
 class GaussianEvent(NamedTuple):
-    """The numbers of one Gaussian release, as float64 scalar tensors.
-
-    Attributes:
-        l2_norm_bound: Upper bound on the L2 norm of one record.
-        noise_stddev: Standard deviation of the noise on the sum.
-    """
+    """The bound on one record, and the noise on the sum, as float64 scalars."""
 
     l2_norm_bound: tf.Tensor
     noise_stddev: tf.Tensor
 
 
 class LeafNoise(NamedTuple):
-    """The noise on every coordinate of one leaf of an answer.
+    """The noise on each coordinate of a leaf: a draw of `family` times `scale`.
 
-    The noise is a draw from `family`, times `scale`.
-
-    Attributes:
-        family: Distribution of the noise at scale 1.
-        scale: Scalar float64 tensor, >= 0.
-        part: A name, equal for the leaves that one query answers together.
+    The scale is a scalar tensor of float64, >= 0. Leaves that one query answers
+    together have an equal `part`.
     """
 
     family: ledger.NoiseDistribution
@@ -60,10 +51,8 @@ class LeafNoise(NamedTuple):
 class Mechanism(NamedTuple):
     """A query that adds noise itself, with its states in one round.
 
-    Attributes:
-        query: The query, which makes one ledger event.
-        sample_state: The sum before noise, whose records the event bounds.
-        global_state: The state of the query before the release.
+    `sample_state` is the sum before noise, whose records the event bounds.
+    `global_state` is the state before the release.
     """
 
     query: "DPQuery"
@@ -296,17 +285,10 @@ def zeros_like_record(template: Nest) -> Nest:
 def gaussian_variances(
     query: DPQuery, global_state: Nest, value: Nest
 ) -> list[tf.Tensor] | None:
-    """Returns the variance of the noise on a coordinate of each leaf.
+    """Returns the variance of the noise on a coordinate, for each leaf.
 
-    Args:
-        query: The query that answers.
-        global_state: Its state before the release.
-        value: The answer, or a nest of the same shapes.
-
-    Returns:
-        Scalars in the order of the leaves of `value`. `None` if the noise is
-        not known, not Gaussian, or not independent with one variance in each
-        leaf.
+    It is `None` if the noise is not known, not Gaussian, or not independent
+    with one variance in each leaf. The state is the one before the release.
     """
     try:
         noise = query.result_noise(global_state, value)

@@ -222,15 +222,11 @@ class NestedQuery(DPQuery):
 def coming_events_of(
     queries: Sequence[tuple[DPQuery, Nest]],
 ) -> list[tuple[tuple[Nest, ...], int]] | None:
-    """Returns the events of all rounds to come, of several queries.
+    """Returns the events of all rounds to come, of several queries and states.
 
-    Args:
-        queries: Pairs of a query and its state. One whose rounds have
-            no end is taken to have the same event in each.
-
-    Returns:
-        Pairs of the event of each query and the number of rounds that have
-        them, up to the end of the first query; `None` if none ends.
+    A query whose rounds have no end is taken to have the same event in each. A
+    pair holds the event of each query and the number of rounds that have them,
+    up to the end of the first query. The result is `None` if none ends.
     """
     of_queries = [query.coming_events(state) for query, state in queries]
     if all(events is None for events in of_queries):
@@ -250,7 +246,6 @@ def coming_events_of(
 
 
 def _check_queries(queries: Nest) -> None:
-    """Raises unless the leaves are queries, told apart by their paths."""
     each = _nests.leaves(queries)
     if not each or not all(isinstance(leaf, DPQuery) for leaf in each):
         raise TypeError(

@@ -37,9 +37,6 @@ class LazyRecords(Protocol):
         """Returns `sum_i weights[i] * record[i]`, in the shape of one record.
 
         A record of weight 0 contributes nothing, even if it is not finite.
-
-        Args:
-            weights: Shape `[batch]`.
         """
 
     def sums_together(
@@ -49,10 +46,8 @@ class LazyRecords(Protocol):
     ) -> list[tf.Tensor]:
         """Returns several weighted sums, each a function of the weights.
 
-        Args:
-            sums: `weighted_sum` or `Proven.sums` of these records, and of
-                other leaves of the same batch.
-            weights: Shape `[batch]`.
+        They are `weighted_sum` or `Proven.sums` of these records, and of other
+        leaves of the same batch.
         """
 
     def proven(self) -> Proven:
@@ -62,31 +57,20 @@ class LazyRecords(Protocol):
         """Returns the records themselves, shape `[batch, ...]`."""
 
     def take(self, indices: tf.Tensor) -> "LazyRecords":
-        """Returns some of the records.
-
-        Args:
-            indices: Places in the batch, shape `[n]` with a static `n`.
-        """
+        """Returns the records at these places, `[n]` with a static `n`."""
 
     def grouped(self, size: int, weights: tf.Tensor) -> "LazyRecords":
         """Returns one record for each group of `size` consecutive records.
 
-        It is the weighted sum of the records of the group.
-
-        Args:
-            size: The number of records in a group, a divisor of the batch.
-            weights: The factor of each record, shape `[batch]`. A record of
-                weight 0 contributes nothing, even if it is not finite.
+        It is the weighted sum of the records of the group. A record of weight 0
+        contributes nothing, even if it is not finite. `size` divides the batch.
         """
 
     def scaled(self, factors: Sequence[tf.Tensor]) -> "LazyRecords":
         """Returns the records times a product of one factor for each axis.
 
-        The entry `[i, j, ...]` of a record is multiplied by
-        `factors[0][i] * factors[1][j] * ...`.
-
-        Args:
-            factors: A vector for each axis of a record, public.
+        The entry `[i, j, ...]` of a record is multiplied by `factors[0][i] *
+        factors[1][j] * ...`. The factors are public.
         """
 
 
@@ -136,10 +120,6 @@ def automatic_factors(norms: tf.Tensor, gamma: float) -> tf.Tensor:
 
     A record times its factor is at most `gamma` long. Where the factor is below
     the normal numbers of the dtype, it would be rounded too coarsely, and is 0.
-
-    Args:
-        norms: Shape `[batch]`.
-        gamma: See `GaussianSumQuery`.
     """
     factors = gamma / (norms + gamma)
     least_normal = np.finfo(norms.dtype.as_numpy_dtype).tiny
@@ -211,16 +191,9 @@ def clipped_sum(
 ) -> Any:
     """Returns the sum of records, each scaled to at most `l2_norm_clip`.
 
-    Without a gamma the factor of a record is `min(1, l2_norm_clip / norm)`,
-    and with one it is `l2_norm_clip / (norm + gamma)`.
-
-    Args:
-        records: Nest with leaves `[batch, ...]` or `LazyRecords`.
-        norms: The joint norm of each record. A record whose norm is not finite
-            counts as zero.
-        l2_norm_clip: Scalar.
-        mask: See `masked`.
-        gamma: See `GaussianSumQuery`.
+    Without a gamma the factor of a record is `min(1, l2_norm_clip / norm)`, and
+    with one it is `l2_norm_clip / (norm + gamma)`. A record whose joint norm is
+    not finite counts as zero.
     """
     if gamma is None:
         factors = masked(clip_factors(norms, l2_norm_clip), mask)
@@ -242,12 +215,7 @@ def batch_of_one(record: Any) -> Any:
 
 
 def scaled(leaf: Leaf, factors: Sequence[tf.Tensor]) -> Leaf:
-    """Returns a leaf times factors, one for each axis but that of the batch.
-
-    Args:
-        leaf: A tensor whose last axes are those of a record, or `LazyRecords`.
-        factors: See `LazyRecords.scaled`.
-    """
+    """Returns records times a vector of factors for each axis of a record."""
     if isinstance(leaf, LazyRecords):
         return leaf.scaled(factors)
     leaf = in_float(leaf)
@@ -306,7 +274,6 @@ def _leaf_norms(leaf: Leaf) -> tf.Tensor:
 
 
 def _size(leaf: tf.Tensor) -> Any:
-    """Returns the number of coordinates of one record, static if known."""
     static = leaf.shape[1:].num_elements()
     return tf.reduce_prod(tf.shape(leaf)[1:]) if static is None else static
 

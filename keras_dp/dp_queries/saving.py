@@ -35,11 +35,7 @@ class Configured:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Inverts `get_config`.
-
-        Args:
-            config: The result of `get_config`.
-        """
+        """Inverts `get_config`."""
         return cls(**{name: _loaded(each) for name, each in config.items()})
 
 
@@ -96,13 +92,8 @@ def _loaded(config: Any) -> Any:
 def frozen_specs(record_specs: Any) -> Any:
     """Returns a frozen copy whose leaves are `tf.TensorSpec`s without names.
 
-    Args:
-        record_specs: Any (dicts with string keys, lists, tuples) of
-            `tf.TensorSpec`s, or of anything with a shape and a dtype.
-
-    Raises:
-        TypeError: A leaf has no shape, or is not floating-point.
-        ValueError: A shape is not fully known, or the nest is empty.
+    A leaf may be anything with a shape and a dtype. Shapes must be fully known,
+    and dtypes floating-point.
     """
     record_specs = _nests.thawed(record_specs)
     if not keras.tree.flatten(record_specs):

@@ -24,12 +24,9 @@ from keras_dp.noise import grid
 
 
 class SumParams(NamedTuple):
-    """The public numbers of a round of a Gaussian sum.
+    """The public numbers of a round of a Gaussian sum, as float64 scalars.
 
-    Attributes:
-        l2_norm_clip: Scalar float64.
-        spacing: The spacing of the grid of sums, a power of two, scalar
-            float64.
+    The spacing of the grid of sums is a power of two.
     """
 
     l2_norm_clip: tf.Tensor
@@ -56,14 +53,9 @@ class SummingQuery(DPQuery):
         This is the only place where a query bounds records. So its guarantee
         can be checked here.
 
-        Args:
-            params: The result of `derive_sample_params`.
-            like: A sample state, for the structure, shapes and dtypes of the
-                sum. Its values are not used.
-            records: Nest with leaves `[batch, ...]` or `LazyRecords`. The
-                batch may be empty.
-            mask: Boolean, shape `[batch]`: false for padding, that is for rows
-                that hold no record. `None` if every row holds a record.
+        The sum has the structure, shapes and dtypes of the sample state `like`,
+        whose values are not used. The other arguments are those of
+        `accumulate_records`.
         """
 
     @override
@@ -139,11 +131,7 @@ class NoPrivacySumQuery(SummingQuery):
 
 
 def empty_sum(template: Nest) -> Nest:
-    """Returns zeros in the shapes of one record, at least float32.
-
-    Raises:
-        TypeError: A leaf of `template` is not floating-point.
-    """
+    """Returns zeros in the shapes of one record, at least float32."""
     return keras.tree.map_structure(
         records_lib.in_float, zeros_like_record(template)
     )
@@ -152,11 +140,8 @@ def empty_sum(template: Nest) -> Nest:
 def empty_steps(template: Nest) -> Nest:
     """Returns the empty sum in steps of a grid, for a query with noise.
 
-    It is int64, and the answer float32. If the template is float64, the sum
-    and the answer are, in the unit of the records.
-
-    Raises:
-        TypeError: A leaf of `template` is not floating-point.
+    It is int64, and the answer float32. If the template is float64, the sum and
+    the answer are, in the unit of the records.
     """
     return keras.tree.map_structure(
         lambda leaf: (
@@ -167,13 +152,7 @@ def empty_steps(template: Nest) -> Nest:
 
 
 def on_grid(like: Nest, sums: Nest, spacing: tf.Tensor) -> Nest:
-    """Returns sums of a batch as the sample state holds them.
-
-    Args:
-        like: A sample state, of `empty_steps` or `empty_sum`.
-        sums: Nest of that structure, of float32 or float64.
-        spacing: The spacing of the grid, scalar float64.
-    """
+    """Returns sums of a batch as the sample state `like` holds them."""
     check_structure(like, sums)
 
     def rounded(part: tf.Tensor) -> tf.Tensor:

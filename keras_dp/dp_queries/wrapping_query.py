@@ -41,11 +41,7 @@ class WrappingQuery(DPQuery):
     def released(
         self, sample_state: Nest, global_state: Nest
     ) -> tuple[QueryResult, list[LeafNoise]]:
-        """Returns the result of the query inside, and the noise in its value.
-
-        Raises:
-            TypeError: The query inside does not know its noise.
-        """
+        """Returns the result of the query inside, and the noise in it."""
         state = self.inner_state(global_state)
         result = self.inner.get_noised_result(sample_state, state)
         return result, self.inner.result_noise(state, result.value)
@@ -123,12 +119,7 @@ class WrappingQuery(DPQuery):
 
 
 def checked_denominator(denominator: float | None) -> float:
-    """Returns a public denominator.
-
-    Raises:
-        TypeError: `denominator` is `None`.
-        ValueError: `denominator` is not finite and > 0.
-    """
+    """Returns a public denominator, finite and > 0."""
     if denominator is None:
         raise TypeError(
             "`denominator` must be given: the expected number of records in a "

@@ -40,48 +40,28 @@ _CLIP_RANGE = 1e3
 
 
 class AdaptiveState(NamedTuple):
-    """The state of an `AdaptiveSumQuery`.
-
-    Attributes:
-        sum_state: The clip and the noise of the next sum.
-        side_state: The state of the query that moves the clip.
-    """
+    """The state of the next sum, and that of the query that moves the clip."""
 
     sum_state: GaussianGlobalState
     side_state: Any
 
 
 class AdaptiveParams(NamedTuple):
-    """The public numbers that an `AdaptiveSumQuery` bounds records by.
-
-    Attributes:
-        sum_params: For the sum.
-        side_params: The values of the query that moves the clip.
-    """
+    """The public numbers of the sum, and of the query that moves the clip."""
 
     sum_params: SumParams
     side_params: Nest
 
 
 class AdaptiveSample(NamedTuple):
-    """The two sums of an `AdaptiveSumQuery` over a sample, or over one record.
-
-    Attributes:
-        sum_state: Sum of the clipped records.
-        side_state: Sum of the numbers that move the clip, scalar.
-    """
+    """The sum of the clipped records, and the scalar that moves the clip."""
 
     sum_state: Nest
     side_state: tf.Tensor
 
 
 class AdaptiveEvent(NamedTuple):
-    """The two releases of one round of an `AdaptiveSumQuery`.
-
-    Attributes:
-        sum_event: The sum of the clipped records.
-        side_event: The sum of the numbers that move the clip.
-    """
+    """The releases of the sum, and of the numbers that move the clip."""
 
     sum_event: Nest
     side_event: Nest
@@ -90,11 +70,8 @@ class AdaptiveEvent(NamedTuple):
 class AdaptiveSumQuery(SummingQuery):
     """A Gaussian sum whose clip follows a second sum over the same sample.
 
-    Attributes:
-        side_name: Name of the second sum in the ledger.
-        initial_l2_norm_clip: The clip of the first round.
-        noise_multiplier: The noise on the sum, in units of the clip.
-        precision: "assumed" or "proven"; see `GaussianSumQuery`.
+    The ledger has the second sum under its `side_name`. The noise multiplier is
+    in units of the clip.
     """
 
     __slots__ = ()
@@ -120,23 +97,13 @@ class AdaptiveSumQuery(SummingQuery):
 
     @abc.abstractmethod
     def side_records(self, norms: tf.Tensor, params: Any) -> tf.Tensor:
-        """Returns what the second sum adds up, `[batch]`.
-
-        Args:
-            norms: The joint norm of each record, float64.
-            params: The values of the query that moves the clip.
-        """
+        """Returns what the second sum adds up, `[batch]`, for float64 norms."""
 
     @abc.abstractmethod
     def following(
         self, side_state: Any, side: QueryResult
     ) -> tuple[tf.Tensor, Any]:
-        """Returns the clip and the `side_state` of the next round.
-
-        Args:
-            side_state: The state of the query that moves the clip.
-            side: Its result.
-        """
+        """Returns the clip and the `side_state` of the next round."""
 
     @override
     def initial_global_state(self, seed: int | None = None) -> AdaptiveState:
@@ -484,7 +451,6 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
 
 
 def _check_clip(**named: float) -> None:
-    """Raises unless every value is a clip in [1e-20, 1e20]."""
     _check.finite_positive(**named)
     for name, value in named.items():
         if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
@@ -495,7 +461,6 @@ def _check_clip(**named: float) -> None:
 
 
 def _check_multiplier(**named: float) -> None:
-    """Raises unless every value is a noise multiplier that suits float32."""
     for name, value in named.items():
         _check.finite_non_negative(**{name: value})
         if value and not _SMALLEST_MULTIPLIER <= value <= _LARGEST_MULTIPLIER:

@@ -27,15 +27,12 @@ _LARGEST_RANGE = 1000.0  # The scale of a kernel is a product of up to six.
 class AdaptiveScaleState(NamedTuple):
     """The state of an `AdaptiveScaleQuery`, all of it from released answers.
 
-    Attributes:
-        query: The state of the query inside.
-        scales: The scales of the next round: for each leaf of a record, in
-            order, a vector of float64 for each axis. The scale of a coordinate
-            is the product of its numbers. For a leaf without axes it is 1.
-        moments: For each leaf of a record, the average square of its answers
-            less the noise, along each axis: vectors of float64.
-        noise: The average variance of the noise on a coordinate, float64.
-        rounds: The number of rounds, int64.
+    `scales` are those of the next round: for each leaf of a record, in order, a
+    vector of float64 for each axis. The scale of a coordinate is the product of
+    its numbers. For a leaf without axes it is 1. `moments` are the average
+    squares of answers less the noise, along each axis, in vectors of the same
+    shapes. `noise` is the average variance of the noise on a coordinate,
+    float64.
     """
 
     query: Nest
@@ -46,12 +43,7 @@ class AdaptiveScaleState(NamedTuple):
 
 
 class AdaptiveScaleParams(NamedTuple):
-    """The public values of one round.
-
-    Attributes:
-        query: The values of the query inside.
-        scales: For each leaf of a record, a vector for each axis.
-    """
+    """The public values of the query inside, and the scales of one round."""
 
     query: Nest
     scales: tuple[tuple[tf.Tensor, ...], ...]
@@ -163,7 +155,6 @@ class AdaptiveScaleQuery(WrappingQuery):
 
     @property
     def _shapes(self) -> list[tuple[int, ...]]:
-        """The shape of each leaf of a record."""
         specs = keras.tree.flatten(_nests.thawed(self.record_specs))
         return [tuple(spec.shape) for spec in specs]
 
@@ -195,7 +186,6 @@ class AdaptiveScaleQuery(WrappingQuery):
         )
 
     def _noise_variances(self, state: Nest, value: Nest) -> list[tf.Tensor]:
-        """Returns the variance of the noise on a coordinate of each leaf."""
         found = gaussian_variances(self.query, state, value)
         if found is None:
             raise TypeError(
@@ -218,7 +208,6 @@ class AdaptiveScaleQuery(WrappingQuery):
     def _following(
         self, state: AdaptiveScaleState
     ) -> tuple[tuple[tf.Tensor, ...], ...]:
-        """Returns the scales that follow from the moments of a state."""
         least = self.floor * state.noise
         factors, levels = [], []
         for moments in state.moments:
@@ -323,11 +312,8 @@ def _square_along(
 ) -> tf.Tensor:
     """Returns the mean square along an axis, less that of the noise.
 
-    Args:
-        axis: The axis that is kept.
-        squares: The squares of the answer, multiplied by the scales.
-        scales: A vector for each axis.
-        variance: The variance of the noise on the answer of the query inside.
+    The answer in `squares` is multiplied by the scales already. The variance is
+    in the unit of the query inside.
     """
     others = [a for a in range(squares.shape.rank) if a != axis]
     mean = tf.cast(tf.reduce_mean(squares, axis=others), tf.float64)

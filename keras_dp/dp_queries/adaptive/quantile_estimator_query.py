@@ -26,12 +26,8 @@ _LARGEST_LOG_STEP = 2 * math.log(_LARGEST_ESTIMATE)
 class QuantileEstimatorState(NamedTuple):
     """The state of a quantile estimator.
 
-    Attributes:
-        current_estimate: Scalar float64.
-        target_quantile: Scalar float64.
-        learning_rate: Scalar float64, which may decay from round to round.
-        below_estimate_state: State of the query for the share of records that
-            are not above the estimate.
+    The numbers are scalars of float64. The learning rate may decay from round
+    to round. The last field is the state of the average of the bits.
     """
 
     current_estimate: tf.Tensor
@@ -41,12 +37,7 @@ class QuantileEstimatorState(NamedTuple):
 
 
 class QuantileEstimatorParams(NamedTuple):
-    """The public numbers that turn records into bits.
-
-    Attributes:
-        current_estimate: Scalar float64.
-        below_estimate_params: For the query for the share of records.
-    """
+    """The public numbers that turn records into bits, and bound these."""
 
     current_estimate: tf.Tensor
     below_estimate_params: Nest
@@ -231,7 +222,6 @@ class QuantileEstimatorQuery(WrappingQuery):
 
 
 def _check_rank(tensor: Any, rank: int) -> None:
-    """Raises unless `tensor` is one tensor of scalar records."""
     shape = getattr(tensor, "shape", None)
     if shape is None:
         parts = keras.tree.flatten(tensor)
@@ -244,7 +234,6 @@ def _check_rank(tensor: Any, rank: int) -> None:
 
 
 def _bits(records: Any, estimate: tf.Tensor) -> tf.Tensor:
-    """Returns one half if not above the estimate, minus one half if above."""
     records = tf.cast(tf.convert_to_tensor(records), tf.float64)
     bits = tf.where(
         records <= estimate,

@@ -19,15 +19,11 @@ def chunked_sum(
 ) -> Nest:
     """Returns the sum of what each record contributes, as a nest like `like`.
 
-    Args:
-        like: Nest of tensors of the shape and dtype of one record.
-        records: Nest of that structure, leaves `[batch, ...]` or lazy.
-        mask: As in `records.masked`.
-        chunk_bytes: How many bytes of records to materialize at once, at least
-            one record. `contribution` needs a few times as much.
-        contribution: Maps records `[chunk, size]`, all leaves of a record
-            behind one another, to what they add to the sum, of that shape. A
-            record that is not finite comes, and counts, as zero.
+    As many records are built at once as fit in `chunk_bytes`, at least one.
+    `contribution` needs a few times as much memory. It maps rows, of the shape
+    `[chunk, size]`, to what they add to the sum, of that shape. A row has all
+    leaves of a record behind one another. A record that is not finite comes,
+    and counts, as zero.
     """
     check_structure(like, records)
     parts, leaves = keras.tree.flatten(like), keras.tree.flatten(records)
@@ -111,7 +107,6 @@ def _rows(
 
 
 def _taken(leaf: records_lib.Leaf, indices: tf.Tensor) -> tf.Tensor:
-    """Returns the records at `indices`, materialized."""
     if not isinstance(leaf, records_lib.LazyRecords):
         return tf.gather(leaf, indices)
     return leaf.take(indices).materialize()

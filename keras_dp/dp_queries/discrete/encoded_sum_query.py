@@ -27,11 +27,7 @@ _SMALLEST_SCALE = 1e-30
 
 
 class EncodedGlobalState(NamedTuple):
-    """The state of an `EncodedSumQuery`.
-
-    Attributes:
-        seed: The secret seed of the noise, which is never saved.
-    """
+    """The secret seed of the noise, which is never saved."""
 
     seed: tf.Tensor
 

@@ -153,9 +153,6 @@ def block_sizes(size: int, levels: int) -> npt.NDArray[np.int64]:
     few large magnitudes. Half are spread evenly over the rank, for the many
     small ones. There can be fewer blocks than `levels`, where two would be the
     same.
-
-    >>> block_sizes(100, 10).tolist()
-    [1, 2, 3, 7, 9, 13, 14, 16, 17, 18]
     """
     if levels >= size:
         return np.ones(size, np.int64)

@@ -36,11 +36,9 @@ _LARGEST_GROWTH = 1000
 class CorrelatedEvent(NamedTuple):
     """One release of a `CorrelatedSumQuery`.
 
-    Attributes:
-        l2_norm_bound: Scalar float64.
-        noise_stddev: Standard deviation of each draw, scalar float64.
-        rounds: The number of rounds of the mechanism, scalar int64.
-        mechanism_id: Shape `[2]`, int64.
+    The bound and the standard deviation of each draw are scalars of float64.
+    `rounds` is the number of rounds of the mechanism, and `mechanism_id` is
+    int64 of shape `[2]`.
     """
 
     l2_norm_bound: tf.Tensor
@@ -52,11 +50,9 @@ class CorrelatedEvent(NamedTuple):
 class MechanismState(NamedTuple):
     """Mechanisms with their noise, which is never saved.
 
-    Attributes:
-        mechanism_id: The id of the first mechanism, shape `[2]`, int64. It is
-            public, and independent of the noise. The next mechanism has the
-            next number.
-        noise: The noise of the rounds.
+    `mechanism_id` is the id of the first mechanism, int64 of shape `[2]`. It is
+    public, and independent of the noise. The next mechanism has the next
+    number.
     """
 
     mechanism_id: tf.Tensor
@@ -64,11 +60,7 @@ class MechanismState(NamedTuple):
 
 
 class CorrelatedState(NamedTuple):
-    """The state of a `CorrelatedSumQuery`.
-
-    Attributes:
-        secret_mechanism: The mechanism of the next round.
-    """
+    """The mechanism of the next round, which is never saved."""
 
     secret_mechanism: MechanismState
 

@@ -45,10 +45,7 @@ _LARGEST_UNIT = 1e20
 class GaussianGlobalState(NamedTuple):
     """The state of a `GaussianSumQuery`: public numbers, and the secret seed.
 
-    Attributes:
-        l2_norm_clip: Scalar float64.
-        stddev: Scalar float64.
-        seed: See `seeds.fresh`. Never saved.
+    The numbers are scalars of float64. The seed is never saved.
     """
 
     l2_norm_clip: tf.Tensor
@@ -61,13 +58,8 @@ class GaussianQuery(SummingQuery):
 
     A subclass says how much noise there is (`noise_stddev`). It may divide the
     leaves of records by scales before they are clipped (`scales_of`), and the
-    answer by a public number (`divisor`).
-
-    Attributes:
-        l2_norm_clip: Bound on one record's norm.
-        gamma: See `GaussianSumQuery`.
-        rescale: See `GaussianSumQuery`.
-        precision: See `GaussianSumQuery`.
+    answer by a public number (`divisor`). Its fields are those of
+    `GaussianSumQuery`.
     """
 
     __slots__ = ()
@@ -202,7 +194,6 @@ class GaussianQuery(SummingQuery):
         ]
 
     def _divisors(self, nest: Nest) -> list[float]:
-        """Returns what each leaf of the noised sum is divided by."""
         return [self.divisor / scale for scale in self.scales_of(nest)]
 
 
@@ -227,17 +218,10 @@ def checked_numbers(
 ) -> dict[str, Any]:
     """Returns the fields of a Gaussian sum by name, if they go together.
 
-    Args:
-        l2_norm_clip: Bound on one record's norm.
-        noise_multiplier: The stddev over `l2_norm_clip`, or `None`.
-        precision: See `GaussianSumQuery`.
-        denominator: How many records a sum has about; `None` if nobody knows.
-        **stddev: The stddev under the name of its argument, or `None`.
-
-    Raises:
-        TypeError: Both or neither of the two are given.
-        ValueError: The stddev is neither 0 nor in [1e-30, 1e37]; or so small
-            that the grid would cut the sum off.
+    Either `noise_multiplier` or the stddev is given, the latter under the name
+    of its argument. The `denominator` is about the number of records in a sum,
+    or `None` if nobody knows. Noise so small that the grid would cut the sum
+    off is refused.
     """
     _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
     ((name, given),) = stddev.items()
@@ -274,15 +258,7 @@ def checked_numbers(
 
 
 def checked_gamma(gamma: float | None, l2_norm_clip: float) -> float | None:
-    """Returns a gamma, or `None`.
-
-    Args:
-        gamma: See `GaussianSumQuery`.
-        l2_norm_clip: Bound on one record's norm.
-
-    Raises:
-        ValueError: It is out of its range, or too small for the clip.
-    """
+    """Returns `gamma`, which must keep answers in the range of float32."""
     if gamma is None:
         return None
     _check.finite_positive(gamma=gamma)
@@ -300,12 +276,7 @@ def checked_gamma(gamma: float | None, l2_norm_clip: float) -> float | None:
 
 
 def checked_rescale(l2_norm_clip: float, *, rescale: bool) -> bool:
-    """Returns whether answers are divided by the clip.
-
-    Raises:
-        TypeError: `rescale` is no boolean.
-        ValueError: No answer can be divided by such a clip.
-    """
+    """Returns `rescale`, if answers can be divided by the clip."""
     _check.boolean(rescale=rescale)
     if rescale and not 1 / _LARGEST_UNIT <= l2_norm_clip <= _LARGEST_UNIT:
         raise ValueError(

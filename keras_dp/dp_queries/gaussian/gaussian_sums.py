@@ -345,7 +345,6 @@ class JointClipQuery(GaussianQuery):
         return self._of_leaves(nest, _nests.paths(self.scales))
 
     def _of_leaves(self, nest: Nest, of_groups: list[Any]) -> list[Any]:
-        """Returns for each leaf what belongs to its group."""
         parts = _nests.split(self.scales, nest, _RULE)
         return [
             each

@@ -26,11 +26,7 @@ _LARGEST_PART = 2.0**80
 
 
 def checked_precision(precision: str, stddev: float) -> str:
-    """Returns the precision of a query.
-
-    Raises:
-        ValueError: There is no such precision, or it needs noise.
-    """
+    """Returns the precision of a query; a proven one needs noise."""
     _check.one_of(PRECISIONS, precision=precision)
     if precision == "proven" and not stddev:
         raise ValueError(
@@ -43,11 +39,7 @@ def checked_precision(precision: str, stddev: float) -> str:
 
 
 def check_provable(like: Any) -> None:
-    """Raises unless a sample state is that of records in float32.
-
-    Raises:
-        TypeError: A leaf is float64.
-    """
+    """Raises unless a sample state is that of records in float32."""
     if any(leaf.dtype == tf.float64 for leaf in keras.tree.flatten(like)):
         raise TypeError(
             "Records must be float32, or in half precision, for "
@@ -66,16 +58,9 @@ def proven_sum(
 ) -> Any:
     """Returns the sum of clipped records, in steps of the grid.
 
-    Adding, removing or zeroing out one record moves it by at most
-    the clip in L2 norm (theorem 1).
-
-    Args:
-        like: Nest of tensors of the shapes of one record.
-        records: Nest of that structure, leaves `[batch, ...]` or lazy.
-        params: The bound on records, and the grid.
-        mask: See `records.masked`.
-        gamma: See `GaussianSumQuery`.
-        scales: Each leaf is divided by its own. 1 by default.
+    Adding, removing or zeroing out one record moves it by at most the clip in
+    L2 norm (theorem 1). Each leaf is divided by its scale first. `like` has the
+    shapes of one record; `gamma` is that of `GaussianSumQuery`.
     """
     check_structure(like, records)
     leaves = keras.tree.flatten(records)
@@ -148,7 +133,6 @@ def _of_tensor(records: tf.Tensor) -> Proven:
 def _sums(
     leaves: list[records_lib.Leaf], parts: list[Proven], weights: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Returns the sums of blocks. Lazy leaves are summed together."""
     lazy = [
         (leaf, part)
         for leaf, part in zip(leaves, parts, strict=True)

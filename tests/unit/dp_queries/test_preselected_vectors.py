@@ -151,6 +151,11 @@ class TestBlocks:
         if levels >= size:
             assert counts.size == size
 
+    def test_are_short_where_magnitudes_are_large(self):
+        counts = block_sizes(100, 10)
+
+        assert counts.tolist() == [1, 2, 3, 7, 9, 13, 14, 16, 17, 18]
+
 
 class TestConfiguration:
     def test_with_a_floor_above_all_draws_is_refused(self):
