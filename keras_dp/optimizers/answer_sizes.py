@@ -19,14 +19,10 @@ from keras_dp.optimizers.private_round import (
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Sums over rounds, for each trained variable.
+    """Sums over rounds, for each trained variable, in arrays `[variables]`.
 
-    Attributes:
-        paths: The paths of the variables.
-        coordinates: Shape `[variables]`: how many numbers each variable has.
-        rounds: The number of rounds.
-        answers: Shape `[variables]`: the squared norms of the noised answers.
-        noise: Shape `[variables]`: the expected squared norms of the noise.
+    `coordinates` are the sizes of the variables, `answers` the squared norms of
+    their noised answers, and `noise` the expected squared norms of the noise.
     """
 
     paths: tuple[str, ...]
@@ -60,7 +56,6 @@ class AnswerSizes:
         variables: list[Any],
         strategy: tf.distribute.Strategy,
     ) -> None:
-        """Starts with no rounds."""
         self._round, self._variables = round_, variables
         self._coordinates = np.array([np.prod(v.shape) for v in variables])
         with strategy.scope():
@@ -94,12 +89,7 @@ class AnswerSizes:
         return cls(optimizer.round, variables, strategy)
 
     def add(self, state: State, answers: Answers) -> None:
-        """Adds a round.
-
-        Args:
-            state: The global state of each query before the release.
-            answers: The noised answer of each query.
-        """
+        """Adds a round. The state is the one before the release."""
         noised = answers[GRADIENTS]
         variances = keras.tree.pack_sequence_as(
             noised,

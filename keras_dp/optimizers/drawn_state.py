@@ -33,15 +33,7 @@ class DrawnState:
         seed: int | None,
         add_variable: Callable[..., Any],
     ) -> None:
-        """Creates the variables.
-
-        Args:
-            round_: The round with its queries.
-            seed: The seed of the noise inside `reproducible()`. Anywhere else
-                the operating system gives the seeds.
-            add_variable: Creates a variable that is saved, from shape,
-                initializer, dtype and name.
-        """
+        """Creates the variables: `add_variable` those that are saved."""
         self._round, self._seed = round_, seed
         self._structure = self._initial()
         self._variables: list[Any] = []
@@ -83,12 +75,7 @@ class DrawnState:
         return keras.tree.pack_sequence_as(self._structure, values)
 
     def assign(self, state: Any, *, secrets: bool = True) -> None:
-        """Replaces the state.
-
-        Args:
-            state: A nest of tensors.
-            secrets: Whether secret leaves are replaced, too.
-        """
+        """Replaces the state; secret leaves only if `secrets` is true."""
         for variable, (_, leaf, is_secret) in zip(
             self._variables, _flatten(state), strict=True
         ):
@@ -98,11 +85,10 @@ class DrawnState:
     def drop_other_queries(self) -> bool:
         """Starts anew if the state was restored from other queries.
 
+        It returns whether it did.
+
         Guarantee: afterwards the public numbers of the state are those of the
         queries of this round, or followed from them.
-
-        Returns:
-            Whether it was another state.
         """
         if np.array_equal(tf.convert_to_tensor(self._asked), self._own):
             return False

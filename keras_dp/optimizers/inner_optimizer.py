@@ -23,12 +23,7 @@ from keras_dp.keras_internals import (
 
 
 def check_inner(inner: Any) -> None:
-    """Raises unless `inner` is an optimizer that can apply noised answers.
-
-    Raises:
-        TypeError: It is not an optimizer of Keras, or scales the loss.
-        ValueError: It accumulates gradients, or has a `loss_scale_factor`.
-    """
+    """Raises unless `inner` is an optimizer that can apply noised answers."""
     if not isinstance(inner, keras.optimizers.Optimizer):
         raise TypeError(
             "`inner` must be a keras.optimizers.Optimizer instance. "
@@ -61,11 +56,7 @@ def check_inner(inner: Any) -> None:
 def take_averaging(inner: keras.optimizers.Optimizer) -> dict[str, Any]:
     """Takes the options of averaged weights from an optimizer.
 
-    Returns:
-        The options, for the optimizer that averages in its place.
-
-    Raises:
-        ValueError: Optimizers inside of it average in different ways.
+    They are for the optimizer that averages in its place.
     """
     names = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
     averaging = [each for each in optimizers_in(inner) if each.use_ema]
@@ -177,8 +168,6 @@ class KeptAnswers(keras.optimizers.Optimizer):
 
 
 def _of_inner(name: str) -> Any:
-    """Returns a property for an option of the inner optimizer."""
-
     def read(self: Any) -> Any:
         return getattr(self.inner, name)
 
@@ -269,7 +258,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def rounds_released(self) -> int:
-        """The number of rounds that were released, as an integer."""
+        """The number of rounds that were released."""
         return int(keras.ops.convert_to_numpy(releases_of(self)))
 
     def _count_and_average(self) -> None:

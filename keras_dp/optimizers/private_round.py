@@ -26,14 +26,9 @@ Answers: TypeAlias = Mapping[str, Any]  # The noised answers.
 
 
 class Released(NamedTuple):
-    """The result of one round.
+    """The result of one round, with answers, states and events by query.
 
-    Attributes:
-        gradients: The noised answer of each variable, in the order of the
-            variables.
-        answers: The noised answer of every query, by name.
-        global_state: The state for the next round.
-        event: The event of each query, by name.
+    `gradients` are the noised answers of the variables, in their order.
     """
 
     gradients: list[tf.Tensor]
@@ -52,14 +47,10 @@ class PrivateRound:
 
     All queries see one sample, as in a `NestedQuery`. Their records may differ:
     examples for one query and microbatches for another, each with its own mask.
+    Without `groups` the record of the gradients is one list.
 
     Guarantee: the guarantees of the queries, composed over one sample. `plan`
     returns the event of the next `release`, from the public state only.
-
-    Attributes:
-        queries: The queries by name, the query of the gradients first. They
-            cannot be changed.
-        groups: The groups of the variables. `None` if all are in one list.
     """
 
     queries: Mapping[str, DPQuery]
@@ -76,7 +67,7 @@ class PrivateRound:
         side_queries: Mapping[str, DPQuery] | None = None,
         groups: VariableGroups | None = None,
     ) -> "PrivateRound":
-        """Returns a round."""
+        """Returns a round: the query of the gradients is the first."""
         return cls({GRADIENTS: gradients, **(side_queries or {})}, groups)
 
     @property
@@ -101,11 +92,7 @@ class PrivateRound:
         """Prepares a sample. It is called outside compiled functions."""
 
     def initial_state(self, seed: int | None) -> State:
-        """Returns the global state of each query.
-
-        Args:
-            seed: The seed of the noise inside `reproducible()`, or `None`.
-        """
+        """Returns the global state of each query."""
         each = children(seed, len(self.queries))
         return {
             name: query.initial_global_state(own)
@@ -117,12 +104,7 @@ class PrivateRound:
     def templates(
         self, variables: list[Any], side_templates: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns a template of one record for each query.
-
-        Args:
-            variables: The variables that are trained.
-            side_templates: A template of a record of each side query.
-        """
+        """Returns a template of one record for each query."""
         specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
         return {GRADIENTS: self._grouped(variables, specs), **side_templates}
 
@@ -137,12 +119,6 @@ class PrivateRound:
         """Raises unless all queries merge samples by adding their states.
 
         Replicas need this: they add the states of their parts of a sample.
-
-        Args:
-            templates: See `initial_sample`.
-
-        Raises:
-            PrivateTrainingError: A query merges samples in another way.
         """
         for name, query in self.queries.items():
             empty = query.initial_sample_state(templates[name])
@@ -174,12 +150,8 @@ class PrivateRound:
     ) -> Sample:
         """Returns the sample with a physical batch added.
 
-        Args:
-            state: The global state of each query.
-            sample: The sample so far, of each query.
-            variables: The variables that are trained.
-            batches: The records for each query. The records of the gradients
-                are a list with one entry for each variable.
+        The records of the gradients are a list with one entry for each
+        variable.
         """
         gradients = batches[GRADIENTS]
         records = self._grouped(variables, gradients.records)
@@ -203,12 +175,7 @@ class PrivateRound:
     def coming_events(self, state: State) -> list[tuple[Event, int]] | None:
         """Returns the events of all rounds to come, if they are fixed already.
 
-        Args:
-            state: The global state of each query, with values.
-
-        Returns:
-            Pairs of an event and the number of rounds that have it; see
-            `DPQuery.coming_events`.
+        See `DPQuery.coming_events`; the state must have values.
         """
         merged = coming_events_of(
             [(query, state[name]) for name, query in self.queries.items()]
@@ -229,15 +196,9 @@ class PrivateRound:
     ) -> Released:
         """Returns the noised answers, the next state and the event.
 
-        Guarantee: all answers are 0 unless the event is the planned one. If the
-        state was changed after the ledger recorded the round, for example to
-        have less noise, nothing is released.
-
-        Args:
-            sample: The finished sample, of each query.
-            state: The global state of each query.
-            variables: The variables that are trained.
-            planned: The event in the ledger, the result of `plan`.
+        Guarantee: all answers are 0 unless the event is the `planned` one,
+        which the ledger has. If the state was changed after the ledger recorded
+        the round, for example to have less noise, nothing is released.
         """
         results = {
             name: query.get_noised_result(sample[name], state[name])
@@ -266,14 +227,9 @@ class PrivateRound:
     ) -> tuple[ledger.SumQueryEvent, ...]:
         """Returns the events of a round for the ledger.
 
-        Args:
-            event: The event from `plan` or `release`.
-            gradient_bound_factor: One privacy unit moves the sum of the
-                gradients by at most this many times the bound on one record.
-
-        Raises:
-            PrivateTrainingError: The factor is not 1, and the query of the
-                gradients does not bound an L2 norm.
+        One privacy unit moves the sum of the gradients by at most
+        `gradient_bound_factor` times the bound on one record. If it is not 1,
+        the query of the gradients must bound an L2 norm.
         """
         events: list[ledger.SumQueryEvent] = []
         for name, query in self.queries.items():

@@ -6,12 +6,10 @@ import tensorflow as tf
 
 
 class RecordBatch(NamedTuple):
-    """A batch of records for one query.
+    """A batch of records for one query: tensors `[batch, ...]` or lazy records.
 
-    Attributes:
-        records: A nest whose leaves are tensors `[batch, ...]` or lazy records.
-        mask: Booleans of shape `[batch]`. False is for padding, which can be in
-            any row. `None` if there is no padding.
+    The mask, of shape `[batch]`, is false for padding, which can be in any row.
+    It is `None` if there is no padding.
     """
 
     records: Any
@@ -21,9 +19,7 @@ class RecordBatch(NamedTuple):
 def of_records(rows: tf.Tensor, views: int) -> tf.Tensor:
     """Returns the mean over the views of each record.
 
-    Args:
-        rows: Shape `[records * views, ...]`.
-        views: The number of consecutive rows that are views of one record.
+    A record has consecutive rows, one for each of its `views`.
     """
     if views == 1:
         return rows
