@@ -100,11 +100,9 @@ def pair(
     """Returns two float64 normal variables from four words each, and an error.
 
     The error bounds what either is off by, in standard deviations, whatever
-    words follow the four: lemma 9 of docs/finite_precision.md.
-
-    Args:
-        arithmetic: The operations on words.
-        words: The high and the low half of the probability, and of the angle.
+    words follow the four: lemma 9 of docs/finite_precision.md. The first two
+    words are the high and the low half of the probability, and the last two
+    those of the angle.
     """
     high, low, angle, rest = words
     radius, error = _radius(arithmetic, high, low)
@@ -166,13 +164,9 @@ def refined(words: tf.Tensor, more: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
 
     Guarantee: each is right but for a probability of `2^-97` (theorem 3).
 
-    Args:
-        words: uint32 `[pairs, 4]`, as `pair` takes them.
-        more: uint32 `[pairs, 4]`, the next words of the same uniform variables.
-        stddev: Scalar float64, 0 or in `[2^24, 2^25)`.
-
-    Returns:
-        int32 `[2 * pairs]`, pair by pair.
+    `words` are uint32 `[pairs, 4]`, as `pair` takes them, and `more` the next
+    words of the same uniform variables. The stddev is 0 or in `[2^24, 2^25)`.
+    The result is int32 `[2 * pairs]`, pair by pair.
     """
     high, low, angle, rest = tf.unstack(words, axis=-1)
     one, two, three, four = tf.unstack(more, axis=-1)
@@ -209,13 +203,9 @@ def _logarithms(
     """Returns `-log(v) / 2^16` and `2^16 s^2 (1 -+ cos(pi turn))`: lemma 12.
 
     Both are numbers, of shapes `[2, pairs, 13]`. One loop serves both, so that
-    there is little to compile. Newton's method improves the logarithm.
-
-    Args:
-        v: Parts of the uniform variable, `[pairs, 4]`.
-        about: `-log(v)`, to a relative 2^-39.
-        turn: A number.
-        stddev: `s`.
+    there is little to compile. Newton's method improves the logarithm. The
+    uniform variable comes in parts `[pairs, 4]`, and `about` is `-log(v)` to a
+    relative 2^-39.
     """
     near = tf.maximum(tf.reduce_sum(v, axis=-1), _LEAST)
     exact = tf.reduce_sum(_number(v), axis=-2)

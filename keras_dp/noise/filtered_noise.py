@@ -19,11 +19,8 @@ from keras_dp.noise import grid
 class FilteredNoise(NamedTuple):
     """The noise of a mechanism, or of several in turn, after some rounds.
 
-    Attributes:
-        step: The number of rounds so far, scalar int64.
-        buffers: A list for each leaf of a record, float64, in steps of the
-            grid.
-        seed: The seed of the next draw; see `seeds.fresh`.
+    There is a list of buffers for each leaf of a record, of float64 and in
+    steps of the grid. The seed is that of the next draw.
     """
 
     step: tf.Tensor
@@ -34,13 +31,7 @@ class FilteredNoise(NamedTuple):
 def initial(
     like: list[tf.Tensor], how: Filter, seed: tf.Tensor
 ) -> FilteredNoise:
-    """Returns the noise before the first round.
-
-    Args:
-        like: Tensors of the shapes and dtypes of one record.
-        how: The filter.
-        seed: A seed from `seeds.fresh`, which must not be used again.
-    """
+    """Returns the noise before the first round."""
     count = how.weights.shape[1]
     return FilteredNoise(
         step=tf.constant(0, tf.int64),
@@ -60,16 +51,10 @@ def following(
 ) -> tuple[list[tf.Tensor], FilteredNoise]:
     """Returns sums with the noise of the next round, and the state after it.
 
-    Both are rounded to the grid of the draws. After `rounds` rounds the noise
-    is NaN, so that nothing is released without protection.
-
-    Args:
-        noise: The state before the round.
-        how: The filter of `period` rounds.
-        rounds: The number of rounds of all mechanisms.
-        sums: The sum of each leaf of the records.
-        stddev: The standard deviation of each draw, scalar.
-        period: The number of rounds after which a new mechanism begins.
+    Both are rounded to the grid of the draws. After `rounds` rounds, those of
+    all mechanisms, the noise is NaN, so that nothing is released without
+    protection. A new mechanism begins after each `period`. The stddev is that
+    of a draw.
     """
     drawn, seed = grid.draws(sums, stddev, noise.seed)
     before = noise.step % period
@@ -110,7 +95,6 @@ def _answered(
     lead: tf.Tensor,
     weights: tf.Tensor,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Returns the answer of each leaf, and its noise."""
     answers, made = [], []
     for total, draw, kept in zip(sums, drawn, buffers, strict=True):
         each = lead * tf.cast(draw, tf.float64)

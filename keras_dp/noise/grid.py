@@ -62,22 +62,10 @@ def noised(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns sums with Gaussian noise on the grid, and the next seed.
 
-    Args:
-        sums: Tensors of any shapes: steps of the grid, of int64, or sums of
-            float32 or float64.
-        stddev: Standard deviation of the noise, scalar: 0, or at least 1e-30.
-        seed: A seed from `seeds.fresh`, which must not be used again.
-        unit: Answers are divided by this scalar.
-        divisors: Numbers that the answers are divided by as well, one a leaf.
-
-    Returns:
-        Answers of the shapes of the sums, and a seed. The answer to steps is
-        float32, and that to floats has their dtype.
-
-    >>> sums = [tf.ones([2]), tf.ones([])]
-    >>> (one, two), _ = noised(sums, 0.0, seeds.fresh(None))
-    >>> one.numpy().tolist(), float(two)
-    ([1.0, 1.0], 1.0)
+    The sums are steps of the grid, of int64, or float32 or float64. The answer
+    to steps is float32, and that to floats has their dtype. Each is divided by
+    `unit`, and by the divisor of its leaf. The stddev is 0, or at least 1e-30.
+    The seed must not be used again.
     """
     g = spacing(stddev)
     of_unit = g / tf.cast(unit, tf.float64)
@@ -100,13 +88,8 @@ def draws(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns normal variables in steps of the grid, and the next seed.
 
-    Args:
-        like: Tensors of any shapes. Their values are not used.
-        stddev: See `noised`.
-        seed: See `noised`.
-
-    Returns:
-        Integers of int32, in the shapes of `like`, and a seed.
+    They are int32, in the shapes of `like`, whose values are not used. The
+    stddev and the seed are those of `noised`.
     """
     stddev = tf.cast(stddev, tf.float64)
     steps = stddev / spacing(stddev)
@@ -117,21 +100,13 @@ class Joined:
     """Joins small leaves of one dtype and kind, and takes them apart.
 
     So the graph of a step has the operations of an elementwise function once
-    for all biases and scales.
-
-    Attributes:
-        kinds: The kind of each part.
+    for all biases and scales. Large leaves are parts of their own. `kinds` are
+    those of the parts.
     """
 
     def __init__(
         self, leaves: Sequence[tf.Tensor], kinds: Sequence[Any]
     ) -> None:
-        """Finds the parts: leaves that are joined, or large ones alone.
-
-        Args:
-            leaves: Tensors of any shapes.
-            kinds: The kind of each leaf.
-        """
         self._shapes = [leaf.shape for leaf in leaves]
         groups: dict[Any, list[int]] = {}
         for place, leaf in enumerate(leaves):
@@ -187,12 +162,8 @@ def with_noise(
 ) -> tf.Tensor:
     """Returns a sum with noise, both rounded to the grid.
 
-    Args:
-        total: A sum; see `noised`.
-        noise: Noise in steps, of that shape: that of `draws`, or what is
-            computed of it in float64.
-        g: The spacing of the grid, scalar float64.
-        factor: The length of a step in the answer, scalar float64.
+    The noise is in steps: what `draws` returns, or is computed of it in
+    float64. `factor` is the length of a step in the answer.
     """
     if not noise.dtype.is_integer:
         noise = tf.round(noise)
@@ -212,15 +183,8 @@ def with_noise(
 def steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
     """Returns sums in steps of the grid, added up over the first axis.
 
-    They are cut off at 2^52 steps, at least 2^27 standard deviations of the
-    noise. NaN counts as 0.
-
-    Args:
-        total: Sums of float32 or float64, of shape `[blocks, ...]`.
-        g: The spacing of the grid, scalar float64.
-
-    Returns:
-        Integers of int64, without the first axis.
+    They are int64, cut off at 2^52 steps, at least 2^27 standard deviations of
+    the noise. NaN counts as 0.
     """
     count, *shape = total.shape
     size = tf.TensorShape(shape).num_elements()
@@ -244,9 +208,7 @@ def _steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
 def added(one: tf.Tensor, two: tf.Tensor) -> tf.Tensor:
     """Returns the sum of two sums in steps, cut off at 2^53 steps.
 
-    Args:
-        one: Integers of int64, of at most 2^62.
-        two: The same, in the same shape.
+    Each is at most 2^62 steps in size.
     """
     if _is_empty(one):
         return two
@@ -278,11 +240,8 @@ def in_one_loop(
     """Returns a function for large tensors that is compiled to one loop.
 
     XLA would compile it twice if it were called both eagerly and in a graph. So
-    it is always called in a graph.
-
-    Args:
-        function: A function of tensors.
-        kinds: The sizes and dtypes of these tensors: one loop for each.
+    it is always called in a graph. There is one loop for each of `kinds`, which
+    are the sizes and dtypes of the tensors.
     """
     del kinds
     core = tf.function(function, jit_compile=True, autograph=False)

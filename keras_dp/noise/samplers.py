@@ -57,19 +57,8 @@ def sample(
 ) -> tf.Tensor:
     """Returns independent noise of the shape and dtype of `like`.
 
-    `sample.register` adds a sampler for another family.
-
-    Args:
-        noise: The distribution of the noise, with its scale.
-        like: A tensor of float32 or float64.
-        seed: A seed from `seeds.fresh`, which must not be used again.
-
-    Raises:
-        TypeError: No sampler is registered for the family of `noise`.
-
-    >>> from keras_dp.ledger.events.noise_families import LaplaceNoise
-    >>> sample(LaplaceNoise(3.0), tf.zeros([2, 5]), seeds.fresh(None)).shape
-    TensorShape([2, 5])
+    `sample.register` adds a sampler for another family. The dtype is float32 or
+    float64. The seed must not be used again.
     """
     raise TypeError(
         "`noise` must be of a family that has a sampler. "
@@ -85,17 +74,6 @@ def cdf(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
     The error is at most 1e-8, and far smaller but for Student's t with millions
     of degrees of freedom. `cdf.register` adds the function of another family,
     which `KSDenoisedQuery` needs.
-
-    Args:
-        noise: The distribution of the noise, with its scale.
-        x: Floating-point tensor of any shape.
-
-    Returns:
-        float64, of the shape of `x`.
-
-    >>> from keras_dp.ledger.events.noise_families import LaplaceNoise
-    >>> cdf(LaplaceNoise(2.0), tf.constant([0.0])).numpy().tolist()
-    [0.5]
     """
     raise TypeError(
         "`noise` must be of a family that has a distribution function. "

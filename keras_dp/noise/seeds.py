@@ -31,18 +31,10 @@ _ALIGNMENT = 16
 def fresh(seed: int | None) -> tf.Tensor:
     """Returns a new seed, from the operating system by default.
 
-    Args:
-        seed: An integer >= 0. Inside `reproducible()`, the result depends only
-            on it. Anywhere else it has no effect: two runs that choose the same
-            seed must not have the same noise.
-
-    Raises:
-        RuntimeError: A seed of the operating system is asked for inside a
-            `tf.function`, which would use the same seed in every call.
-        ValueError: `seed` is negative.
-
-    >>> fresh(None).shape
-    TensorShape([4])
+    Inside `reproducible()`, the result depends only on an integer `seed` >= 0.
+    Anywhere else it has no effect: two runs that choose the same seed must not
+    have the same noise. A `tf.function` is refused, because it would use the
+    same seed in every call.
     """
     if seed is not None:
         _check.integer_at_least(0, seed=seed)
@@ -80,12 +72,7 @@ def children(seed: int | None, count: int) -> list[int | None]:
 
 
 def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Returns `count` new seeds made from a seed.
-
-    Args:
-        seed: A seed from `fresh`, which must not be used again.
-        count: The number of new seeds.
-    """
+    """Returns `count` new seeds made from one, which must not be used again."""
     words = streams.words(count * streams.LENGTH, seed, streams.FOR_SEEDS)
     return tf.unstack(tf.reshape(words, [count, streams.LENGTH]))
 
@@ -95,14 +82,9 @@ def rounded_normals_and_seed(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns rounded Gaussian noise for each leaf, and the next seed.
 
-    Args:
-        leaves: Tensors of any shapes. Their values are not used.
-        seed: A seed from `fresh`, which must not be used again.
-        stddev: Standard deviation before rounding, scalar float64: 0, or in
-            `[2^24, 2^25)`.
-
-    Returns:
-        Integers of int32, in the shapes of the leaves, and a seed.
+    The noise is int32, in the shapes of the leaves, whose values are not used.
+    The standard deviation before rounding is 0 or in `[2^24, 2^25)`. The seed
+    must not be used again.
     """
     drawn, following = streams.rounded_normals(_space(leaves), seed, stddev)
     return _parts(drawn, leaves), following
@@ -121,7 +103,6 @@ def _aligned(count: int | tf.Tensor) -> int | tf.Tensor:
 
 
 def _parts(drawn: tf.Tensor, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns drawn values in the shapes of leaves."""
     parts = []
     start: int | tf.Tensor = 0
     for leaf in leaves:

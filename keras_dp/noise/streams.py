@@ -99,13 +99,8 @@ def rounded_normals(
     the angle. A block that has one too near a half-integer to round is computed
     again, from twice as many bits.
 
-    Args:
-        count: The number of variables.
-        seed: A seed, which must not be used again.
-        stddev: Scalar float64, 0 or in `[2^24, 2^25)`.
-
-    Returns:
-        int32 `[count]`, and a seed from blocks that serve nothing else.
+    The stddev is 0 or in `[2^24, 2^25)`. The seed must not be used again; the
+    next one is from blocks that serve nothing else. The variables are int32.
     """
 
     def draw(lanes: int, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -156,7 +151,6 @@ def _in_doubt(doubts: tf.Tensor) -> tf.Tensor:
 def _refined(
     seed: tf.Tensor, piece: tf.Tensor, lane: tf.Tensor, stddev: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the rounded normal variables of a block, by more words."""
     return _compiled(_refined_block)(seed, piece, lane, stddev)
 
 
@@ -190,19 +184,14 @@ def _in_pieces(
     each: int,
     spec: Callable[[int], Any],
 ) -> Any:
-    """Draws at least `count` values, in pieces of equal shape.
+    """Draws at least `count` values in equal pieces, `each` from a lane.
 
-    Args:
-        draw: Draws one piece: takes its number of lanes and its own number,
-            and returns a tensor or a tuple of tensors, which end with the axis
-            of the lanes. On an accelerator, where there are several pieces,
-            it takes several numbers, and returns their lanes one after another.
-        count: The number of values.
-        each: The number of values in one lane.
-        spec: Takes a number of lanes, and returns the specs of such a piece.
+    `draw` takes the number of lanes of a piece and its own number, and returns
+    a tensor or a tuple of tensors, which end with the axis of the lanes; `spec`
+    returns their specs. On an accelerator, where there are several pieces,
+    `draw` takes several numbers, and returns their lanes one after another.
 
-    Returns:
-        The results of `draw`. Several pieces are along a new first axis.
+    Several pieces are returned along a new first axis.
     """
     lanes = _SIZES[-1]
     if tf.is_tensor(count):
@@ -282,15 +271,10 @@ class _Piece(NamedTuple):
     returns. Portably, they draw `pieces * lanes` where the numbers of several
     pieces are given.
 
-    Attributes:
-        scalars: Takes the seed, the number of the piece and the last argument,
-            and returns the scalars that all lanes of the kernel share.
-        kernel: Draws a piece with a kernel, from the lanes and the scalars.
-        portable: Draws it with ordinary TensorFlow operations.
-        agree: Takes what two ways have drawn, and returns whether both are
-            right.
-        last: A last argument, for the test of the kernel.
-        kind: The dtype of the last argument.
+    `scalars` takes the seed, the number of the piece and a last argument of a
+    `kind`, and returns what all lanes of the kernel share. `kernel` takes the
+    lanes and the scalars, and `portable` the lanes and the arguments. `agree`
+    compares what two ways have drawn; `last` is a last argument for this test.
     """
 
     scalars: Callable[..., Sequence[tf.Tensor]]
@@ -302,7 +286,6 @@ class _Piece(NamedTuple):
 
 
 def _drawn(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
-    """Returns what a piece draws, for the arguments of its scalars."""
     with _TRYING:
         is_trusted = _is_trusted(piece, lanes)
     if not is_trusted:
@@ -348,15 +331,10 @@ def _finished(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the parts of rows of rounded normal variables.
 
-    Args:
-        rows: The rows of `_rounded_of`. The lanes of the key follow those of
-            each piece; what else there is is left out.
-        lanes: The number of lanes of a piece, without these.
-        pieces: The number of pieces.
-
-    Returns:
-        The variables, int32 `[8, pieces * lanes]`; float32 `[pieces * lanes]`,
-        negative where a block is right; and keys, uint32 `[pieces * 8]`.
+    The rows are those of `_rounded_of`. The lanes of the key follow the `lanes`
+    of each piece; what else there is is left out. The parts are the variables,
+    int32 `[8, pieces * lanes]`; float32 `[pieces * lanes]`, negative where a
+    block is right; and keys, uint32 `[pieces * 8]`.
     """
 
     def part(row: tf.Tensor, first: int, last: int) -> tf.Tensor:

@@ -91,7 +91,6 @@ class Name:
     """A value in the text of a function: its name and element type."""
 
     def __init__(self, text: "TextArithmetic", name: str, kind: str) -> None:
-        """Names what the text has already defined."""
         self.text, self.name, self.kind = text, name, kind
 
     def __add__(self, other: "Name | float") -> "Name":
@@ -119,14 +118,9 @@ class Name:
 
 
 class TextArithmetic(Arithmetic):
-    """Arithmetic that writes StableHLO, a line an operation.
-
-    Attributes:
-        lines: The text so far.
-    """
+    """Arithmetic that writes StableHLO, a line an operation."""
 
     def __init__(self) -> None:
-        """Starts with an empty text."""
         self.lines: list[str] = []
         self._constants: dict[tuple[str, str], Name] = {}
 
@@ -254,17 +248,10 @@ _VERSION = 10
 
 
 def run(body: Body, lanes: int, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns results `[lanes]` of uint32.
+    """Returns results `[lanes]` of uint32, in what XLA compiles for a CPU.
 
-    Must be called in what XLA compiles for a CPU.
-
-    Args:
-        body: The formula; it has as many results as `shared` has values.
-        lanes: How many.
-        shared: Scalars of uint32.
-
-    Raises:
-        ImportError: TensorFlow has no operation for it.
+    The formula has as many results as there are scalars of uint32 in `shared`.
+    A TensorFlow without the operation raises an ImportError.
     """
     width = len(shared)
     results: list[tf.Tensor] = xla_call_module()(
