@@ -89,12 +89,10 @@ class Span(NamedTuple):
 
 
 class SpanRound(NamedTuple):
-    """A kind of round.
+    """A kind of round, and the mechanisms that it is a part of.
 
-    Attributes:
-        names: The mechanisms that it is a part of.
-        epoch: The pass over the data in which a record takes part in one
-            round at most; `None` if it can take part in all.
+    In an epoch a record takes part in one round at most; without one it can
+    take part in all.
     """
 
     names: frozenset[str]
@@ -104,12 +102,7 @@ class SpanRound(NamedTuple):
 def sensitivities_of(
     rounds: Collection[SpanRound], spans: Mapping[str, Span]
 ) -> Iterator[Sensitivity]:
-    """Yields the sensitivities of Gaussian releases that cover all spans.
-
-    Args:
-        rounds: The kinds of rounds, each a part of at least one span.
-        spans: The mechanisms, by name.
-    """
+    """Yields the sensitivities of Gaussian releases that cover all spans."""
     paths: defaultdict[str | None, float] = defaultdict(float)
     for names, epoch in rounds:
         path = math.hypot(*(spans[name].once for name in names))
@@ -153,14 +146,10 @@ def _groups(rounds: Collection[SpanRound]) -> Iterable[list[SpanRound]]:
 def with_whole_spans(
     some: Iterable[tuple[Round, int]], every: Iterable[tuple[Round, int]]
 ) -> tuple[CountedRound, ...]:
-    """Returns some rounds, and the others of their mechanisms.
+    """Returns some rounds of a ledger, and the others of their mechanisms.
 
     The release of one of these rounds depends on earlier ones. So they cost
     what their mechanisms cost.
-
-    Args:
-        some: Rounds of a ledger, such as those of one run.
-        every: All rounds of the ledger, or all until then.
     """
     rounds = tuple(CountedRound(*pair) for pair in some)
     names = {
@@ -208,7 +197,6 @@ class _Mechanism(NamedTuple):
         )
 
     def reached_in(self, cycle: int, classes: int) -> float:
-        """Returns what one participation in the first round reaches."""
         place = (cycle - self.begins) * classes
         if not 0 <= place < self.ran:
             return 0.0
@@ -218,13 +206,7 @@ class _Mechanism(NamedTuple):
 
 
 class _Draw(NamedTuple):
-    """A draw of classes.
-
-    Attributes:
-        draw_id: Its name.
-        classes: Their number.
-        probability: Chance of a record to take part in the round of its class.
-    """
+    """A draw of classes, of which a record takes part with a probability."""
 
     draw_id: str
     classes: int
@@ -244,7 +226,6 @@ class CorrelatedRounds:
     """Rounds of a ledger, of these two kinds, added one by one."""
 
     def __init__(self) -> None:
-        """Starts with nothing."""
         self._events: defaultdict[str, set[CorrelatedSum]] = defaultdict(set)
         self._rounds: set[SpanRound] = set()
         # Spans of which no record is known to be where it would move them most.
@@ -291,13 +272,7 @@ class CorrelatedRounds:
     ) -> Iterator[tuple[Mechanism, int]]:
         """Yields what the rounds so far are together, with counts.
 
-        Args:
-            neighbours: The adjacency relation.
-            others: Epochs whose rounds differ in what else they released.
-
-        Raises:
-            UnsupportedEventError: Rounds of one mechanism have different
-                strategies.
+        `others` are the epochs whose rounds differ in what else they released.
         """
         # One body: what a later step may amplify depends on all before it.
         mechanisms = {
@@ -373,13 +348,7 @@ class CorrelatedRounds:
 
         The lower ones are for a record of the first class. If the class is a
         secret, they are for the sum of the rounds of a cycle, of which the
-        record is in one.
-
-        Args:
-            draw: The draw of classes.
-            mechanisms: All mechanisms.
-            own: Those that are a part of the cycles.
-            is_secret: Whether the class of a record is a secret.
+        record is in one. The mechanisms in `own` are a part of the cycles.
         """
         found = Counter[Sensitivity]()
         largest = {name: mechanisms[name].of_one_participation for name in own}
@@ -508,13 +477,7 @@ def _whole(
 def _still_to_come(
     mechanisms: list[_Mechanism], cycles: list[int], classes: int
 ) -> Counter[Sensitivity]:
-    """Returns the cycles of mechanisms that have not begun.
-
-    Args:
-        mechanisms: The mechanisms whose samples are of one draw.
-        cycles: How many cycles of each there were.
-        classes: The number of rounds of a cycle.
-    """
+    """Returns the cycles of mechanisms of one draw that have not begun."""
     left = [
         -(-mechanism.rounds // classes) - ran
         for mechanism, ran in zip(mechanisms, cycles, strict=True)

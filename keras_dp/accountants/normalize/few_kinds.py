@@ -57,9 +57,8 @@ _Range: TypeAlias = tuple[Any, Any]
 class FewKinds(NamedTuple):
     """Rounds of few kinds from both sides of a ledger.
 
-    Attributes:
-        upper: They dominate the ledger.
-        lower: The ledger dominates them; the same object if both are exact.
+    `upper` dominate the ledger, which dominates `lower`. Both are the same
+    object if they are exact.
     """
 
     upper: tuple[CountedMechanism, ...]
@@ -75,22 +74,8 @@ def few_kinds(
     that costs most is cut in two, where that helps most, until there are enough
     cells. A cell costs as many rounds as it has, times the distance of its
     bounds in the Rényi divergence of order 2. Gaussian rounds without sampling
-    are together one such round, exactly.
-
-    Args:
-        rounds: Mechanisms with their counts.
-        most: About how many kinds there may be, >= 1. There are more if many
-            kinds differ in something else.
-
-    >>> from keras_dp.accountants.normalize.mechanisms import SampledGaussian
-    >>> noises = [SampledGaussian(z, 0.01) for z in (1.0, 1.1, 5.0)]
-    >>> rounds = tuple(CountedMechanism(each, 1) for each in noises)
-    >>> few_kinds(rounds).upper is rounds
-    True
-    >>> [each.mechanism.noise_multiplier for each in few_kinds(rounds, 2).upper]
-    [1.0, 5.0]
-    >>> [each.mechanism.noise_multiplier for each in few_kinds(rounds, 2).lower]
-    [1.1, 5.0]
+    are together one such round, exactly. There are more than `most` kinds if
+    many differ in something else.
     """
     sizes = Counter(type(mechanism) for mechanism, _ in rounds)
     reached = rounds
@@ -112,7 +97,6 @@ def are_reached(rounds: tuple[CountedMechanism, ...]) -> bool:
 
 
 def _reached(mechanism: Mechanism) -> Mechanism:
-    """Returns what two data sets reach."""
     changes: dict[str, Any] = {}
     if isinstance(mechanism, FullOrNot):
         return _reached(mechanism.whole)
@@ -126,7 +110,6 @@ def _reached(mechanism: Mechanism) -> Mechanism:
 
 
 def _rounded(rounds: tuple[CountedMechanism, ...], most: int) -> FewKinds:
-    """Returns rounds of about `most` kinds from both sides."""
     upper: Counter[Mechanism] = Counter()
     lower: Counter[Mechanism] = Counter()
     cells: defaultdict[int, list[_Cell]] = defaultdict(list)
@@ -193,14 +176,7 @@ def _with_numbers(
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Cell:
-    """Rounds that are put together.
-
-    Attributes:
-        example: One of the mechanisms.
-        noises: `z` of each kind, shape `[kinds]`.
-        probabilities: `q` of each kind, of the same shape.
-        counts: How many rounds there are of each.
-    """
+    """Rounds that are put together, an entry for each kind of them."""
 
     example: Mechanism
     noises: Array
@@ -209,13 +185,11 @@ class _Cell:
 
     @property
     def dominating(self) -> Mechanism:
-        """The kind with the least noise and the highest probability."""
         z, q = _range(self.noises), _range(self.probabilities)
         return _with_numbers(self.example, z[0], q[1])
 
     @property
     def dominated(self) -> Mechanism:
-        """The kind with the most noise and the lowest probability."""
         z, q = _range(self.noises), _range(self.probabilities)
         return _with_numbers(self.example, z[1], q[0])
 
@@ -269,10 +243,7 @@ def _cell_of(alike: Sequence[CountedMechanism]) -> _Cell:
 
 
 def _divided(cells: Sequence[_Cell], most: int) -> list[_Cell]:
-    """Returns cells after cutting those that cost most, until there are `most`.
-
-    Cells of one kind of round cost nothing, and stay.
-    """
+    """Cuts the cells that cost most. One kind alone costs nothing."""
     # Numbers tell cells of equal costs apart.
     heap = [(-cell.cost, number, cell) for number, cell in enumerate(cells)]
     heapq.heapify(heap)
@@ -289,7 +260,6 @@ def _range(values: Array) -> _Range:
 
 
 def _cost(counts: Any, noises: _Range, probabilities: _Range) -> Any:
-    """Returns how far the bounds of rounds in a range are apart."""
     high = _divergence(noises[0], probabilities[1])
     low = _divergence(noises[1], probabilities[0])
     return counts * (high - low)

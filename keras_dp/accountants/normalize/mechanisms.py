@@ -32,11 +32,9 @@ _ROUND_UP = 1 + 1e-14
 class Gaussian:
     """The pair `N(0, z^2)`, `N(1, z^2)` with `z = noise_multiplier`.
 
-    Attributes:
-        noise_multiplier: Stddev over sensitivity under the chosen relation.
-        most_noise: The same for what two data sets are known to reach; `None`
-            if it is no larger, `UNREACHED` if none are known to reach any.
-        sampling_probability: 1, as nothing amplifies.
+    `z` is the stddev over the sensitivity under the chosen relation.
+    `most_noise` is the same for what two data sets are known to reach; `None`
+    if it is no larger, `UNREACHED` if none are known to reach any.
     """
 
     noise_multiplier: float
@@ -49,6 +47,7 @@ class SampledGaussian:
     """The pair `(1-q) N(0, z^2) + q N(1, z^2)`, `N(0, z^2)`, both ways round.
 
     Poisson sampling when neighbours differ by one record being there or not.
+    `z` is the stddev over the bound of one record.
 
     Guarantee: the pair of a smaller `z` and a larger `q` dominates this one,
     in both directions. *Noise.* Adding `N(0, z^2 - y^2)` to an output turns
@@ -67,8 +66,6 @@ class SampledGaussian:
     `SampledGaussianGroup` has its own proof.
 
     Attributes:
-        noise_multiplier: `z`, stddev over the bound of one record.
-        sampling_probability: `q`, in (0, 1).
         samples_all: Whether every record is in the sample of every such round
             with this probability. Then a group of records costs what
             `SampledGaussianGroup` says. Where classes take turns, the records
@@ -90,7 +87,9 @@ class SampledGaussian:
 class SampledGaussianReplaceOne:
     """The pair `(1-q) N(0, z^2) + q N(1, z^2)` and its mirror image in 0.
 
-    Poisson sampling when neighbours differ in the value of one record.
+    Poisson sampling when neighbours differ in the value of one record. `z` is
+    the stddev over the bound of *one* record: twice that bound is only reached
+    if the record is in the sample.
 
     Guarantee: let `r`, `p`, `p'` be the output when the sample, the other
     records in it being fixed, lacks the record, holds it, or holds its
@@ -105,13 +104,6 @@ class SampledGaussianReplaceOne:
     with both lengths and falls with their product. `a = 1, b = -1` has the
     longest ones and the least product. Joint convexity takes the mixture over
     the other records away.
-
-    Attributes:
-        noise_multiplier: `z`, stddev over the bound of *one* record (twice
-            that bound is only reached if the record is in the sample).
-        sampling_probability: `q`, in (0, 1).
-        most_noise: As for `SampledGaussian`.
-        reached: As for `SampledGaussian`.
     """
 
     noise_multiplier: float
@@ -149,11 +141,9 @@ class FullOrNot:
 class FixedSizeGaussian:
     """A sample of fixed size without replacement; neighbours replace a record.
 
-    Attributes:
-        noise_multiplier: Stddev over *twice* the bound of one record, as the
-            record, its replacement and whichever record takes its place in
-            the sample are that far apart.
-        sampling_probability: Sample size over population size, in (0, 1).
+    The noise multiplier is the stddev over *twice* the bound of one record, as
+    the record, its replacement and whichever record takes its place in the
+    sample are that far apart.
     """
 
     noise_multiplier: float
@@ -164,7 +154,8 @@ class FixedSizeGaussian:
 class SampledGaussianGroup:
     """The pair `sum_j Bin(j; k, q) N(j, z^2)`, `N(0, z^2)`, both ways round.
 
-    Poisson sampling when neighbours differ by `k` records being there or not.
+    Poisson sampling when neighbours differ by `k = records` being there or not.
+    `z` is the stddev over the bound of one record.
 
     Guarantee: given the sample of the other records, the output is a mixture
     over the subsets of the `k` records that are in the sample, each a Gaussian
@@ -181,11 +172,6 @@ class SampledGaussianGroup:
     sample of `p > q` out with chance `1 - q/p`. Its subset is a sample of `q`,
     and for any two samples the product of the sums is at most that of the
     samples they are subsets of.
-
-    Attributes:
-        noise_multiplier: `z`, stddev over the bound of one record.
-        sampling_probability: `q`, in (0, 1).
-        records: `k`, >= 1.
     """
 
     noise_multiplier: float
@@ -194,11 +180,9 @@ class SampledGaussianGroup:
 
 
 class Encoding(NamedTuple):
-    """A sum of encoded records, with noise that is not Gaussian.
+    """A sum of encoded records, whose noise on each coordinate is not Gaussian.
 
-    Attributes:
-        bounds: Magnitudes of each vector that a record can become.
-        noise: The distribution of the noise on each coordinate.
+    The bounds are magnitudes of each vector that a record can become.
     """
 
     bounds: CoordinateBounds
@@ -209,13 +193,9 @@ class Encoding(NamedTuple):
 class AdditiveNoise:
     """Sums over one sample with noise of several kinds; see `renyi.encoded`.
 
-    Neighbours differ by one record being there, or contributing, or not.
-
-    Attributes:
-        noise_multiplier: `z` of the Gaussian sums; `inf` if there is none.
-        sampling_probability: `q` of Poisson sampling, in (0, 1]; at 1 nothing
-            amplifies.
-        encodings: The other sums, at least one.
+    Neighbours differ by one record being there, or contributing, or not. The
+    noise multiplier is that of the Gaussian sums, `inf` without any. At a
+    probability of 1 nothing amplifies.
     """
 
     noise_multiplier: float
@@ -225,13 +205,9 @@ class AdditiveNoise:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of several mechanisms; which one depends on the data.
+    """One of several mechanisms without sampling, which the data decide.
 
     Guarantee: divergence of an order is the largest of theirs.
-
-    Attributes:
-        alternatives: Mechanisms without sampling, two or more.
-        sampling_probability: 1, as nothing amplifies.
     """
 
     alternatives: tuple["Mechanism", ...]
@@ -270,13 +246,8 @@ class Slack:
     Both hold with the data sets in either order.
 
     `Exposure` is the slack of thresholds. This class has whatever else a round
-    adds.
-
-    Attributes:
-        delta_p: >= 0.
-        delta_q: >= 0.
-        noise_multiplier: `inf`: slack is not what makes epsilon infinite.
-        sampling_probability: 1, as all amplification is applied.
+    adds. The noise multiplier is `inf`, because slack is not what makes epsilon
+    infinite. The probability is 1, as all amplification is applied.
     """
 
     delta_p: float
@@ -289,8 +260,7 @@ class Slack:
 class Overflow(Slack):
     """The slack of a truncated sample of Gaussian sums; see `truncation`.
 
-    Attributes:
-        told: The same round as it is without slack.
+    `told` is the same round as it is without slack.
     """
 
     told: "FullOrNot" = dataclasses.field(kw_only=True)
@@ -322,8 +292,6 @@ class Exposure:
             disjoint batches, in one of which a record takes part.
         sampling_probability: `q` of one record, in (0, 1].
         records: How many records are changed.
-        delta_q: 0; see `Slack`.
-        noise_multiplier: `inf`, as in `Slack`.
     """
 
     alternatives: tuple[tuple[Threshold, ...], ...]
@@ -352,12 +320,10 @@ class Selected:
     """The best of a random number of trials; docs/accounting.md, section 8.
 
     Attributes:
-        plans: The mechanisms of each plan of a trial for one record, with their
-            counts.
+        plans: The mechanisms of each plan of a trial for one record, or already
+            of a group if `records` is 1.
         law: The law of the number of trials.
-        records: How many records are changed. At 1, `plans` may already be of
-            a group.
-        sampling_probability: 1: a trial amplifies by itself.
+        records: How many records are changed.
     """
 
     plans: tuple[tuple["CountedMechanism", ...], ...]
@@ -377,15 +343,13 @@ class Selected:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfilePair:
-    """A pair of distributions with finitely many privacy losses.
+    """A pair of distributions with finitely many privacy losses, without noise.
 
-    It is the same for both directions. `profile_pair` makes it from a profile.
+    It is the same for both directions. `searches.profile_pair` makes it.
 
     Attributes:
         losses: In nats, rising.
         masses: The mass of each loss under `Q`, > 0.
-        noise_multiplier: 1: the pair has no noise.
-        sampling_probability: 1, as nothing amplifies.
     """
 
     losses: tuple[float, ...]

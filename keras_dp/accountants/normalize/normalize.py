@@ -48,6 +48,9 @@ def normalize(
 ) -> tuple[CountedMechanism, ...]:
     """Returns the mechanisms of the rounds of `ledger`, equal ones counted.
 
+    Rounds that release nothing of the data are left out. The order does not
+    depend on the order of the rounds.
+
     The Gaussian sums of a round saw one sample: with `S_g` the bound and
     `sigma_g` the noise of each they are one sum with noise multiplier
     `z = (sum_g (S_g / sigma_g)^2)^(-1/2)`, amplified by sampling **once**, and
@@ -84,28 +87,11 @@ def normalize(
     beyond that is an `Exposure` beside the mechanism of the round, once an
     epoch of disjoint batches, and amplified by Poisson sampling.
 
-    Args:
-        ledger: An object with `rounds`, or the pairs of round and count.
-        neighbours: The adjacency relation: two data sets are neighbours if
-            one record is added or removed, replaced by another, or replaced
-            by one that contributes zero. None stands for the strongest that
-            all rounds support, see `samplings.strongest_neighbours`.
-
-    Returns:
-        Mechanisms and counts, in an order that does not depend on the order
-        of the rounds. Rounds that release nothing of the data are left out.
-
-    Raises:
-        UnsupportedEventError: A round has no sound bound under `neighbours`.
-        ValueError: `neighbours` or a count is not a possible one.
-        TypeError: `ledger` does not hold pairs of round and count.
+    `neighbours` is the adjacency relation: two data sets are neighbours if one
+    record is added or removed, replaced by another, or replaced by one that
+    contributes zero. None stands for the strongest that all rounds support.
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, equation 1.
-
-    >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
-    >>> sums = (GaussianSum("a", 3.0, 10.0), GaussianSum("b", 4.0, 10.0))
-    >>> normalize([(Round(PoissonSampling(0.01), sums), 5)])[0].mechanism
-    SampledGaussian(noise_multiplier=2.0, sampling_probability=0.01)
     """
     return normalized(ledger, neighbours).mechanisms
 
@@ -113,11 +99,7 @@ def normalize(
 def normalized(
     ledger: LedgerLike, neighbours: Neighbours | None = None
 ) -> NormalizedRounds:
-    """Returns what `normalize` does, with the unit of the ledger.
-
-    Raises:
-        ValueError: The ledger was normalized for another relation.
-    """
+    """Returns what `normalize` does, with the relation and the unit."""
     if isinstance(ledger, NormalizesItself):
         return ledger.normalized(neighbours)
     pairs = tuple(counted_rounds(ledger))
@@ -129,10 +111,9 @@ def normalized(
 def _mechanisms(
     rounds: Iterable[tuple[Round, int]], neighbours: Neighbours
 ) -> tuple[CountedMechanism, ...]:
-    """Returns what rounds are together.
+    """Adds up rounds that share no epoch of disjoint batches and no mechanism.
 
-    They add up, unless they are part of an epoch of disjoint batches or of a
-    mechanism with correlated noise.
+    Those that do are put together first.
     """
     counts: Counter[Mechanism] = Counter()
     epochs: defaultdict[str, _Epoch] = defaultdict(_Epoch)
@@ -205,13 +186,11 @@ class _Epoch:
 
     @property
     def exposure(self) -> Exposure | None:
-        """The slack of the epoch; None without any."""
         if not self._thresholds:
             return None
         return Exposure(tuple(sorted(self._thresholds)))
 
     def mechanism(self, neighbours: Neighbours) -> Mechanism | None:
-        """Returns what the epoch is; None if it releases nothing."""
         alternatives = [
             mechanism
             for encodings, sensitivity in self._sensitivities.items()

@@ -120,13 +120,8 @@ def sensitivity_of_classes(
 ) -> Sensitivity:
     """Returns how far a record moves `C x` in all rounds of its class.
 
-    Args:
-        strategy: C.
-        rounds: The number of rounds.
-        classes: Class j takes part in the rounds j, j + classes, ...
-
-    Returns:
-        Bounds, of which a record reaches the lower one.
+    Class j takes part in the rounds j, j + classes, ... A record reaches the
+    lower bound.
     """
     whole = strategy_sensitivity(strategy, rounds, classes)
     if is_toeplitz(strategy) and whole.upper <= whole.lower * _CLOSE:
@@ -149,13 +144,8 @@ def sensitivity_of_epochs(
 ) -> Sensitivity:
     """Returns how far a record moves `C x` in one round of each epoch.
 
-    Args:
-        strategy: C.
-        rounds: The number of rounds.
-        sizes: The number of rounds of each epoch, of which there may be more.
-
-    Returns:
-        As `sensitivity_of_classes` does. The upper bound holds for any rounds.
+    There may be more rounds than those of the epochs. A record reaches the
+    lower bound. The upper bound holds for any rounds.
     """
     ends = np.cumsum(sizes)
     firsts = ends - sizes
@@ -179,11 +169,7 @@ def largest_column_norm(strategy: Strategy, rounds: int) -> float:
 def column_norm(strategy: Strategy, rounds: int, ran: int, place: int) -> float:
     """Returns what one participation reaches in the rows that ran.
 
-    Args:
-        strategy: C.
-        rounds: The number of its rounds.
-        ran: How many of its rows ran, > `place`.
-        place: The round in which the record takes part.
+    The record takes part in round `place` of the first `ran` ones.
     """
     if not is_toeplitz(strategy):
         return _of_pattern(strategy, ran, [place]).lower
@@ -218,7 +204,6 @@ def rounding_margin(strategy: Strategy, rounds: int) -> float:
 def _of_pattern(
     strategy: Strategy, rounds: int, pattern: Sequence[int]
 ) -> Sensitivity:
-    """Returns bounds for a record that takes part in some rounds."""
     margin = rounding_margin(strategy, rounds)
     moved = _moved_by_ones(strategy, rounds, pattern)
     return Sensitivity(moved * (1 - margin), moved * (1 + margin))
@@ -227,7 +212,6 @@ def _of_pattern(
 def _moved_by_ones(
     strategy: Strategy, rounds: int, pattern: Sequence[int]
 ) -> float:
-    """Returns the norm of the sum of some columns."""
     ones = np.zeros(rounds)
     ones[pattern] = 1.0
     return float(np.linalg.norm(strategy.times(ones)))
@@ -268,15 +252,6 @@ def largest_square(leaves: int, participations: int) -> int:
     with at most `b` participations below it. The sum of their squares is
     largest if as many nodes as possible are full; all participations at the
     first leaves do that on all levels at once.
-
-    Args:
-        leaves: `n` >= 1, rounds of the tree.
-        participations: Rounds that a record takes part in, in [0, n].
-
-    >>> largest_square(8, 1)  # One path from a leaf to the root.
-    4
-    >>> largest_square(7, 7)  # 7 leaves, 3 pairs, one block of four.
-    35
     """
     total = 0
     for level in range(leaves.bit_length()):
@@ -295,12 +270,6 @@ def largest_column(rounds: int) -> float:
     A round of a block is its last one, or in the first half of it, or of its
     second half, and so on. In each of these smaller blocks the best round has
     the best norm; the row of the last round adds one entry.
-
-    Args:
-        rounds: The number of rounds, >= 1.
-
-    >>> largest_column(4) ** 2  # 1 + 6^2 / 21, of round 3.
-    2.71428...
     """
     squares: list[float] = []
     for level in range(rounds.bit_length()):

@@ -20,18 +20,16 @@ from keras_dp.ledger import (
 
 
 class Release(NamedTuple):
-    """The release of a round over its sample.
+    """The release of a round over its sample; no order of the queries matters.
 
     Attributes:
         sensitivity: Root of the sum of `(S / sigma)^2` of all Gaussian sums:
             how far one record moves them, in noise stddevs. 0 if there is none,
             `inf` if a sum is bare.
-        encodings: Sums with other noise that are not free, in an order that
-            does not depend on that of the queries.
+        encodings: Sums with other noise that are not free.
         spans: Rounds of mechanisms with correlated noise, each of another one.
-        thresholds: The ones of thresholded sums, in an order that does not
-            depend on that of the queries.
-        search: The search that the round is, and nothing else; or None.
+        thresholds: The ones of thresholded sums.
+        search: The search that the round is, and nothing else.
     """
 
     sensitivity: float = 0.0
@@ -56,12 +54,7 @@ def ratio(bound: float, noise: float) -> float:
 
 
 def released(queries: tuple[SumQueryEvent, ...]) -> Release:
-    """Returns what `queries`, all of one round, released together.
-
-    Raises:
-        UnsupportedEventError: A query is of an unknown class, or two of them
-            are rows of one mechanism.
-    """
+    """Returns what `queries`, all of one round, released together."""
     if len(queries) == 1 and type(queries[0]) is GaussianSum:
         return _of_gaussian(queries[0])  # Sooner made than looked up.
     return _released(queries)

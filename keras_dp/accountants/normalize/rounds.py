@@ -19,14 +19,10 @@ _MANY, _FEW = 1000, 64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NormalizedRounds:
-    """The mechanisms of a ledger, which stand for it.
+    """The mechanisms of a ledger for one record, which stand for it.
 
-    Attributes:
-        neighbours: The adjacency relation.
-        mechanisms: Mechanisms and counts, in the order of `in_order`. They are
-            what the rounds are for one record.
-        rows_per_unit: The largest number of records that one unit has.
-            Accountants answer for all of them together.
+    Accountants answer for all records of a unit together, of which there are at
+    most `rows_per_unit`.
     """
 
     neighbours: Neighbours
@@ -34,14 +30,7 @@ class NormalizedRounds:
     rows_per_unit: int = 1
 
     def normalized(self, neighbours: Neighbours | None) -> "NormalizedRounds":
-        """Returns these rounds.
-
-        Args:
-            neighbours: Their relation, or `None`.
-
-        Raises:
-            ValueError: It is another relation.
-        """
+        """Returns these rounds; raises if another relation is asked for."""
         if neighbours not in (None, self.neighbours):
             raise ValueError(
                 f"`neighbours` must be {self.neighbours!r}, for which the "
@@ -111,9 +100,6 @@ def rows_per_unit_of(ledger: LedgerLike) -> int:
 
     It is 1 for pairs of a round and its count, which do not say what a unit is:
     then the unit is one record.
-
-    Args:
-        ledger: A ledger or a run says it itself.
     """
     header = getattr(ledger, "header", ledger)
     return int(getattr(header, "rows_per_unit", 1))

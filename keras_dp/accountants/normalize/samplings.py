@@ -109,7 +109,7 @@ def overflow_of(
     neighbours: Neighbours,
     mechanism: Mechanism | None,
 ) -> Slack | None:
-    """Returns the slack of a sample that is truncated; `None` without any.
+    """Returns the slack of a sample that is truncated.
 
     Thresholds may have slack of their own in the rest of its outcomes.
     """
@@ -139,11 +139,8 @@ def cyclic(
 ) -> Mechanism:
     """Returns a cycle of a Poisson sample, one class a round.
 
-    Args:
-        probability: Chance of a record, in (0, 1).
-        lower: A record whose class is a secret reaches it, or 0.
-        upper: No record exceeds it, > 0.
-        neighbours: The adjacency relation.
+    A record whose class is a secret reaches `lower`, or 0. None exceeds
+    `upper`, > 0.
     """
     least, most = _noise_multiplier(upper), _most_noise(lower, upper)
     if neighbours == "replace_one":
@@ -154,12 +151,9 @@ def cyclic(
 def gaussian_between(
     lower: float, upper: float, neighbours: Neighbours
 ) -> Gaussian:
-    """Returns a Gaussian, given two bounds on its sensitivity.
+    """Returns a Gaussian, given bounds on its sensitivity to one record more.
 
-    Args:
-        lower: Two data sets that differ by one record more reach it, or 0.
-        upper: No such data sets exceed it, > 0.
-        neighbours: The adjacency relation.
+    Two data sets reach `lower`, or 0; none exceed `upper`, > 0.
     """
     distance = SENSITIVITY[neighbours]
     return Gaussian(
@@ -292,11 +286,7 @@ SAMPLINGS: Mapping[type[SamplingEvent], Sampling] = {
 
 
 def sampling_of(event: SamplingEvent) -> Sampling:
-    """Returns how the rounds of a sampling event are read.
-
-    Raises:
-        UnsupportedEventError: It is of an unknown class.
-    """
+    """Returns how the rounds of a sampling event are read."""
     found = SAMPLINGS.get(type(event))
     if found is None:
         raise UnsupportedEventError(
@@ -319,12 +309,7 @@ def check_neighbours(neighbours: Neighbours | None) -> None:
 def check_supported(
     sampling: SamplingEvent, release: Release, neighbours: Neighbours
 ) -> None:
-    """Raises unless there is a bound for a round under a relation.
-
-    Raises:
-        UnsupportedEventError: There is none; the message says why, and which
-            relations have one.
-    """
+    """Raises with a reason unless a round has a bound under a relation."""
     reason = _objections(sampling, release).get(neighbours)
     if reason:
         supported = _supported(sampling, release)
@@ -336,37 +321,12 @@ def check_supported(
 
 
 def strongest_neighbours(ledger: LedgerLike) -> Neighbours:
-    """Returns the strongest relation that all rounds of a ledger support.
-
-    Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
-
-    Raises:
-        UnsupportedEventError: No relation is supported by all rounds, or a
-            round holds an event of an unknown class.
-
-    >>> from keras_dp.ledger import GaussianSum, Round
-    >>> query = GaussianSum("all", 1.0, 4.0)
-    >>> sampled = Round(PoissonSampling(0.01), (query,))
-    >>> cut_from_a_list = Round(UnverifiedSampling(), (query,))
-    >>> strongest_neighbours([(sampled, 3)])
-    'add_or_remove_one'
-    >>> strongest_neighbours([(sampled, 3), (cut_from_a_list, 1)])
-    'replace_one'
-    """
+    """Returns the strongest relation that all rounds of a ledger support."""
     return supported_neighbours(ledger)[0]
 
 
 def supported_neighbours(ledger: LedgerLike) -> tuple[Neighbours, ...]:
-    """Returns the relations that all rounds support, the strongest first.
-
-    Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
-
-    Raises:
-        UnsupportedEventError: There is none, or a round holds an event of an
-            unknown class.
-    """
+    """Returns the relations that all rounds support, the strongest first."""
     left = RELATIONS
     for event, _ in counted_rounds(ledger):
         release = released(event.queries)

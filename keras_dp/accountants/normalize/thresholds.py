@@ -50,13 +50,9 @@ _STEP = 1e-13
 
 
 class Threshold(NamedTuple):
-    """The numbers of a `ThresholdedSum`.
+    """The numbers of a `ThresholdedSum`: `S`, `sigma`, `m` and `T`.
 
-    Attributes:
-        l2_norm_bound: `S`, of the weights of one record, > 0.
-        noise_stddev: `sigma`, > 0.
-        max_keys: `m`, keys of a record, >= 1.
-        threshold: `T` > 0.
+    `S` bounds the L2 norm of the weights of one record, which has `m` keys.
     """
 
     l2_norm_bound: float
@@ -73,22 +69,9 @@ def chance_to_pass(
     threshold: float,
     records: int = 1,
 ) -> float:
-    """Returns how likely a key that one record alone holds is released.
+    """Returns how likely a key that only `records` hold is released.
 
-    Args:
-        l2_norm_bound: `S`, of the weights of one record, > 0.
-        noise_stddev: `sigma`, > 0.
-        max_keys: `m`, keys of a record, >= 1.
-        threshold: `T` > 0.
-        records: `k`: how many records hold the key, and nobody else.
-
-    Returns:
-        The largest for any number of keys, rounded up, in (0, 1].
-
-    >>> chance_to_pass(1.0, 1.0, 1, 5.0)  # A normal variable exceeds 4.
-    3.1671...e-05
-    >>> chance_to_pass(1.0, 1.0, 10**6, 5.0)  # One of a million exceeds 4.999.
-    0.2503...
+    It is the largest for any number of keys, rounded up, in (0, 1].
     """
     if records == 1:
         size = max(
@@ -107,18 +90,7 @@ def chance_to_pass(
 def least_threshold(
     l2_norm_bound: float, noise_stddev: float, max_keys: int, chance: float
 ) -> float:
-    """Returns the least threshold that keeps `chance_to_pass` below a number.
-
-    Args:
-        l2_norm_bound: `S`, of the weights of one record, > 0.
-        noise_stddev: `sigma`, > 0.
-        max_keys: `m`, keys of a record, >= 1.
-        chance: The most that `chance_to_pass` may be, in (0, 1/2].
-
-    >>> threshold = least_threshold(1.0, 1.0, 10, 1e-6)
-    >>> round(threshold, 4), chance_to_pass(1.0, 1.0, 10, threshold) <= 1e-6
-    (5.7534, True)
-    """
+    """Returns the least threshold that a key passes with at most `chance`."""
     found = 0.0
     for keys in {1, max_keys}:
         one = -math.expm1(math.log1p(-chance) / keys)

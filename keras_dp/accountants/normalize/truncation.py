@@ -76,7 +76,7 @@ _LEAST = math.ulp(0.0)
 
 
 def truncation_exposure(sampling: TruncatedPoissonSampling) -> float:
-    """Returns the exposure of a round with such a sample."""
+    """Returns the chance that such a sample adds to delta."""
     return chance_to_overflow(
         sampling.probability, sampling.batch_size, sampling.population_size - 1
     )
@@ -87,13 +87,7 @@ def told_of(
     whole: SampledGaussian | SampledGaussianReplaceOne,
     neighbours: Neighbours,
 ) -> FullOrNot:
-    """Returns a Gaussian sum over such a sample, without an exposure.
-
-    Args:
-        sampling: The sample, which may overflow.
-        whole: The sum over the whole sample.
-        neighbours: The adjacency relation.
-    """
+    """Returns the sum `whole` over a truncated sample, without slack."""
     q, size = sampling.probability, sampling.population_size
     z = whole.noise_multiplier
     p, least = _chance_to_be_full(sampling)
@@ -145,14 +139,6 @@ def chance_to_overflow(
     Stirling's bounds give `P(k = B) <= e^(-N K) sqrt(N / (2 pi B (N-B)))`. From
     there on each chance is at most `r = (N-B) q / ((B+1) (1-q))` times the one
     before: a geometric series bounds the tail.
-
-    Args:
-        probability: `q`, in (0, 1].
-        batch_size: `B` >= 1.
-        others: `N` >= 0.
-
-    >>> chance_to_overflow(0.01, 150, 10_000)  # The exact one is 1.66e-08.
-    1.69...e-08
     """
     q, most, size = probability, batch_size, others
     if most > size:
@@ -180,13 +166,8 @@ def readings(
     """Returns mechanisms that dominate rounds, each tuple by itself.
 
     Truncated samples take a part of delta, or are of less noise where they are
-    full (see `truncation`). Which price is smaller depends on delta.
-
-    Args:
-        rounds: Mechanisms with their counts.
-
-    Returns:
-        At least one tuple, in none of which there is a choice.
+    full (see above). Which price is smaller depends on delta. In each tuple the
+    choice is made.
     """
     if not any(isinstance(mechanism, Overflow) for mechanism, _ in rounds):
         return (rounds,)
@@ -196,7 +177,6 @@ def readings(
 def _of_slack(
     rounds: tuple[CountedMechanism, ...],
 ) -> tuple[CountedMechanism, ...]:
-    """Returns truncated samples that take what they take of delta."""
     found = Counter[Mechanism]()
     for mechanism, count in rounds:
         if isinstance(mechanism, Overflow):
@@ -208,7 +188,6 @@ def _of_slack(
 def _without_slack(
     rounds: tuple[CountedMechanism, ...],
 ) -> tuple[CountedMechanism, ...]:
-    """Returns truncated samples as rounds that tell whether they are full."""
     found = Counter[Mechanism](dict(rounds))
     for mechanism, count in rounds:
         if isinstance(mechanism, Overflow):
