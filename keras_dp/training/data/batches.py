@@ -46,13 +46,9 @@ class PhysicalStep(NamedTuple):
 
     Attributes:
         x: Inputs, leaves `[batch, ...]`.
-        y: Targets, or `None`.
-        sample_weight: Weights, or `None`.
         mask: Shape `[batch]`, false for padding; `None` if there is none.
-        ends_sample: Whether the batch is the last of its sample.
         sampling: How the sample was drawn. It is unverified unless the library
             drew it.
-        next_sampling: How the sample of the next round will be drawn.
         rounds_left: The number of rounds of this pass after this one; `None`
             without passes.
     """
@@ -90,7 +86,6 @@ class Block(NamedTuple):
     """The samples of the next rounds, each in one physical batch.
 
     Attributes:
-        records: The records that they are drawn from.
         places: Where the records of each round are, -1 for none, int32 or int64
             `[rounds, batch]`.
         room: The most rounds of a block of this training.
@@ -111,13 +106,8 @@ class Batches:
 
     Guarantee: each iterator draws samples of its own, and so do the places.
     Samples that were prepared and not used are lost: those that are used are
-    independent of them.
-    Exceptions of the data surface in `next`. A thread ends with its iterator,
-    or with `close`.
-
-    Attributes:
-        sampler: The sampler.
-        structure: Nest of `RecordSpec`s of a record as the model takes it.
+    independent of them. Exceptions of the data surface in `next`. A thread ends
+    with its iterator, or with `close`.
     """
 
     def __init__(
@@ -125,12 +115,7 @@ class Batches:
         sampler: Sampler,
         weigh: Callable[[Any, Any], Any] = lambda y, weight: weight,
     ) -> None:
-        """Draws nothing yet.
-
-        Args:
-            sampler: The sampler.
-            weigh: Takes targets and their weights, and returns the weights.
-        """
+        """Draws nothing yet; `weigh` makes weights of targets and weights."""
         self.sampler, self._weigh = sampler, weigh
         self._change = record_map(sampler, sampler.views)
         self.structure = _structure(sampler, self._change)
@@ -153,9 +138,7 @@ class Batches:
     ) -> Iterator[PhysicalStep]:
         """Yields the physical batches of a sample, gathered on the host.
 
-        Args:
-            sample: A sample of the sampler.
-            words: Randomness for a map of the sampler.
+        A map of the sampler is applied where it is given words.
         """
         sampling_of, of = self.sampler.sampling_of, sample.of
         has_passes = self.sampler.rounds_per_pass is not None
@@ -207,11 +190,7 @@ class Batches:
         return self._waiting.popleft()
 
     def places(self, count: int) -> np.ndarray:
-        """Returns where the records of the next samples are.
-
-        Args:
-            count: As many samples, at most `alike` of them.
-        """
+        """Returns where the records of the next samples are; see `alike`."""
         next_ones = itertools.islice(self._waiting, count)
         return np.stack([sample.rows[0] for sample in next_ones])
 
@@ -219,9 +198,6 @@ class Batches:
         """Returns how many of the next samples can be one block.
 
         They are of the pass of the first one, each in one physical batch.
-
-        Args:
-            most: As many at most, >= 1.
         """
         first, most = self.first(), min(most, self._most)
         for count in range(most):
@@ -263,12 +239,7 @@ class Batches:
 
 
 def gathered(leaves: list[Any], places: tf.Tensor) -> list[Any]:
-    """Returns the record at each place, zeros where that is -1.
-
-    Args:
-        leaves: The leaves of `ResidentRecords`.
-        places: Shape `[batch]`.
-    """
+    """Returns the record at each place, zeros where that is -1."""
     mask, at = places >= 0, tf.maximum(places, 0)
 
     def taken(leaf: Any) -> Any:
@@ -368,8 +339,7 @@ def _specs(structure: Nest, size: int | None) -> tuple[tf.TensorSpec, ...]:
 def as_tensor(array: npt.NDArray[Any]) -> tf.Tensor:
     """Returns a tensor with what an array holds, without a copy if possible.
 
-    Args:
-        array: That nobody writes to any more.
+    Nobody may write to the array any more.
     """
     native = array.dtype.newbyteorder("=")
     if native not in _SHARED or not array.size:

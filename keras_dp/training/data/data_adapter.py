@@ -26,12 +26,7 @@ from keras_dp.training.data.mixtures import check_keeps_rows_apart
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Raises unless it maps integer labels to numbers.
-
-    Raises:
-        TypeError: It is no such mapping.
-        ValueError: A weight is not finite, or negative.
-    """
+    """Raises unless it maps integer labels to numbers."""
     if isinstance(class_weight, Mapping) and all(
         isinstance(label, numbers.Real) and float(label).is_integer()
         for label in class_weight
@@ -54,23 +49,13 @@ def check_class_weight(class_weight: Any) -> None:
 def with_class_weights(
     y: Any, sample_weight: Any, class_weight: Mapping[int, float]
 ) -> tf.Tensor:
-    """Returns the weight of each example of a batch.
+    """Returns the weight of each example of a batch, `[batch]`.
 
     The weight follows from the example's own label alone, and multiplies its
-    loss before its gradient is clipped.
-
-    Args:
-        y: Shape `[batch]` or `[batch, 1]`, labels; or `[batch, classes]`, of
-            which the largest names the label.
-        sample_weight: Must be `None`.
-        class_weight: Label to weight; other labels have the weight 1. So have
-            those that are not finite: an error would tell of a record.
-
-    Returns:
-        Shape `[batch]`.
-
-    Raises:
-        ValueError: There are sample weights too, or there is no single label.
+    loss before its gradient is clipped. Labels are `[batch]` or `[batch, 1]`;
+    of `[batch, classes]` the largest names the label. Other labels have the
+    weight 1. So have those that are not finite: an error would tell of a
+    record.
 
     >>> with_class_weights(np.array([0, 2, 1]), None, {2: 5.0}).numpy()
     array([1., 5., 1.], dtype=float32)
@@ -109,15 +94,11 @@ class DataAdapter:
     """Says what `fit` iterates over, and how its samples were drawn.
 
     Attributes:
-        source: The argument `x` of `fit`.
-        class_weight: The weight of each label, `None` for none.
-        is_sampler: Whether the library draws the samples.
         rounds_per_pass: The number of rounds with one epoch id; `None` without
             such ids.
         unit: The unit that is drawn: "example", "microbatch" or "user".
         population_size: The number of records; `None` if it is known only by
             reading them.
-        seeded: Whether the caller chose the seed of the draws.
         grouping: Which rows make a record; `None` if each of them is one.
         bound_factor: See `RowsOfRecord`; 1 where each row is a record.
     """
@@ -155,10 +136,7 @@ class DataAdapter:
     def coming(self, planned: Round, rounds: int) -> list[tuple[Round, int]]:
         """Returns the coming rounds, each kind with its count.
 
-        Args:
-            planned: The first of the rounds. If the source makes passes, it is
-                the first of a pass.
-            rounds: The number of rounds.
+        If the source makes passes, the planned round is the first of a pass.
         """
         if self.rounds_per_pass is None:
             return [(planned, rounds)]
@@ -222,6 +200,9 @@ def _weighed(
 def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
     """Returns inputs and targets for the self-check, and whether they differ.
 
+    They have at least two rows, and differ if two of the first `examples` have
+    different inputs.
+
     The batch keeps its size if that is at least 2, because layers may treat an
     axis as long as the batch specially. Rows of padding get copies of records,
     because many models are not finite on padding (a mean over no tokens).
@@ -229,14 +210,6 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
     so that no two examples are alike. Whole numbers get none, because they may
     be ids or marks of masked entries. They get noise, too, if all examples
     would be alike otherwise, unless a later batch may show different ones.
-
-    Args:
-        step: A physical batch.
-        examples: Two of as many first examples must differ.
-
-    Returns:
-        Inputs and targets, leaves `[max(2, batch), ...]`, and whether two of
-        the first `examples` have different inputs.
     """
     leaves = keras.tree.flatten(step.x)
     size = leaves[0].shape[0]
@@ -284,12 +257,10 @@ def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:
 
 
 def _middle(values: tf.Tensor) -> tf.Tensor:
-    """Returns the median of numbers, one for each example."""
     return tf.sort(values)[values.shape[0] // 2]
 
 
 def _are_different(inputs: Any, count: int) -> bool:
-    """Returns whether two of the first examples are not alike."""
     leaves = keras.tree.flatten(inputs)
     kinds = {
         b"".join(_content(leaf[i]) for leaf in leaves) for i in range(count)
@@ -305,7 +276,6 @@ def _content(entry: tf.Tensor) -> bytes:
 
 
 def _checked(batch: Any) -> Any:
-    """Returns a batch of the caller, unless it is of a kind that is refused."""
     given = keras.utils.unpack_x_y_sample_weight(batch)
     for name, part in zip(_PARTS, given, strict=True):
         check_kinds(part, name)

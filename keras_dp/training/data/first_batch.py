@@ -44,17 +44,7 @@ _SOME_LOST = (
 
 
 def check_given(**named: Any) -> None:
-    """Raises for data of a kind that cannot be trained on.
-
-    Args:
-        **named: The data that `fit` is given, by the names of its arguments;
-            `None` for none.
-
-    Raises:
-        TypeError: Numbers are in a list, and not in an array.
-        ValueError: Data is ragged, sparse or of a dtype that Keras does not
-            take, or sample weights have another structure than targets.
-    """
+    """Raises for what `fit` is given that cannot be trained on, by name."""
     for name, data in named.items():
         if data is None or isinstance(data, Sampler):
             continue
@@ -92,14 +82,7 @@ def _check_array(leaf: Any, name: str) -> None:
 
 
 def check_some_targets(**named: Any) -> None:
-    """Raises for arrays or a data set of inputs alone, to be evaluated.
-
-    Args:
-        **named: What Keras takes, by the name of its argument.
-
-    Raises:
-        ValueError: It has no targets.
-    """
+    """Raises for arrays or a data set of inputs alone, to be evaluated."""
     for name, data in named.items():
         spec = data.element_spec if isinstance(data, tf.data.Dataset) else data
         if isinstance(spec, tuple) and len(spec) > 3:
@@ -121,17 +104,7 @@ def check_some_targets(**named: Any) -> None:
 
 
 def check_batch(x: Any, y: Any, sample_weight: Any) -> None:
-    """Raises unless a physical batch has targets, and one length.
-
-    Args:
-        x: Inputs, leaves `[batch, ...]`.
-        y: Targets, or `None`.
-        sample_weight: Weights, or `None`.
-
-    Raises:
-        ValueError: There are no targets, or the first axes have different
-            lengths, or one is missing.
-    """
+    """Raises unless a physical batch has targets, and one length."""
     lengths = {tuple(leaf.shape)[:1] for leaf in _leaves((x, y, sample_weight))}
     if len(lengths) != 1:
         raise ValueError(
@@ -150,17 +123,7 @@ def check_batch(x: Any, y: Any, sample_weight: Any) -> None:
 
 
 def build_and_check(private: keras.Model, batch: Any) -> None:
-    """Builds a private model for a batch, if its parts go together.
-
-    Args:
-        private: The private model, compiled.
-        batch: A `PhysicalStep`.
-
-    Raises:
-        PrivateTrainingError: No record is finite.
-        ValueError: The loss cannot compare the targets with the outputs, text
-            is given in the place of numbers, or the sample weights fit no loss.
-    """
+    """Builds a compiled private model for a batch, if its parts go together."""
     x, y, weight = batch.data
     if any(map(_is_text, _leaves(y))):
         raise _not_numbers("y", "targets of text", _NUMBER_CLASSES)

@@ -56,14 +56,7 @@ class _Lookup(NamedTuple):
 
 
 def check_in_range(error: tf.errors.InvalidArgumentError) -> None:
-    """Raises in the place of an error of TensorFlow that shows ids or labels.
-
-    Args:
-        error: Any error of a step.
-
-    Raises:
-        ValueError: It is of ids or labels that are out of range.
-    """
+    """Raises in place of an error of TensorFlow that shows ids or labels."""
     text = str(error)
     if "`generator` yielded an element" in text:  # It shows the element.
         raise ValueError(_GENERATED) from None
@@ -77,9 +70,7 @@ def check_in_range(error: tf.errors.InvalidArgumentError) -> None:
 def invalid_validation_data(error: Exception) -> ValueError:
     """Returns what says that the model cannot be evaluated.
 
-    Args:
-        error: The error that one batch raised. An error of TensorFlow may show
-            values, so that its text is left out.
+    The text of an error of TensorFlow is left out: it may show values.
     """
     said = str(error)
     if isinstance(error, tf.errors.OpError):
@@ -101,16 +92,9 @@ def check_ranges(
     All records are read, so that none of them can end a training when it is
     drawn. Numbers are looked at as the loss and the layers see them: the
     entries that `ignore_class` leaves out may be anything. Nothing is known of
-    records in files, of data sets, and of what a map makes of records.
-
-    Args:
-        model: The model of the user, built.
-        compiled_loss: The loss that `compile` made, built.
-        source: The argument `x` of `fit`: a sampler, or the inputs.
-        y: The targets, where `source` is no sampler.
-
-    Raises:
-        ValueError: A label or an id is out of range.
+    records in files, of data sets, and of what a map makes of records. The
+    model and its loss are built. The source is a sampler, or the inputs beside
+    `y`.
     """
     x = source
     if isinstance(source, Sampler):
@@ -145,7 +129,7 @@ def check_ranges(
 
 
 def _in_memory(nest: Any) -> Any:
-    """Returns arrays of NumPy, `None` for what is not in memory."""
+    """Returns `None` for what is not in memory."""
     leaves = keras.tree.flatten(nest)
     if not all(hasattr(leaf, "__array__") for leaf in leaves) or any(
         isinstance(leaf, np.memmap) for leaf in leaves
@@ -180,13 +164,7 @@ def _outputs_of(model: keras.Model, x: Any) -> Any:
 
 
 def _check(function: Callable[[Any], Any], nest: Any, message: str) -> None:
-    """Raises if a function of some arrays looks up rows that there are not.
-
-    Args:
-        function: Maps a nest of tensors `[rows, ...]` to anything.
-        nest: The arrays, `[records, ...]`, of at least one record.
-        message: See `_LABELS`.
-    """
+    """Raises if a function of some arrays looks up rows that there are not."""
     leaves = keras.tree.flatten(nest)
     found: list[_Lookup] = []
 

@@ -35,17 +35,10 @@ _APART: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def check_keeps_rows_apart(functions: Iterable[Function], name: str) -> None:
-    """Raises if a function of batches mixes their rows.
+    """Raises if a function of batches, in a pipeline, mixes their rows.
 
     Functions that cannot be tried, such as those of text or of Python, are not
     refused.
-
-    Args:
-        functions: The functions of a pipeline.
-        name: The argument, for messages.
-
-    Raises:
-        PrivateTrainingError: A function mixes rows.
     """
     for function in functions:
         for stage, graph in _on_batches(function):
@@ -73,7 +66,7 @@ def _on_batches(function: Function) -> Iterator[tuple[str, Any]]:
 
 
 def _given(graph: Any) -> list[tf.Tensor]:
-    """Returns the arguments of a function, without what it captured."""
+    """Leaves out what the function captured."""
     captured = {inner.name for _, inner in graph.captures}
     return [each for each in graph.inputs if each.name not in captured]
 

@@ -21,22 +21,10 @@ class Prefetched(Iterator[T], Generic[T]):
     When this object ends, is closed, or is no longer referenced, the thread
     finishes its item and ends; `close` waits for that. It never keeps a process
     alive.
-
-    Attributes:
-        thread: The thread.
-
-    >>> squares = Prefetched(iter([1, 4, 9]), ahead=2)
-    >>> list(squares)
-    [1, 4, 9]
     """
 
     def __init__(self, iterator: Iterator[T], *, ahead: int) -> None:
-        """Starts the thread, and with it the first item.
-
-        Args:
-            iterator: Nothing else may use it from now on.
-            ahead: Items that may wait, at least 1.
-        """
+        """Starts the thread. Nothing else may use the iterator from now on."""
         _check.integer_at_least(1, ahead=ahead)
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()

@@ -217,9 +217,8 @@ class RecordMap:
     of `RandomFlip`, follow from the operating system's generator, whatever the
     seed of their layer; inside `reproducible()` from the seed of the sampler.
 
-    Attributes:
-        structure: Nest of `RecordSpec`s of one record as the function returns
-            it.
+    The leaves of its structure are the `RecordSpec`s of what the function
+    returns.
     """
 
     def __init__(
@@ -230,18 +229,10 @@ class RecordMap:
         *,
         records: int | None = None,
     ) -> None:
-        """Traces the function.
+        """Traces the function; see the argument `map` of `SamplerOptions`.
 
-        Args:
-            function: The argument `map` of `SamplerOptions`.
-            structure: Nest of `RecordSpec`s of one stored record.
-            views: How often each record is mapped.
-            records: How many records there are, if that is known.
-
-        Raises:
-            PrivateTrainingError: It writes, calls Python, or holds an array
-                with a row for each record.
-            ValueError: Its result has no fixed shape.
+        It may not write, call Python, or hold an array of as many rows as there
+        are records.
         """
         self._views = views
 
@@ -302,14 +293,8 @@ class RecordMap:
     ) -> Nest:
         """Returns the views of a physical batch, zeros where it has no record.
 
-        Args:
-            records: Nest of arrays `[rows, ...]`.
-            mask: Which rows hold a record. The function is called on no other.
-            words: Where the randomness comes from.
-
-        Returns:
-            Nest of arrays `[rows * views, ...]`. The views of a record are
-            consecutive.
+        The views of a record are consecutive: leaves are `[rows * views, ...]`.
+        The function is called on no row without a record.
         """
         rows = np.repeat(np.flatnonzero(mask), self._views)
         seeds = words(1 + len(rows)).view(np.int32).reshape(-1, 2)
@@ -375,13 +360,7 @@ def _check_keeps_nothing(graph: tf.Graph) -> None:
 
 
 def _check_apart(of_rows: Any, specs: list[tf.TensorSpec], rows: int) -> None:
-    """Raises if one of a few records changes what others become.
-
-    Args:
-        of_rows: Maps leaves `[rows, ...]` and a seed to a nest.
-        specs: The specs of the leaves of one record.
-        rows: How many records there are.
-    """
+    """Raises if one of a few records changes what others become."""
 
     def drawn(spec: tf.TensorSpec, draw: int) -> tf.Tensor:
         shape = [rows, *spec.shape]
