@@ -36,10 +36,8 @@ _LOW_BITS = 32
 class Schema(NamedTuple):
     """The dtype and the shape of the records of a column.
 
-    Attributes:
-        dtype: The NumPy dtype. It is `object` for text of any length.
-        shape: The shape without the axis of records. A size is `None` if it may
-            differ.
+    The dtype is `object` for text of any length. The shape has no axis of
+    records, and `None` for a size that may differ.
     """
 
     dtype: np.dtype[Any]
@@ -47,11 +45,7 @@ class Schema(NamedTuple):
 
     @classmethod
     def of(cls, column: Any) -> Self:
-        """Returns the schema of an object with a dtype and a shape.
-
-        Args:
-            column: For example, a `tf.TensorSpec` of a record.
-        """
+        """Returns the schema of an array, or of a `tf.TensorSpec`."""
         dtype = getattr(column.dtype, "as_numpy_dtype", column.dtype)
         return cls(np.dtype(dtype), tuple(column.shape))
 
@@ -62,20 +56,7 @@ class Schema(NamedTuple):
 
 
 def schema_of(data: Any) -> Schema | None:
-    """Returns the schema of a column; `None` for lists and a `PyDataset`.
-
-    Args:
-        data: See `Adapter.adapt`.
-
-    Raises:
-        TypeError: A data set has several columns.
-        ValueError: A data set cannot be read once; see `FiniteDataset`.
-
-    >>> schema_of(np.zeros([5, 3], np.int32))
-    Schema(dtype=dtype('int32'), shape=(3,))
-    >>> schema_of(["a", "b"]) is None
-    True
-    """
+    """Returns the schema of a column; `None` for lists and a `PyDataset`."""
     if is_dataset(data):
         spec = first_of(FiniteDataset(data).record_specs)
         if spec is not None and not hasattr(spec, "shape"):
@@ -100,20 +81,6 @@ def with_capped_units(data: Any, unit_ids: Any, rows_per_unit: int) -> Any:
     """Returns data in which no unit has more than a given number of rows.
 
     Guarantee: as for `capped_rows`.
-
-    Args:
-        data: An array, a list, a table or a dict of columns.
-        unit_ids: The unit of each row.
-        rows_per_unit: >= 1.
-
-    Raises:
-        TypeError: `data` is a data set.
-        ValueError: `unit_ids` does not have one id for each row.
-
-    >>> with_capped_units([5, 6, 7], ["ann", "bob", "bob"], 2)
-    [5, 6, 7]
-    >>> len(with_capped_units([5, 6, 7], ["ann", "bob", "bob"], 1))
-    2
     """
     if is_dataset(data):
         raise TypeError(
@@ -143,14 +110,7 @@ def _taken(data: Any, rows: Any, count: int) -> Any:
 
 
 def checked_range(bounds: Any, *, most_axes: int = 1) -> tuple[Any, Any]:
-    """Returns a range whose ends are floats, or tuples of floats.
-
-    Args:
-        bounds: A pair (low, high) of numbers or sequences of numbers.
-        most_axes: 0 if only numbers are allowed, 1 if sequences are too.
-
-    Raises:
-        ValueError: `bounds` is not such a pair, or low is not below high.
+    """Returns a range whose ends are floats, or tuples of at most `most_axes`.
 
     >>> checked_range((0, [1, 2]))
     (0.0, (1.0, 2.0))
@@ -178,11 +138,7 @@ def checked_range(bounds: Any, *, most_axes: int = 1) -> tuple[Any, Any]:
 
 
 def array_batches(data: Any) -> Iterator[npt.NDArray[Any]]:
-    """Yields arrays whose rows are the records.
-
-    Args:
-        data: See `Adapter.adapt`.
-    """
+    """Yields arrays whose rows are the records."""
     if is_dataset(data):
         for element in FiniteDataset(data).batches():
             yield as_array(first_of(element), "data", "data")
@@ -191,15 +147,7 @@ def array_batches(data: Any) -> Iterator[npt.NDArray[Any]]:
 
 
 def check_numbers(schema: Schema) -> None:
-    """Raises unless each record holds at least one real number.
-
-    Args:
-        schema: The dtype and the shape of the records.
-
-    Raises:
-        TypeError: The records are not real numbers.
-        ValueError: The records have no entries.
-    """
+    """Raises unless each record holds at least one real number."""
     if schema.dtype.kind not in "biuf":
         raise TypeError(
             "`data` must hold real numbers. Received: dtype "
@@ -218,14 +166,6 @@ def number_chunks(data: Any) -> Iterator[Floats]:
 
     A chunk may be empty. A number without an axis for features is a record of
     one feature.
-
-    Args:
-        data: See `Adapter.adapt`.
-
-    Raises:
-        TypeError: The records are not real numbers.
-        ValueError: Batches have records of different shapes, or a data set has
-            no batch.
     """
     shape: tuple[int, ...] | None = None
     for batch in array_batches(data):
@@ -253,12 +193,9 @@ def exact_sum(chunks: Iterable[Floats]) -> Floats:
 
     Guarantee: adding or removing a row moves the sum by at most the L2 norm of
     the row, for any order and any number of the others. The reason is that
-    rounding makes no entry larger. Only the last step has an error of
-    rounding; see `whole_total`.
-
-    Args:
-        chunks: At least one array of shape `[rows, size]`, with at most 2^20
-            rows and entries in [-1, 1].
+    rounding makes no entry larger. Only the last step has an error of rounding;
+    see `whole_total`. Each chunk has at most 2^20 rows, with entries in [-1,
+    1].
     """
     wholes = (np.trunc(chunk * _UNITS).sum(axis=0) for chunk in chunks)
     return whole_total(wholes) / _UNITS
@@ -269,13 +206,7 @@ def whole_total(parts: Iterable[Floats]) -> Floats:
 
     Rounding changes a sum by at most 2^-53 of itself. With up to 2^31 records
     this is less than 2^-21 of the bound on one record. Adapters keep norms
-    below the bound by more than that.
-
-    Args:
-        parts: At least one array, all of one shape, of numbers up to 2^53.
-
-    >>> whole_total([np.array([2.0**53, -1.0])] * 3) == [3 * 2.0**53, -3]
-    array([ True,  True])
+    below the bound by more than that. The numbers are up to 2^53.
     """
     high: Any = 0
     low: Any = 0

@@ -105,9 +105,6 @@ class Discretization(Adapter):
         """Returns the weights of the cells, without noise, shape `[cells]`.
 
         This method alone bounds the records, so that the bound can be tested.
-
-        Args:
-            data: See `adapt`.
         """
         total = np.zeros(self.cells, np.int64)
         values = 1
@@ -127,7 +124,6 @@ class Discretization(Adapter):
         )
 
     def _counts(self, values: Floats) -> npt.NDArray[np.int64]:
-        """Returns how many values are in each cell."""
         low, high = self.bounds
         values = np.clip(values[~np.isnan(values)], low, high)
         places = ((values - low) / (high - low) * self.cells).astype(np.int64)
@@ -136,12 +132,7 @@ class Discretization(Adapter):
         )
 
     def _boundaries(self, below: Floats) -> list[float]:
-        """Returns where the weights pass equal shares of the last.
-
-        Args:
-            below: The weight of the values below the upper edge of every cell,
-                >= 0, nondecreasing.
-        """
+        """Returns where nondecreasing weights pass equal shares of the last."""
         low, high = self.bounds
         shares = np.arange(1, self.num_bins) / self.num_bins
         if below[-1] > 0:
@@ -155,12 +146,7 @@ class Discretization(Adapter):
 
 
 def below_edges(weights: Floats, noise_multiplier: float) -> Floats:
-    """Returns the noised weight of the values below each upper edge.
-
-    Args:
-        weights: The weight of the values in each cell.
-        noise_multiplier: See `Discretization`.
-    """
+    """Returns the noised weight of the values below each upper edge."""
     root = root_of_sums(len(weights))
     return noised(
         np.cumsum(weights, dtype=np.float64),
@@ -173,12 +159,6 @@ def root_of_sums(size: int) -> Floats:
     """Returns the first column of the matrix whose square sums up entries.
 
     Its entries are the coefficients of `(1 - x)^(-1/2)`.
-
-    Args:
-        size: >= 1.
-
-    >>> root_of_sums(3).tolist()
-    [1.0, 0.5, 0.375]
     """
     steps = np.arange(1, size)
     return np.cumprod(np.concatenate([[1.0], (2 * steps - 1) / (2 * steps)]))

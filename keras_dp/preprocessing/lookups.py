@@ -55,7 +55,6 @@ class VocabularyAdapter(Adapter, abc.ABC):
     output_mode: str = "int"
 
     def __post_init__(self) -> None:
-        """Raises unless the public settings are valid."""
         _check.integer_at_least(1, max_keys=self.max_keys)
         _check.finite_positive(
             noise_multiplier=self.noise_multiplier,
@@ -129,11 +128,7 @@ class VocabularyAdapter(Adapter, abc.ABC):
         return text_key(entry)
 
     def layer(self, keys: Sequence[Any]) -> Any:
-        """Returns a layer with these settings.
-
-        Args:
-            keys: Texts as UTF-8, or integers.
-        """
+        """Returns a layer with these settings; texts of keys are UTF-8."""
         settings = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)

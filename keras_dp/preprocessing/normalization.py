@@ -127,9 +127,6 @@ class Normalization(Adapter):
         """Returns the sum of all vectors, without noise, and a mean's shape.
 
         This method alone bounds the records, so that the bound can be tested.
-
-        Args:
-            data: See `adapt`.
         """
         chunks = number_chunks(data)
         first = next(chunks)
@@ -155,12 +152,10 @@ class Normalization(Adapter):
         )
 
     def _centre_and_half(self, shape: tuple[int, ...]) -> tuple[Floats, Floats]:
-        """Returns the centre and half the length of each feature's range."""
         low, high = (_for_features(bound, shape) for bound in self.bounds)
         return low / 2 + high / 2, high / 2 - low / 2
 
     def _bound(self, features: int) -> float:
-        """Returns the bound on the L2 norm of a record's vector."""
         count = 0.0 if self.denominator is not None else math.sqrt(features)
         return math.sqrt(_SQUARE_BOUND * features + count) * _ROUNDING
 
@@ -210,7 +205,6 @@ class Normalization(Adapter):
 
 
 def _for_features(bound: Any, shape: tuple[int, ...]) -> Floats:
-    """Returns one end of the range for each feature."""
     values = np.asarray(bound, np.float64)
     if values.ndim and (not shape or values.shape[0] not in (1, shape[-1])):
         raise ValueError(

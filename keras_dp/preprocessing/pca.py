@@ -110,9 +110,6 @@ class PCA(Adapter):
         """Returns the sum of all `x x^T`, without noise.
 
         This method alone bounds the records, so that the bound can be tested.
-
-        Args:
-            data: See `adapt`.
         """
         wholes = (
             rows.T @ rows
@@ -177,9 +174,6 @@ def symmetric(draws: Floats) -> Floats:
 
     Entries off the diagonal have the standard deviation of the draws over
     sqrt(2).
-
-    Args:
-        draws: A square matrix of independent draws.
     """
     upper = np.triu(draws)
     noise = np.asarray((upper + upper.T) / math.sqrt(2))

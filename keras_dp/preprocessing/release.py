@@ -36,20 +36,9 @@ def released(
     """Records a round in the ledger, and then returns what `compute` returns.
 
     Guarantee: the round is durably in the ledger before `compute` is called. If
-    `compute` raises, the round counts and nothing is returned.
-
-    Args:
-        ledger: A ledger opened for writing. Its account must have room.
-        planned: The round, computed from public values alone.
-        compute: Releases the events of the round and nothing else.
-        run: The name or the details of the run. By default, "preprocessing".
-
-    Raises:
-        BudgetExceededError: The account has no room for the round. `compute`
-            is not called.
-        LedgerError: The ledger is closed.
-        LedgerWriteError: The ledger cannot be written.
-        PrivateTrainingError: The ledger's unit is a microbatch.
+    `compute` raises, the round counts and nothing is returned. The planned
+    round follows from public values alone, and `compute` releases its events
+    and nothing else. Without room in the account, `compute` is not called.
 
     >>> from keras_dp.ledger import GaussianSum
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
@@ -90,10 +79,7 @@ def noised(
 ) -> npt.NDArray[np.float64]:
     """Returns sums with Gaussian noise, from a fresh secret seed, on a grid.
 
-    Args:
-        sums: The sums, of any shape.
-        stddev: >= 0.
-        mixed: Makes the noise of independent draws, by a public linear map.
+    `mixed` makes the noise of independent draws, by a public linear map.
     """
     exact = tf.constant(sums, tf.float64)
     (steps,), _ = grid.draws([exact], stddev, seeds.fresh(None))
@@ -127,9 +113,6 @@ class Adapter(abc.ABC):
         """Returns the layer, computed from noised sums.
 
         The ledger must cover `events` before the call.
-
-        Args:
-            data: See `adapt`.
         """
 
     @abc.abstractmethod
@@ -138,9 +121,6 @@ class Adapter(abc.ABC):
 
         It reads public facts alone, so that such a mistake spends no round.
         Other mistakes raise in the round, when the data are read.
-
-        Args:
-            schema: Dtype and shape of the column.
         """
 
     def planned_round(self) -> Round:

@@ -32,17 +32,8 @@ def row_chunks(
 ) -> Iterator[list[list[Any]]]:
     """Yields the entries of records, a chunk of records at a time.
 
-    Lists are not converted to arrays, whose entries would all take the memory
-    of the longest one.
-
-    Args:
-        data: See `Adapter.adapt`. A record is an entry or a list of entries.
-        kinds: The codes of the NumPy dtypes that the data may have.
-        one_each: Whether an array must have one entry for each record.
-
-    Raises:
-        TypeError: The data have another dtype, or do not consist of rows.
-        ValueError: An array has another shape.
+    A record is an entry or a list of entries. Lists are not converted to
+    arrays, whose entries would all take the memory of the longest one.
     """
     for batch in _batches(data):
         values = _plain(batch)
@@ -56,13 +47,7 @@ def row_chunks(
 
 
 def check_keys(schema: Schema, kinds: str, *, one_each: bool = False) -> None:
-    """Raises unless records hold keys; see `row_chunks`.
-
-    Args:
-        schema: The dtype and the shape of the records.
-        kinds: The codes of the NumPy dtypes that records may have.
-        one_each: Whether each record must have one entry.
-    """
+    """Raises unless records hold keys, of dtypes with one of these codes."""
     dtype, shape = schema
     if dtype.kind not in kinds or dtype == np.uint64:
         raise TypeError(
@@ -111,16 +96,8 @@ def noised_keys(
 ) -> list[Key]:
     """Returns the keys that pass the threshold, the largest sums first.
 
-    Guarantee: this is one release of `event`; see `key_sums`.
-
-    Args:
-        records: The keys of each record.
-        event: An event with bound 1.
-        most: The largest number of keys to return. Those with the largest
-            noised sums are kept. None keeps all.
-
-    Raises:
-        ValueError: No key passes. This follows from noised sums alone.
+    Guarantee: this is one release of `event`, which has bound 1; see
+    `key_sums`. An error that no key passes follows from noised sums alone.
     """
     sums = key_sums(records, event.max_keys)
     exact = np.array([each / UNITS for each in sums.values()], np.float64)
@@ -149,13 +126,6 @@ def key_sums(records: Iterable[set[Key]], max_keys: int) -> dict[Key, int]:
     Guarantee: a record adds equal weights to at most `max_keys` keys. Weights
     are rounded down to whole numbers, so that their L2 norm is at most `UNITS`.
     Sums of them are exact in any order.
-
-    Args:
-        records: The keys of each record.
-        max_keys: >= 1.
-
-    >>> [each / UNITS for each in key_sums([{"a"}, {"a"}], 1).values()]
-    [2.0]
     """
     sums: dict[Key, int] = {}
     for keys in records:
