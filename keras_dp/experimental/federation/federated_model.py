@@ -102,12 +102,8 @@ class LocalUpdates:
     ) -> None:
         """Computes nothing.
 
-        Args:
-            engine: The one of the model.
-            compiled_loss: The loss that `keras.Model.compile` made, built.
-            local: How users train.
-            loss_scale: Power of two that losses are multiplied by while they
-                are differentiated.
+        Losses are multiplied by `loss_scale`, a power of two, while they are
+        differentiated.
         """
         self._engine, self._loss = engine, compiled_loss
         self._local, self._loss_scale = local, loss_scale
@@ -126,10 +122,7 @@ class LocalUpdates:
     ) -> list[GradientRecords]:
         """Returns the weights before less those after, one record a user.
 
-        Args:
-            data: Inputs, targets and sample weights, leaves `[batch, ...]`.
-            mask: Shape `[batch]`, false for padding.
-            rows: Consecutive rows of a user.
+        Leaves and the mask are `[batch, ...]`; a user has consecutive `rows`.
         """
         steps = self._local.steps(rows)
         size = self._local.batch_size or rows

@@ -50,10 +50,6 @@ class RemoteRounds:
     `sampling_probability`, drawn with the operating system's generator. An
     answer counts once, if its user was asked, and is clipped here. Missing
     answers change no denominator.
-
-    Attributes:
-        federated: Its model holds the weights, before and after each round.
-        sampling_probability: Chance of each user to take part in a round.
     """
 
     def __init__(
@@ -68,19 +64,9 @@ class RemoteRounds:
     ) -> None:
         """Records nothing yet.
 
-        Args:
-            federated: Compiled, around a model that is built.
-            sampling_probability: In [2^-60, 1].
-            rounds: How many rounds the plan of the run has, >= 1. Draw no
-                more: a run beyond its plan has no guarantee from it.
-            target_epsilon: As in `FederatedModel.fit`.
-            delta: As in `FederatedModel.fit`; 1e-5 by default, as the number of
-                users is not known.
-            run: As in `FederatedModel.fit`.
-
-        Raises:
-            PrivateTrainingError: The ledger, its unit, the strategy or the
-                model does not go with users.
+        The federated model is compiled, around a model that is built. Draw no
+        more than `rounds`: a run beyond its plan has no guarantee from it.
+        Delta is 1e-5 by default, as the number of users is not known.
         """
         _check.kind(FederatedModel, federated=federated)
         _check.probability(sampling_probability=sampling_probability)
@@ -117,26 +103,15 @@ class RemoteRounds:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Marks the optimizer as busy, and ends the run at the end.
-
-        Raises:
-            PrivateTrainingError: The optimizer is training already.
-        """
+        """Marks the optimizer as busy, and ends the run at the end."""
         with busy(self._optimizer), self._run:
             yield
 
     def draw(self, users: Sequence[User]) -> list[User] | None:
         """Records one more round, then draws the users who are asked.
 
-        Args:
-            users: All who are present, each once.
-
-        Returns:
-            Those who are asked, none or more; `None` if the target or the
-            account leaves no room for another round.
-
-        Raises:
-            BudgetExceededError: There is no room for the first of all rounds.
+        `None` says that the target or the account leaves no room for another
+        round; without room for the first of all it raises.
         """
         if self._run.ran_out:
             return None
@@ -174,11 +149,9 @@ class RemoteRounds:
     ) -> bool:
         """Adds the update of a user to the sample, clipped by the query.
 
-        Args:
-            user: From `draw`.
-            weights: The weights after the user's training, for each trainable
-                variable, in order. Numbers that are not finite make the update
-                count as zero.
+        The weights after the user's training are those of each trainable
+        variable, in order. Numbers that are not finite make the update count as
+        zero.
 
         Returns:
             Whether it was taken. It is not if the user was not asked, or has
@@ -204,12 +177,7 @@ class RemoteRounds:
         return True
 
     def release(self) -> dict[str, float]:
-        """Noises the sum, applies it, and returns the query's public scalars.
-
-        Raises:
-            PrivateTrainingError: There is no round, or the query's state was
-                changed since it was recorded.
-        """
+        """Noises the sum, applies it, and returns the public scalars."""
         if self._sample is None:
             raise PrivateTrainingError(
                 "A round must be drawn before it is released: the ledger "
