@@ -31,11 +31,7 @@ _HUGE, _TINY = 1e300, 1e-300
 
 
 class Unreachable(NamedTuple):
-    """The result of a search in which no parameter meets the target.
-
-    Attributes:
-        epsilon: The epsilon at the most private parameter.
-    """
+    """The epsilon at the most private parameter of a search that found none."""
 
     epsilon: float
 
@@ -51,14 +47,9 @@ def least_that_meets(
 ) -> float | Unreachable:
     """Returns the least parameter at which epsilon is at most the target.
 
-    Args:
-        epsilon: A nonincreasing function of the parameter.
-        target_epsilon: > 0.
-        least: The lower end of the parameter. It is returned if it meets the
-            target.
-        most: The upper end of the parameter.
-        start: A first guess in `[least, most]`.
-        precision: How far log epsilon may stay below that of the target.
+    Epsilon must not increase with the parameter. `least` itself is returned if
+    it meets the target. `start` is a first guess in `[least, most]`, and log
+    epsilon may stay below that of the target by `precision`.
     """
     excess = _log_excess(epsilon, target_epsilon)
     bracket = _bracket(excess, least, most, start, precision)
@@ -77,13 +68,9 @@ def most_that_meet(
 ) -> int | Unreachable:
     """Returns the largest count from 1 at which epsilon is at most the target.
 
-    Beyond 1e9, a count that is larger by a share of 1e-9 may meet it too.
-
-    Args:
-        epsilon: A nondecreasing function of the count.
-        target_epsilon: > 0.
-        most: The largest count. It is returned if it meets the target.
-        start: A first guess.
+    Epsilon must not decrease with the count. Beyond 1e9, a count that is larger
+    by a share of 1e-9 may meet it too. `most` is returned if it meets the
+    target; `start` is a first guess.
     """
     of_count = _log_excess(epsilon, target_epsilon)
 
@@ -393,17 +380,11 @@ def check_target_delta(delta: float) -> None:
 
 
 def default_delta(population_size: int | None) -> float:
-    """Returns `N^-1.1`, rounded down to two digits.
+    """Returns `N^-1.1` for N >= 1 records, rounded down to two digits.
 
     A mechanism that publishes a record chosen at random is `(0, 1/N)`-private:
-    delta must be well below that.
-
-    Args:
-        population_size: The number of records, N >= 1. If it is `None`, the
-            result is 1e-5. If it is at most 8, the result is 0.1.
-
-    >>> default_delta(48_842)
-    6.9e-06
+    delta must be well below that. For `None` the result is 1e-5, and for at
+    most 8 records it is 0.1.
     """
     if population_size is None:
         return 1e-5

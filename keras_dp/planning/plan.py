@@ -185,9 +185,6 @@ class Offers:
 def sizes_of(population_size: int) -> list[int]:
     """Returns the sizes of samples that are worth a look.
 
-    Args:
-        population_size: The number of records, >= 1.
-
     >>> sizes_of(1_000)
     [32, 64, 128]
     """

@@ -121,20 +121,10 @@ def rounds_left_of(
     target_epsilon: float,
     delta: float,
 ) -> int:
-    """Returns how many of given rounds meet a privacy target.
+    """Returns how many of the rounds to come, in order, meet a privacy target.
 
     Guarantee: if the result n is not 0, the tightest accountant reports at most
     `target_epsilon` at `delta` for the ledger followed by the first n rounds.
-
-    Args:
-        ledger: The rounds that are already spent.
-        coming: The rounds to come, in order, each with its count; at least
-            one.
-        target_epsilon: > 0.
-        delta: In (0, 0.5].
-
-    Raises:
-        UnsupportedEventError: No accountant has a bound for such rounds.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> more, less = (Round(PoissonSampling(0.01), (GaussianSum("a", 1.0, z),))
