@@ -89,16 +89,8 @@ def open_account(
 def budget_of(account: Account) -> Budget:
     """Returns the budget with which an account was opened.
 
-    Args:
-        account: The account, such as `AccountRecord.account`.
-
     Raises:
         LedgerFormatError: This version does not know this kind of budget.
-
-    >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
-    >>> opened = open_account(ledger, "all", RenyiFilter(3.0, 1e-5))
-    >>> budget_of(opened.account).epsilon
-    3.0
     """
     terms = parsed(account.terms)
     kind = terms.pop("kind", None)
@@ -120,22 +112,10 @@ def budget_of(account: Account) -> Budget:
 def chosen_account(
     ledger: PrivacyLedger, account: str | None
 ) -> AccountRecord | None:
-    """Returns the account that pays for a run.
+    """Returns the account that pays for a run, `None` if there are no accounts.
 
-    Args:
-        ledger: The ledger that the run writes to.
-        account: The name of the account; `None` for the only account.
-
-    Returns:
-        The account; `None` if the ledger has no accounts.
-
-    Raises:
-        ValueError: No account has this name; or `account` is `None`, and
-            several accounts could pay.
-
-    >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
-    >>> chosen_account(ledger, None) is None
-    True
+    Without a name it is the only one: several accounts are refused then, as is
+    a name that no account has.
     """
     opened = ledger.accounts
     if account is not None:
@@ -156,13 +136,6 @@ def charge_of(account: AccountRecord, round_: Round) -> Charge:
         BudgetExceededError: The plan of the account does not have this round,
             or the price is infinite.
         UnsupportedEventError: The budget has no sound price for this round.
-
-    >>> from keras_dp.ledger import FullDataset, GaussianSum
-    >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
-    >>> account = open_account(ledger, "all", RenyiFilter(1.0, 1e-5))
-    >>> mean = Round(FullDataset(), (GaussianSum("mean", 1.0, 20.0),))
-    >>> account.balance.room(charge_of(account, mean), count=100)
-    24
     """
     return Charge(account.number, budget_of(account.account).prices(round_))
 

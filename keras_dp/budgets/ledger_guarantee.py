@@ -69,11 +69,7 @@ class Guarantee:
     covers: Replay = dataclasses.field(repr=False, compare=False)
 
     def sentences(self, unit: str) -> tuple[str, ...]:
-        """Returns lines for people: the claim, the theorem, the ex post claim.
-
-        Args:
-            unit: The privacy unit, such as "patient".
-        """
+        """Returns the claim, its theorem and the ex post claim, for people."""
         lines = [self.claim.sentence(unit), f"Theorem: {self.theorem}"]
         if self.ex_post is not None:
             lines.append(f"Ran: {self.ex_post.sentence(unit)}: {_EX_POST}")

@@ -193,11 +193,7 @@ def _prices(budget: RenyiFilter, round_: Round) -> tuple[tuple[int, int], ...]:
 def _mechanisms(
     round_: Round, neighbours: Neighbours
 ) -> tuple[CountedMechanism, ...]:
-    """Returns a round as mechanisms for which a filter has a price.
-
-    Raises:
-        UnsupportedEventError: A filter has no price for the round.
-    """
+    """Returns a round as mechanisms for which a filter has a price."""
     if any(query.span_id is not None for query in round_.queries):
         raise UnsupportedEventError(
             "A filter must pay for rounds that are private one by one. "
@@ -242,11 +238,7 @@ def _best_order(
 ) -> float:
     """Returns the order with the most room for rounds of some cost.
 
-    Args:
-        epsilon: > 0.
-        delta: In (0, 1).
-        cost: Maps an order to a number proportional to the divergence of a
-            round.
+    `cost` maps an order to a number proportional to the divergence of a round.
     """
 
     def cost_over_size(log_excess: float) -> float:
