@@ -66,16 +66,9 @@ class AuditedRound:
     ) -> None:
         """Builds and checks the model as `fit` does.
 
-        Args:
-            private_model: The private model, compiled.
-            adapter: The data of the training.
-            whole: A physical batch as in training. The engine is checked on
-                it, because a model may treat large batches in another way.
-            batch: The batch of the audit. Others must have its shapes.
-
-        Raises:
-            GradientCheckError: As in `fit`.
-            UnsupportedLayerError: As in `fit`.
+        The engine is checked on `whole`, a physical batch as in training,
+        because a model may treat large batches in another way. All other
+        batches must have the shapes of `batch`.
         """
         private_model._built_step(batch)
         self._model, self._grouping = private_model, adapter.grouping
@@ -120,13 +113,10 @@ class AuditedRound:
     def observed(
         self, *batches: PhysicalStep, loose: bool = False
     ) -> Observation:
-        """Returns what the physical batches of one sample lead to.
+        """Returns what the physical batches of one whole sample lead to.
 
-        Args:
-            *batches: The whole sample, in one physical batch or several.
-            loose: Whether the clip is too large for ordinary records, in
-                queries that have the clip in their state. Records that
-                clipping makes equal then give different sums.
+        A clip in the state of a query may be `loose`: too large for ordinary
+        records. Records that clipping makes equal then give different sums.
         """
         sums = self._sums(batches, loose=loose)
         shown = self._release(sums)
@@ -192,12 +182,6 @@ def audited(
     seeds of noise are the same as before, so that the training draws the noise
     that was drawn here. For this reason an `Observation` must not become known.
     A model that was not built stays built.
-
-    Args:
-        private_model: As in `AuditedRound`.
-        adapter: As in `AuditedRound`.
-        whole: As in `AuditedRound`.
-        batch: As in `AuditedRound`.
     """
     round_ = AuditedRound(private_model, adapter, whole, batch)
     try:

@@ -41,9 +41,6 @@ def departures(samples: Sampler) -> list[str]:
     """Returns descriptions of how samples depart from their sampling event.
 
     The values of records are not read.
-
-    Args:
-        samples: A sampler, which samples as for a training.
     """
     number = _DRAWS_OF_USERS if samples.unit == "user" else _DRAWS
     rounds = int(
@@ -87,14 +84,7 @@ def _draws(samples: Sampler) -> Iterator[Sample]:
 
 
 class _Drawn(NamedTuple):
-    """Samples of a sampler.
-
-    Attributes:
-        sampler: The sampler.
-        draws: The samples.
-        units: The units in each sample, each of them once.
-        total: The number of units in the data.
-    """
+    """Samples, the units in each of them, and how many units there are."""
 
     sampler: Sampler
     draws: list[Sample]
@@ -302,11 +292,7 @@ def _shares(
 ) -> list[str]:
     """Compares how often each unit takes part with its probability.
 
-    Args:
-        taken: The units in each sample.
-        units: The number of units.
-        share: The probability that a unit is in a sample.
-        exactly: Whether units may not take part less often either.
+    Unless `exactly`, units may take part less often.
     """
     rounds = len(taken)
     counts = np.bincount(np.concatenate(taken), minlength=units)

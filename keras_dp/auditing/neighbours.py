@@ -19,13 +19,7 @@ _FAR = 1e3
 
 
 class Neighbour(NamedTuple):
-    """A sample that differs in one unit from a sample without this unit.
-
-    Attributes:
-        name: A description of how the unit differs from the original.
-        batch: The sample.
-        present: Whether the unit takes part. If not, its rows are padding.
-    """
+    """A sample in which one unit is another one, or is not `present`: padding."""
 
     name: str
     batch: PhysicalStep
@@ -35,10 +29,8 @@ class Neighbour(NamedTuple):
 def small_batch(batch: PhysicalStep, rows: int, size: int) -> PhysicalStep:
     """Returns a batch of a few rows of another batch, all of which take part.
 
-    Args:
-        batch: A physical batch. If it has too few rows, they are repeated.
-        rows: The number of rows of one unit.
-        size: The number of rows of the result, a multiple of `rows`.
+    `rows` of them make a unit, and `size` is a multiple of that. If there are
+    too few, they are repeated.
     """
     leaves = keras.tree.flatten(batch.x)
     count = int(leaves[0].shape[0])
@@ -80,9 +72,7 @@ def only(batch: PhysicalStep, own: Rows) -> PhysicalStep:
 def neighbours(batch: PhysicalStep, own: Rows) -> Iterator[Neighbour]:
     """Yields samples that differ from `without(batch, own)` in one unit.
 
-    Args:
-        batch: A batch of which all records take part.
-        own: The rows of the unit.
+    All records of the batch must take part.
     """
     yield Neighbour("as it is", batch, True)
     for name, x, y, weight in (

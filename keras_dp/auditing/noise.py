@@ -68,10 +68,8 @@ def measured_noise(
 ) -> list[Measured | None]:
     """Returns the noise of each event, or `None` if it cannot be measured.
 
-    Args:
-        queries: Each query, with its sample and its state.
-        mechanisms: The mechanisms of all queries, one for each event.
-        events: The events in the ledger.
+    Each query comes with its sample and its state. The mechanisms are those of
+    all queries, one for each event.
     """
     measured: list[Measured | None] = []
     start = 0
@@ -99,12 +97,7 @@ def measured_noise(
 def departure(event: ledger.SumQueryEvent, noise: Measured) -> str | None:
     """Returns a description of how noise departs from that of its event.
 
-    Args:
-        event: The event in the ledger.
-        noise: The draws.
-
-    Returns:
-        `None` if it does not depart, or if the event has no known noise.
+    It is `None` if it does not depart, or if the event has no known noise.
     """
     known = _distribution(event)
     if known is None:
@@ -149,9 +142,7 @@ def correlated(one: Measured, two: Measured) -> bool:
 def repeats_over_states(query: DPQuery, sample: Any) -> bool:
     """Returns whether two trainings would have the same noise.
 
-    Args:
-        query: A query without a fixed seed.
-        sample: Any sample.
+    The query must have no fixed seed.
     """
     one, two = (
         query.get_noised_result(sample, query.initial_global_state()).value
@@ -179,12 +170,7 @@ def _are_correlated(a: Noise, b: Noise) -> bool:
 
 
 class _Distribution(NamedTuple):
-    """The noise of an event.
-
-    Attributes:
-        scale: Its scale, 0 if there is none.
-        normal: Turns draws into standard normal variables.
-    """
+    """The scale of a noise, 0 for none, and what makes its draws normal."""
 
     scale: float
     normal: Callable[[Noise], Noise]
@@ -232,9 +218,9 @@ def _noise_of(
 ) -> list[list[Noise] | None] | None:
     """Returns the noise on each leaf of the answer.
 
-    Returns:
-        `None` if the answers do not have the structure of the sums; a list of
-        `None` if an answer does not follow its sum in a straight line.
+    The result is `None` if the answers do not have the structure of the sums,
+    and a list of `None` if an answer does not follow its sum in a straight
+    line.
     """
     empty = keras.tree.map_structure(tf.zeros_like, sample)
     sums = keras.tree.flatten(empty)
@@ -296,16 +282,9 @@ def _factors(
 ) -> list[float] | None:
     """Returns the factor between each sum and its answer.
 
-    Args:
-        answers: Takes sums, and returns answers with noise of one seed.
-        sums: Empty sums.
-        moves: Other sums. The first of them gives the factors.
-        units: The unit of each sum.
-        scale: Answers may be off by a thousandth of it.
-
-    Returns:
-        `None` unless all answers are these multiples of the sums, plus noise
-        that is the same for all sums.
+    `answers` adds noise of one seed to any sums. The first of the `moves` gives
+    the factors. The result is `None` unless all answers are these multiples of
+    the sums, to a thousandth of `scale`, plus noise that is the same for all.
     """
     start = [_wide(answer) for answer in answers(sums)]
     factors: list[float] = []

@@ -31,10 +31,9 @@ _LEAST_PRODUCTS = 1000
 
 
 def departure(draws: Draws) -> str | None:
-    """Returns a description of how draws depart from the normal distribution.
+    """Returns how draws `[rounds, coordinates]` depart from normal ones.
 
-    Args:
-        draws: Shape `[rounds, coordinates]`. Each round has a seed of its own.
+    Each round has a seed of its own.
     """
     squares = np.square(draws)
     for each, where in (
@@ -52,13 +51,10 @@ def departure(draws: Draws) -> str | None:
 
 
 def repetition(draws: Draws, bits: float) -> str | None:
-    """Returns a description of which rounds or coordinates have equal draws.
+    """Returns which of `[rounds, coordinates]` have equal draws, if any have.
 
-    Sizes are compared, so that a changed sign does not hide a draw.
-
-    Args:
-        draws: Shape `[rounds, coordinates]`, of draws as they were made.
-        bits: Two draws have the same size with a probability of `2**-bits`.
+    Sizes are compared, so that a changed sign does not hide a draw. Two draws
+    have the same size with a probability of `2**-bits`.
     """
     sizes = np.abs(draws)
     if _has_equal_rows(sizes, bits):

@@ -199,13 +199,9 @@ class OneRun:
 
 
 class Guesses(NamedTuple):
-    """The numbers of guesses of coins, and of right guesses.
+    """The numbers of canaries, of guesses of their coins, and of right guesses.
 
-    Attributes:
-        canaries: The number of canaries.
-        guesses: The number of coins that were guessed.
-        correct: The number of right guesses. If scores are equal, it is the
-            least number that any order of them gives.
+    If scores are equal, the last is the least that any order of them gives.
     """
 
     canaries: int
@@ -223,11 +219,8 @@ def guesses_of(scores: Scores, number: int | None) -> Guesses:
     """Guesses "in" for the highest scores, and "out" for the lowest.
 
     At equal scores, wrong guesses are counted first. So the number of right
-    guesses is not larger than with any other order of equal scores.
-
-    Args:
-        scores: The scores of all canaries.
-        number: As `OneRun.guesses`.
+    guesses is not larger than with any other order of equal scores. The number
+    of guesses is as in `OneRun`.
     """
     canaries = len(scores)
     if number is None:

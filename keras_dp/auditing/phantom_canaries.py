@@ -61,9 +61,8 @@ class Phantoms:
     """Records that take part beside the real ones, each in its own coordinate.
 
     Attributes:
-        count: The number of phantoms.
         draws: Yields for each round the phantoms that take part: numbers in
-            `[0, count)`, and -1 for padding, int32 `[most]`.
+            `[0, count)`, and -1 for padding, int32 `[most]`. It is endless.
         probability: The probability with which a phantom that is put in takes
             part in a round, in (0, 1].
         present: The phantoms of this round, as `draws` yields them.
@@ -76,14 +75,6 @@ class Phantoms:
         most: int,
         draws: Iterator[npt.NDArray[np.int32]],
     ) -> None:
-        """Draws nothing yet.
-
-        Args:
-            count: The number of phantoms, >= 1.
-            probability: See the attribute.
-            most: The most phantoms that take part in one round.
-            draws: An endless iterator, see the attribute.
-        """
         self.count, self.probability, self.draws = count, probability, draws
         self.present = tf.Variable(
             tf.fill([most], tf.constant(-1, tf.int32)), trainable=False
@@ -93,13 +84,11 @@ class Phantoms:
         )
 
     def add_to_scores(self, answer: tf.Tensor, multiplier: tf.Tensor) -> None:
-        """Adds the answer of a round to the scores.
+        """Adds the answer of a round, `[count]`, to the scores.
 
-        Args:
-            answer: The noised coordinates of the phantoms, divided by the
-                standard deviation of their noise, `[count]`.
-            multiplier: The standard deviation of the noise on the sum, divided
-                by the bound on a record.
+        The answer is given in standard deviations of its noise. The multiplier
+        is the standard deviation of the noise on the sum, divided by the bound
+        on a record.
         """
         shift = 1 / multiplier
         log_ratio = tf.cast(answer, tf.float64) * shift - 0.5 * shift**2
@@ -127,9 +116,6 @@ class PhantomRound(PrivateRound):
     Guarantee: the guarantee of the queries, as without phantoms. The sum of the
     real records is released with its noise. The vector of the phantoms, which
     depends on no data, is released with independent noise.
-
-    Attributes:
-        phantoms: The phantoms.
     """
 
     phantoms: Phantoms = dataclasses.field(kw_only=True)
@@ -323,13 +309,7 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         side_queries: SideQueries,
         adapter: DataAdapter,
     ) -> PhantomRound:
-        """Returns the round that answers in a training with the canaries.
-
-        Args:
-            optimizer: The optimizer of the private model.
-            side_queries: The queries beside the query of the gradients.
-            adapter: The data.
-        """
+        """Returns the round that answers in a training with the canaries."""
         query = check_query(optimizer)
         queries = {GRADIENTS: query, **side_queries.queries}
         probability = _probability_of(adapter)
@@ -389,12 +369,7 @@ def _probability_of(adapter: DataAdapter) -> float:
 
 
 def check_query(optimizer: DPOptimizer) -> DPQuery:
-    """Returns the query of an optimizer, if phantoms can be its records.
-
-    Raises:
-        PrivateTrainingError: The query is no Gaussian sum or average, or the
-            variables are in groups.
-    """
+    """Returns the query of an optimizer, if phantoms can be its records."""
     query, groups = optimizer.query, optimizer.groups
     if groups is not None or not _is_plain(query):
         raise PrivateTrainingError(

@@ -52,9 +52,8 @@ def share_of_bound(
 ) -> float | None:
     """Returns the distance between two sums, relative to the event's bound.
 
-    Returns:
-        A number that is at most 1, up to rounding, if the bound holds. `None`
-        if the event has no bound.
+    It is at most 1, up to rounding, if the bound holds, and `None` if the event
+    has no bound.
     """
     if isinstance(event, ledger.EncodedSum):
         return _share_of_vectors(event.bounds, one, two)
