@@ -19,7 +19,7 @@ _FAR = 1e3
 
 
 class Neighbour(NamedTuple):
-    """A sample in which one unit is another one, or is not `present`: padding."""
+    """A sample with another unit, as the name says; or with padding."""
 
     name: str
     batch: PhysicalStep
