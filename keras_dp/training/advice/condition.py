@@ -28,16 +28,10 @@ class Said:
     """The warnings of a private model since it was compiled."""
 
     def __init__(self) -> None:
-        """Begins with none."""
         self._texts: set[str] = set()
 
     def warn(self, text: str, *values: Any) -> None:
-        """Logs a warning, unless the same text was logged before.
-
-        Args:
-            text: The text, with a place `{}` for each of the values.
-            *values: Public values.
-        """
+        """Logs a warning with public values, unless it was logged before."""
         if text not in self._texts:
             self._texts.add(text)
             logging.warning("%s", text.format(*values))
@@ -50,10 +44,7 @@ def judge(
 ) -> None:
     """Raises the first error of a table, and logs the warnings before it.
 
-    Args:
-        conditions: A table.
-        *looked_at: What its conditions are asked of.
-        said: The warnings so far, none of which is repeated.
+    Warnings that were `said` before are not repeated.
 
     >>> negative = Condition(lambda x: x < 0 and x, ValueError, "Received: {}.")
     >>> judge([negative], 1)

@@ -45,13 +45,7 @@ _BEGINNINGS = {
 
 
 class Compiling(NamedTuple):
-    """The arguments of a call of `compile`.
-
-    Attributes:
-        optimizer: The argument, which may be of any kind.
-        loss: As in `compile`.
-        options: Other arguments.
-    """
+    """The arguments of a call of `compile`, which may be of any kind."""
 
     optimizer: Any
     loss: Any
@@ -110,15 +104,6 @@ def adapted_layers(model: keras.Model) -> list[str]:
     are taken to be public, because they are part of the caller's program. A
     layer that derives from no preprocessing layer of Keras is always returned
     if it has a method `adapt`, because its values are not known.
-
-    >>> import numpy as np
-    >>> layer = keras.layers.Normalization(name="scales")
-    >>> model = keras.Sequential([keras.Input((2,)), layer])
-    >>> adapted_layers(model)
-    []
-    >>> layer.adapt(np.array([[1.0, 2.0], [3.0, 5.0]]))
-    >>> adapted_layers(model)
-    ["'...scales' of class Normalization, with means and variances"]
     """
     found = []
     inside: set[int] = set()  # The lookup layer of a `TextVectorization`.

@@ -73,11 +73,7 @@ _PUBLIC = ("val_", "epsilon", "rounds_left", "signal_to_noise")
 class FirstBatch(NamedTuple):
     """The first batch of a training, and what is known of its round.
 
-    Attributes:
-        planned: The round to come.
-        query: The query of the gradients.
-        adapter: The data.
-        batch: The batch.
+    The round is the `planned` one, and the query that of the gradients.
     """
 
     planned: Round
@@ -105,15 +101,6 @@ def check_counts(epochs: int, options: Mapping[str, Any]) -> None:
     """Raises for numbers of `fit` for which nothing, or too much, would run.
 
     Keras takes 0 for the default, or fails once it has trained.
-
-    Args:
-        epochs: The epoch to stop before.
-        options: Other arguments of `fit`.
-
-    Raises:
-        TypeError: A number is not an integer.
-        ValueError: It is below 1, `initial_epoch` below 0, or
-            `validation_split` not in [0, 1).
     """
     _check.integer_at_least(1, epochs=epochs)
     for name in _COUNTS:

@@ -34,11 +34,6 @@ class ReleasedWeights:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        """Remembers nothing yet.
-
-        Args:
-            model: The user's model.
-        """
         self._model, self.are_watched = model, True
         self._seen: list[int] | None = None
 
@@ -103,11 +98,8 @@ def warn_of_other_ledgers(
 ) -> None:
     """Warns if a model was trained on the same data set with another ledger.
 
-    It knows the trainings of this process.
-
-    Args:
-        model: The user's model, which several private models may hold.
-        ledger: The ledger of the training that is about to start.
+    It knows the trainings of this process. Several private models may hold the
+    model.
     """
     if not isinstance(ledger, PrivacyLedger):
         return
