@@ -56,14 +56,6 @@ class EpsilonProgress(keras.callbacks.Callback):
         delta: float,
         rounds_left: Callable[[], int | None],
     ) -> None:
-        """Prepares for a training.
-
-        Args:
-            ledger: Where the training will be recorded.
-            delta: The delta of the shown epsilon, in (0, 1).
-            rounds_left: Returns how many more rounds there is room for. `None`
-                if nothing limits them.
-        """
         super().__init__()
         self._ledger, self._delta = ledger, delta
         self._rounds_left = rounds_left

@@ -29,16 +29,7 @@ def fit_callbacks(
     First comes a callback that acts at each epoch, then `SignalProgress`,
     `TimeAhead` and `EpsilonProgress`, so that the others find their numbers in
     the logs. They find averaged weights in the model, if the optimizer
-    averages.
-
-    Args:
-        loop: The rounds of the training. On workers other than the chief, no
-            epsilon is shown.
-        sizes: Returns how large answers and their noise were so far, `None` if
-            it is not known.
-
-    Raises:
-        TypeError: `callbacks` is a `CallbackList`.
+    averages. On workers other than the chief, no epsilon is shown.
     """
     training = loop.training
     given = training.fit.get("callbacks") or []

@@ -20,7 +20,6 @@ class LayerSignal(NamedTuple):
     """The signal that reached the weights of one layer.
 
     Attributes:
-        name: The path of the layer.
         weights: The number of its trained weights.
         signal_to_noise: The norm of the signal in a round, divided by that of
             the noise: the root of a mean over rounds of squares.
@@ -47,19 +46,14 @@ class SignalProgress(keras.callbacks.Callback):
 
     At the end of the training one line names the layers whose weights noise
     moved further than the signal could, if there are any. It is not said of
-    layers for which the estimate is too uncertain.
+    layers for which the estimate is too uncertain. Nothing is shown before the
+    first round, nor if the noise has no known variance: `sizes` is then `None`.
 
     Guarantee: all of it is computed from noised answers and public numbers, so
     it costs no privacy.
     """
 
     def __init__(self, sizes: Callable[[], Sizes | None]) -> None:
-        """Prepares for a training.
-
-        Args:
-            sizes: Returns the sums so far; `None` before the first round, or if
-                the noise has no known variance.
-        """
         super().__init__()
         self._sizes = sizes
         self._at_begin: Sizes | None = None
@@ -120,11 +114,7 @@ def layer_signals(sizes: Sizes) -> list[LayerSignal]:
 
 
 def advice_on_layers(layers: list[LayerSignal]) -> str:
-    """Returns what to do, empty if every layer may have learned.
-
-    Args:
-        layers: The result of `layer_signals`.
-    """
+    """Returns what to do, empty if every layer may have learned."""
     lost = [layer for layer in layers if layer.most_drift < 1]
     if not lost:
         return ""
