@@ -47,20 +47,11 @@ class ExampleMetrics:
     ) -> None:
         """Updates the metrics with the examples of a physical batch.
 
-        A batch of padding alone changes nothing. Padding has the weight 0 where
+        The mask, `[batch]`, is False for padding, which can be in any row. A
+        batch of padding alone changes nothing. Padding has the weight 0 where
         all metrics heed weights, so that XLA can compile them; else it is cut
-        off.
-
-        Args:
-            batch: Inputs, targets and sample weights.
-            mask: Shape `[batch]`. False is for padding, which can be in any
-                row. `None` if there is no padding.
-            losses: The loss of each example, with the weight penalties.
-            outputs: The outputs of the model.
-            must_compile: Whether XLA is to compile it.
-
-        Raises:
-            MetricsNotCompiledError: It is to, and cannot.
+        off, or refused if they must compile. The losses are those of each
+        example, with the weight penalties.
         """
         if mask is None:
             self._update(batch, losses, outputs)
@@ -84,13 +75,8 @@ class ExampleMetrics:
     ) -> list[tuple[Any, Any, Any, Any]] | None:
         """Returns the metrics with what updates them, if all heed weights.
 
-        Args:
-            batch: See `update`.
-            outputs: See `update`.
-
-        Returns:
-            See `keras_internals.metric_updates`; `None` if one does not, or if
-            an output has a mask of its own.
+        See `keras_internals.metric_updates`. The result is `None` if one does
+        not, or if an output has a mask of its own.
         """
         _, y, weight = batch
         if any(mask is not None for mask in masks_of(outputs)):

@@ -280,11 +280,7 @@ class PrivateClassCounts(PrivateMetric):
 
 
 def check_private_metrics(metrics: Any) -> dict[str, PrivateMetric]:
-    """Returns a copy of the metrics by name.
-
-    Raises:
-        TypeError: They are not a mapping of names to `PrivateMetric`s.
-    """
+    """Returns a copy of the metrics by name."""
     if not isinstance(metrics, Mapping):
         raise TypeError(
             "`private_metrics` must be a dict of names to PrivateMetrics. "

@@ -28,10 +28,8 @@ _METRICS, _STATISTICS = "metrics", "statistics"
 class SideQueries:
     """The private metrics, and the statistics of batch normalization.
 
-    Attributes:
-        metrics: By name, empty if none are shown; `None` if metrics are not
-            private.
-        statistics: The query of the statistics, or `None`.
+    The metrics are by name. They are empty if none are shown, and `None` if
+    metrics are not private.
     """
 
     def __init__(
@@ -72,8 +70,7 @@ class SideQueries:
     def check_names(self, public: Iterable[str]) -> None:
         """Raises if two numbers would have one name in the logs.
 
-        Args:
-            public: Names of the public scalars of the queries' state.
+        The `public` names are those of scalars of the queries' state.
         """
         names = [
             name
@@ -107,11 +104,7 @@ class SideQueries:
         return [v for each in self._trackers.values() for v in each.variables]
 
     def templates(self, layers: list[keras.Layer]) -> dict[str, Any]:
-        """Returns what one record of each query looks like.
-
-        Args:
-            layers: The layers whose batch statistics are asked for.
-        """
+        """Returns what one record of each query looks like."""
         templates: dict[str, Any] = {}
         if self.metrics:
             templates[_METRICS] = {
@@ -166,11 +159,7 @@ class SideQueries:
     def apply(
         self, answers: Mapping[str, Any], layers: list[keras.Layer]
     ) -> dict[str, tf.Tensor]:
-        """Uses the noised answers of a round.
-
-        Returns:
-            The private metrics of this round alone, by name.
-        """
+        """Uses the noised answers of a round; returns its private metrics."""
         if self.statistics is not None:
             update_statistics(layers, answers[_STATISTICS])
         values: dict[str, tf.Tensor] = {}
