@@ -199,14 +199,8 @@ def arguments_of(
 ) -> None:
     """Raises unless every name is that of an argument of a function.
 
-    Args:
-        *functions: They take the arguments. The first one is named.
-        given: The arguments by name.
-        elsewhere: From a remedy to the function whose arguments it is about.
-
-    Raises:
-        TypeError: A name is that of no argument. The error names the nearest
-            one, or what has such an argument.
+    The error names the first function, and the nearest name that it has; or
+    what else has such an argument, by the remedies in `elsewhere`.
     """
     known = dict.fromkeys(
         name

@@ -161,15 +161,8 @@ def paths(nest: Nest) -> list[str]:
 def split(prefix: Nest, nest: Nest, rule: str, path: str = "") -> list[Any]:
     """Returns the parts of `nest` that lie below the leaves of `prefix`.
 
-    Args:
-        prefix: Nest with the upper structure of `nest`. Lists and tuples
-            stand for one another.
-        nest: The nest to be cut.
-        rule: The error's first sentence, which says what must fit what.
-        path: Where `nest` is in the nest that it is a part of.
-
-    Raises:
-        ValueError: The structures differ.
+    Lists and tuples stand for one another. An error begins with the rule, which
+    says what must fit what, and names a place below `path`.
 
     >>> split({"a": 0, "b": [1]}, {"a": (5, 6), "b": [7]}, "")
     [(5, 6), 7]
@@ -216,14 +209,8 @@ def mapped(
 ) -> Nest:
     """Applies `function` to the path and the leaves of nests, in step.
 
-    Args:
-        function: Takes a path such as "/a/0", and a leaf of each nest.
-        nest: Gives the structure.
-        *others: Have the structure of `nest`.
-        rule: The error's first sentence, which says what must fit what.
-
-    Raises:
-        ValueError: `others` are not of the structure of `nest`.
+    A path is such as "/a/0". The error for nests of other structures begins
+    with the rule, which says what must fit what.
 
     >>> mapped(lambda path, one, two: (path, one + two), {"a": 1}, {"a": 2})
     {'a': ('/a', 3)}

@@ -37,12 +37,8 @@ _FEWEST_TERMS = 64
 def gamma(roundings: float, unit: float) -> float:
     """Returns `n u / (1 - n u)`, the largest relative error of n roundings.
 
-    Args:
-        roundings: The number n of roundings on the way of one term.
-        unit: The unit of rounding u.
-
-    Raises:
-        ValueError: There are so many that nothing can be said.
+    There are n roundings of unit u on the way of one term. So many that nothing
+    can be said are refused.
 
     Source: Higham (2002), Accuracy and Stability of Numerical Algorithms,
     Lemma 3.1 and eq. 4.4. See lemma 1 of `docs/finite_precision.md`.
@@ -116,11 +112,8 @@ def joint(leaves: Sequence[Proven]) -> Joint:
 def over(leaf: Proven, scale: float, wide: Callable[[Any], Any]) -> Proven:
     """Returns what is proven of a leaf divided by a number (lemma 4).
 
-    Args:
-        leaf: The leaf.
-        scale: The number.
-        wide: Casts to float64, which holds what float32 would lose to overflow
-            and underflow.
+    `wide` casts to float64, which holds what float32 would lose to overflow
+    and underflow.
     """
     factor = 1 / scale
     return leaf._replace(
