@@ -57,11 +57,8 @@ _NEGLIGIBLE, _LEAST_POWER = 1e-9, 0.25
 class Curve(NamedTuple):
     """A function between equal steps, each with a cubic polynomial.
 
-    Attributes:
-        start: Where the first step begins.
-        step: The length of each.
-        pieces: Coefficients in the share of a step, from the constant up,
-            shape `[steps, 4]`.
+    The coefficients are in the share of a step, from the constant up, of the
+    shape `[steps, 4]`.
     """
 
     start: float
@@ -122,15 +119,10 @@ class TabulatedLaw(NamedTuple):
 
 
 def tabulated(log_density: Callable[[Array], Array]) -> TabulatedLaw:
-    """Returns the law that belongs to a density.
+    """Returns the law that belongs to the logarithm of a density at `x >= 0`.
 
-    Args:
-        log_density: The logarithm of the density at `x >= 0`, which
-            `NoiseDistribution` has checked.
-
-    Raises:
-        ValueError: The density does not integrate to 1; or its tails are so
-            heavy that a draw could be infinite.
+    It refuses a density that does not integrate to 1, and tails that are so
+    heavy that a draw could be infinite.
     """
     unit = 0.5 * math.exp(-float(log_density(np.zeros(1))[0]))
     log_unit = math.log(unit)
@@ -175,7 +167,6 @@ def tabulated(log_density: Callable[[Array], Array]) -> TabulatedLaw:
 
 
 def _curve(x: Array, value: Array, slope: Array) -> Curve:
-    """Returns the cubic Hermite polynomials between equal steps."""
     step = float(x[1] - x[0])
     left, jump = value[:-1], np.diff(value)
     first, last = slope[:-1] * step, slope[1:] * step
@@ -470,11 +461,7 @@ def _numbers(
 
 
 def _distributions() -> Any:
-    """Returns `tfp.distributions` on NumPy, which loads no TensorFlow itself.
-
-    Raises:
-        ImportError: tensorflow-probability is not installed.
-    """
+    """Returns `tfp.distributions` on NumPy, which loads no TensorFlow."""
     try:
         from tensorflow_probability.substrates import numpy as tfp
 

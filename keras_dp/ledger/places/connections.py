@@ -45,12 +45,8 @@ _open: dict[_Connection, _Owner] = {}
 def connect(path: Path, parameters: str) -> sqlite3.Connection:
     """Returns a connection to a file; give it back to `close`.
 
-    Args:
-        path: An existing file, absolute and without symbolic links.
-        parameters: The query part of the SQLite URI.
-
-    Raises:
-        LedgerError: The process was forked from one that has the file open.
+    The path must be absolute and without symbolic links. A process opens no
+    file that the one it was forked from has open.
     """
     file = identity(path)
     if any(

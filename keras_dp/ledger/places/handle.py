@@ -36,12 +36,8 @@ class Handle(abc.ABC):
 
     A subclass knows one kind of storage: it begins, commits and undoes
     transactions. This class makes sure that each is complete, and that no two
-    of them overlap.
-
-    Attributes:
-        path: The file; `None` for a ledger that is not in a file.
-        name: The path or URL of the ledger, without a password; `None` in
-            memory.
+    of them overlap. The path and the name are `None` in memory. The name, a
+    path or a URL, holds no password.
     """
 
     # The errors of the storage, which become errors of the ledger.
@@ -55,14 +51,7 @@ class Handle(abc.ABC):
         writable: bool,
         writer: str,
     ) -> None:
-        """Starts outside of any transaction.
-
-        Args:
-            path: See the attribute.
-            name: See the attribute.
-            writable: Whether `transaction` may be called.
-            writer: A text that each commit writes; see `storage`.
-        """
+        """Takes what each commit writes as `writer`; see `storage`."""
         self.path, self.name = path, name
         self._writable, self._writer = writable, writer
         self._is_closed = self._is_inside = self._has_failed = False
@@ -85,13 +74,7 @@ class Handle(abc.ABC):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[log.Database]:
-        """Lets several reads see one state, although others may write.
-
-        Raises:
-            LedgerError: The ledger is closed, locked, out of reach, or was
-                opened before this process was forked.
-            LedgerFormatError: The ledger is corrupt.
-        """
+        """Lets several reads see one state, although others may write."""
         # Before the lock, which a thread of the parent may hold for ever.
         if self._process != os.getpid():
             raise LedgerError(_FORKED)
@@ -111,12 +94,8 @@ class Handle(abc.ABC):
     def transaction(self) -> Iterator[log.Database]:
         """Runs one transaction: all its changes are durable, or none is made.
 
-        Raises:
-            LedgerIntegrityError: The last row or the table `meta` was edited.
-                Nothing was changed.
-            LedgerWriteError: The ledger could not be written. Nothing was
-                changed, unless the commit itself failed: then the message says
-                that the changes may have been made.
+        If the commit itself failed, the error says that the changes may have
+        been made. After any other error nothing was changed.
         """
         if self._process != os.getpid():
             raise LedgerWriteError(_FORKED)
@@ -135,12 +114,7 @@ class Handle(abc.ABC):
     def check_tables(self, database: log.Database) -> None:
         """Raises unless the ledger has its own tables and nothing else.
 
-        Args:
-            database: The connection that `reading` gives.
-
-        Raises:
-            LedgerFormatError: The ledger has another table, a view, a trigger,
-                or a table that was changed.
+        Another table, a view, a trigger or a changed table is refused.
         """
 
     @abc.abstractmethod
@@ -155,8 +129,7 @@ class Handle(abc.ABC):
     def _commit(self) -> None:
         """Commits the transaction, and returns when it is durable.
 
-        Raises:
-            LedgerWriteError: The ledger was moved or replaced meanwhile.
+        It raises if the ledger was moved or replaced meanwhile.
         """
 
     @abc.abstractmethod

@@ -20,37 +20,21 @@ _PUT_BACK = "Put the file back, and open the ledger again."
 class Place(Protocol):
     """A place where a ledger is, or can be created: a file, or a schema.
 
-    Attributes:
-        name: The path or URL, without a password, for messages.
-        short_name: The name of the file without its folder and suffix, or the
-            name of the schema.
+    Its name, for messages, has no password. Its short name is that of the file
+    without folder and suffix, or that of the schema.
     """
 
     name: str
     short_name: str
 
     def exists(self) -> bool:
-        """Returns whether there is something at this place.
-
-        Raises:
-            LedgerError: The place cannot be looked up.
-        """
+        """Returns whether there is something at this place."""
 
     def create(self, header: str) -> None:
-        """Creates a complete ledger, unless there is something at this place.
-
-        Raises:
-            LedgerWriteError: The ledger cannot be created.
-        """
+        """Creates a whole ledger, unless there is something at this place."""
 
     def open(self, *, writable: bool) -> Handle:
-        """Returns a handle of the ledger, after a check of its tables.
-
-        Raises:
-            FileNotFoundError: There is nothing at this place.
-            LedgerError: There is something else than a ledger, or the ledger
-                cannot be opened for reading or writing.
-        """
+        """Returns a handle of the ledger, after a check of its tables."""
 
 
 class FileHandle(Handle):
@@ -66,13 +50,7 @@ class FileHandle(Handle):
         *,
         writable: bool,
     ) -> None:
-        """Takes over a connection.
-
-        Args:
-            connection: A connection that `ledger.storage` made.
-            path: The file; `None` for a ledger in memory.
-            writable: Whether the connection may write.
-        """
+        """Takes over a connection that `storage` made."""
         super().__init__(
             path,
             None if path is None else str(path),
@@ -144,11 +122,6 @@ class FilePlace:
     """A file; see `Place`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Takes the path of a file.
-
-        Raises:
-            LedgerError: No file can have this path, or it looks like a URL.
-        """
         if _check.looks_like_url(path):
             raise LedgerError(
                 "`path` must be the name of a file, or a URL that begins with "
@@ -177,12 +150,7 @@ class FilePlace:
 
 
 def place_of(path: str | os.PathLike[str]) -> Place:
-    """Returns the place that a path or a URL names.
-
-    Raises:
-        LedgerError: No file can have this path; or `path` is a URL of another
-            kind, or names no schema; or psycopg is not installed.
-    """
+    """Returns the place that a path or a URL names."""
     if not isinstance(path, str) or not path.startswith(_SCHEMES):
         return FilePlace(path)
     try:

@@ -170,9 +170,7 @@ class Schema:
     def __init__(self, url: str) -> None:
         """Takes a URL of libpq, with `schema=NAME` as a further parameter.
 
-        Raises:
-            LedgerError: `url` is not such a URL. The message does not repeat
-                it, because it may hold a password.
+        An error does not repeat the URL, because it may hold a password.
         """
         self.short_name, self._settings = _parsed(url)
         self.name = _without_password(self.short_name, self._settings)
@@ -286,13 +284,7 @@ class SchemaHandle(Handle):
     def check_form(self) -> None:
         """Raises unless the schema is a ledger that this user can use.
 
-        Raises:
-            FileNotFoundError: The schema is empty, or there is none.
-            LedgerFormatError: The schema holds something else than a ledger.
-            LedgerVersionError: The ledger has another version of the format.
-            LedgerWriteError: The user may not write the ledger, or the server
-                is not durable.
-            LedgerError: The user may not read the ledger.
+        For writing, the server must be durable.
         """
         with self.reading() as database:
             self._check_mark(database)

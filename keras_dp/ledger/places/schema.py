@@ -44,12 +44,7 @@ def new_database(header: str) -> sqlite3.Connection:
 
 
 def database_until(rows: list[Row], meta: dict[str, str]) -> sqlite3.Connection:
-    """Returns a database in memory with the first rows of a ledger.
-
-    Args:
-        rows: The first rows of the ledger.
-        meta: The table `meta` of the whole ledger.
-    """
+    """Returns the first rows of the ledger with `meta`, in memory."""
     total = sum(part.count for part in counted(rows))
     before = {
         **meta,
@@ -66,16 +61,7 @@ def database_until(rows: list[Row], meta: dict[str, str]) -> sqlite3.Connection:
 
 
 def check_marks(connection: sqlite3.Connection, name: str) -> None:
-    """Raises unless the file is a ledger of this format.
-
-    Args:
-        connection: A connection to the file; its tables are not read.
-        name: The name of the file, for messages.
-
-    Raises:
-        LedgerFormatError: The file is not a ledger.
-        LedgerVersionError: The file is a ledger of another format version.
-    """
+    """Raises unless it is a ledger of this format; reads no table."""
     if _pragma(connection, "application_id") != _APPLICATION_ID:
         raise LedgerFormatError(
             f"The file {name} is empty or a SQLite database, but not a ledger. "
@@ -93,9 +79,7 @@ def check_marks(connection: sqlite3.Connection, name: str) -> None:
 def check_tables(connection: sqlite3.Connection, name: str) -> None:
     """Raises unless the database has the tables of a ledger and nothing else.
 
-    Raises:
-        LedgerFormatError: There is another table, a view, a trigger, or a table
-            that was changed.
+    Another table, a view, a trigger or a changed table is refused.
     """
     expected = _schema_of_a_new_database()
     found = _schema(connection, limit=len(expected) + 1)

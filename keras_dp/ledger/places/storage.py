@@ -62,12 +62,9 @@ _ATTEMPTS = 100
 class _Journal(NamedTuple):
     """The state of the file before the commit, as the journal holds it.
 
-    Attributes:
-        nonce: A random number that no other journal has.
-        pages: The number of pages in the file.
-        counter: The number of commits to the file so far. `None` if the
-            journal has no copy of the first page: then the commit had not yet
-            changed the file.
+    The nonce is a random number that no other journal has. The counter is the
+    number of commits to the file so far. It is `None` if the journal has no
+    copy of the first page: then the commit had not yet changed the file.
     """
 
     nonce: int
@@ -89,11 +86,8 @@ def writer(path: Path | None) -> str:
 def check_journal(path: Path) -> None:
     """Raises if SQLite would undo more than the unfinished commit.
 
-    Call it before every operation that could put a journal back.
-
-    Raises:
-        LedgerError: The journal belongs to an earlier state of the file, or is
-            not one that a ledger leaves.
+    Call it before every operation that could put a journal back. A journal of
+    an earlier state of the file is refused, and one that no ledger leaves.
     """
     misfit = _misfit(path)
     if misfit is None:
@@ -186,11 +180,7 @@ def _foreign(path: Path, reason: str) -> LedgerError:
 
 
 def absolute(path: object) -> Path:
-    """Returns an absolute path without symbolic links.
-
-    Raises:
-        LedgerError: No file can have this path.
-    """
+    """Returns an absolute path without symbolic links."""
     try:
         text = os.fspath(path)  # type: ignore[call-overload]
         if not isinstance(text, str):
@@ -205,11 +195,7 @@ def absolute(path: object) -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Returns whether there is a file, or something else, at the path.
-
-    Raises:
-        LedgerError: The path cannot be looked up.
-    """
+    """Returns whether there is a file, or something else, at the path."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -227,9 +213,6 @@ def create(path: Path, header: str) -> None:
     """Creates a ledger file without rows, if there is none.
 
     Another process may create it first; this is no error.
-
-    Raises:
-        LedgerWriteError: The file cannot be created.
     """
     with contextlib.closing(schema.new_database(header)) as connection:
         content = connection.serialize()
@@ -309,12 +292,6 @@ def connect_reading(path: Path) -> sqlite3.Connection:
     """Returns a read-only connection to a ledger file, after a check of it.
 
     If a process died in the middle of a commit, the commit is undone first.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        LedgerFormatError: The file is not a ledger, truncated or corrupt.
-        LedgerVersionError: The ledger has another version of the format.
-        LedgerError: The file cannot be opened for another reason.
     """
     if not exists(path):
         raise FileNotFoundError(
@@ -342,12 +319,7 @@ def connect_reading(path: Path) -> sqlite3.Connection:
 
 
 def connect_writing(path: Path) -> sqlite3.Connection:
-    """Returns a connection that makes each commit durable.
-
-    Raises:
-        LedgerError: The journal belongs to an earlier state of the file.
-        LedgerWriteError: The file cannot be written.
-    """
+    """Returns a connection that makes each commit durable."""
     try:
         check_journal(path)
         if path.stat().st_nlink > 1:

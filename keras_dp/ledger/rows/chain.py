@@ -45,36 +45,19 @@ def first_meta(header: str) -> dict[str, str]:
 
 
 def hash_of(previous: str, *content: object) -> str:
-    """Returns the hash of a row.
-
-    Args:
-        previous: The hash of the row before, as `hash_before` returns it.
-        *content: The fields of the row, without its hash.
-    """
+    """Returns the hash of a row from `hash_before` and its other fields."""
     return _digest([previous, *content])
 
 
 def hash_before(meta: dict[str, str], row: Row | None) -> str:
-    """Returns the hash that goes into the hash of the row after `row`.
-
-    Args:
-        meta: The table `meta`. For the first row, the result is the hash of
-            the header that it holds.
-        row: The row before; `None` for the first row.
-    """
+    """Returns the hash of a row, or the header's hash before the first row."""
     if row is not None:
         return row.hash
     return hashlib.sha256(meta.get("header", "").encode()).hexdigest()
 
 
 def head(meta: dict[str, str], last: Row | None) -> str:
-    """Returns the head: the hash over the last row and the table `meta`.
-
-    Args:
-        meta: The table, with the numbers of rows and rounds, what the accounts
-            have spent, and the writer.
-        last: The last row; `None` in a ledger without rows.
-    """
+    """Returns the head: the hash over the last row and the table `meta`."""
     end = [meta.get(key) for key in ("rows", "total", "balances", "writer")]
     return _digest([hash_before(meta, last), *end])
 
@@ -82,9 +65,7 @@ def head(meta: dict[str, str], last: Row | None) -> str:
 def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
     """Checks every row, and that all of them together fit the table `meta`.
 
-    Raises:
-        LedgerIntegrityError: A row was edited, added or removed. The message
-            names the first row that is wrong.
+    The error names the first row that is wrong.
     """
     previous = None
     reserved: dict[int, Row] = {}
@@ -111,9 +92,8 @@ def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
 def balances(all_rows: list[Row]) -> dict[int, Balance]:
     """Returns the balance of each account, by the row that opened it.
 
-    Raises:
-        LedgerIntegrityError: An account spent more than its capacity, paid
-            before it was opened, or has the name of another account.
+    It refuses an account that spent more than its capacity, paid before it was
+    opened, or has the name of another account.
     """
     found: dict[int, Balance] = {}
     names: set[str] = set()
@@ -151,17 +131,8 @@ def check_end(
     """Checks the last row and the table `meta`, at the start of a transaction.
 
     Only the end of the log is checked, to which the transaction appends;
-    `verify` checks all rows.
-
-    Args:
-        meta: The table `meta`.
-        before: The last row but one; `None` if there is none.
-        last: The last row; `None` in a ledger without rows.
-
-    Raises:
-        LedgerIntegrityError: The last row or the table does not fit its hash.
-            It was edited, or a process died in the middle of a commit that
-            nobody has undone.
+    `verify` checks all rows. An end that does not fit its hash was edited, or a
+    process died in the middle of a commit that nobody has undone.
     """
     if last is not None:
         _check_types(last)
@@ -234,9 +205,7 @@ def _check_statement(row: Row) -> None:
 def _check_run(row: Row, runs: dict[int, bool]) -> None:
     """Raises unless the row belongs to a run that may have it.
 
-    Args:
-        row: The next one.
-        runs: Whether each run has ended, by its row; updated.
+    `runs` says of each run, by its row, whether it has ended, and is updated.
     """
     if row.kind == "run":
         if row.run is not None and row.run not in runs:

@@ -24,20 +24,15 @@ class Charge(NamedTuple):
         account: The number of the row that opened the account.
         prices: Pairs of a slot, counted from 0, and a price > 0 in units of
             this slot; in the order of the slots. Empty if the round is free.
-
-    >>> Charge(account=1, prices=((0, 250),)).as_text()
-    '[1,[[0,250]]]'
     """
 
     account: int
     prices: tuple[tuple[int, int], ...]
 
     def as_text(self) -> str:
-        """Returns canonical JSON.
+        """Returns canonical JSON, and refuses fields of another form.
 
-        Raises:
-            ValueError: The fields are not what they must be. A price below 1
-                would give back what others have spent.
+        A price below 1 would give back what others have spent.
         """
         try:
             pairs = [[slot, price] for slot, price in self.prices]
@@ -59,11 +54,7 @@ class Charge(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str) -> "Charge":
-        """Inverts `as_text`.
-
-        Raises:
-            LedgerFormatError: The text is not one that `as_text` returns.
-        """
+        """Inverts `as_text`."""
         try:
             account, pairs = decoded(text)
             charge = cls(account, tuple((slot, price) for slot, price in pairs))
@@ -122,11 +113,7 @@ class Balance(NamedTuple):
 
 
 def opened(capacities: Iterable[int]) -> Balance:
-    """Returns the balance of a new account, which has spent nothing.
-
-    Raises:
-        ValueError: There is no slot, or a capacity is not in [0, 2^63).
-    """
+    """Returns the balance of a new account, which has spent nothing."""
     slots = tuple(capacities)
     if not slots or any(
         type(size) is not int or not 0 <= size <= LARGEST_COUNT

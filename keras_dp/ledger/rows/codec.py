@@ -54,9 +54,7 @@ def canonical(content: Any) -> str:
 def decoded(text: str) -> Any:
     """Returns the value of a JSON text that has only one.
 
-    Raises:
-        ValueError: The text is not JSON, an object in it has a field twice, or
-            it is nested too deeply.
+    An object with a field twice is refused, and one that is nested too deeply.
     """
     try:
         return _DECODER.decode(text)
@@ -65,12 +63,7 @@ def decoded(text: str) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Returns the value of a canonical text.
-
-    Raises:
-        LedgerFormatError: The text is not canonical.
-        ValueError: It is not JSON; see `decoded`.
-    """
+    """Returns the value of a canonical text; refuses another one."""
     content = decoded(text)
     if canonical(content) != text:
         raise LedgerFormatError(
@@ -81,7 +74,6 @@ def parsed(text: str) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object of some pairs; refuses a field that occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         raise ValueError(
@@ -95,12 +87,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
 
 
 def text_from_round(round_: rounds.Round) -> str:
-    """Returns the canonical text of a round.
-
-    >>> text_from_round(rounds.Round(
-    ...     rounds.FullDataset(), (rounds.NonPrivateSum("loss"),)))
-    '{"queries":[{"kind":"non_private_sum","name":"loss"}],"sampling":...}'
-    """
+    """Returns the canonical text of a round."""
     return canonical(content_from_round(round_))
 
 
@@ -117,43 +104,28 @@ def content_from_round(round_: rounds.Round) -> dict[str, Any]:
 def round_from_text(text: str) -> rounds.Round:
     """Returns the round that a text describes.
 
-    Raises:
-        LedgerFormatError: The text is not canonical JSON; or it has a kind or a
-            field that this version does not know, or a value that no event can
-            have.
+    A text that is not canonical is refused, and a kind, a field or a value that
+    this version does not know.
     """
     return round_from_content(_reading(parsed, text))
 
 
 def round_from_content(content: Any) -> rounds.Round:
-    """Inverts `content_from_round`.
-
-    Raises:
-        LedgerFormatError: See `round_from_text`.
-    """
+    """Inverts `content_from_round`."""
     return _reading(_round, content)
 
 
 def content_from_value(value: Any) -> dict[str, Any]:
-    """Returns an event, or a value inside one, for JSON.
-
-    Raises:
-        TypeError: The ledger cannot store such a value.
-    """
+    """Returns an event, or a value inside one, for JSON."""
     return _content(value)
 
 
 def value_from_content(content: Any) -> Any:
-    """Inverts `content_from_value`.
-
-    Raises:
-        LedgerFormatError: See `round_from_text`.
-    """
+    """Inverts `content_from_value`."""
     return _reading(_event, content)
 
 
 def _reading(read: Callable[[Any], _T], content: Any) -> _T:
-    """Returns `read(content)`; errors become `LedgerFormatError`."""
     try:
         return read(content)
     except UNREADABLE as error:

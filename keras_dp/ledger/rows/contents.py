@@ -175,14 +175,8 @@ class Verification(NamedTuple):
 class Contents(NamedTuple):
     """The rounds and runs of a ledger as they were between two commits.
 
-    Attributes:
-        meta: The table `meta`. Its head is a hash over the rows, so that equal
-            tables belong to equal rows.
-        rounds: All rounds in order; equal rounds in a row are counted together.
-        unpaid: The rounds for which no account paid.
-        unsettled: The number of rounds that are reserved and not settled.
-        runs: All runs in the order of their start.
-        accounts: All accounts in the order of their opening.
+    The head in the table `meta` is a hash over the rows, so that equal tables
+    belong to equal rows. For the `unpaid` rounds no account paid.
     """
 
     meta: dict[str, str]
@@ -194,15 +188,7 @@ class Contents(NamedTuple):
 
     @classmethod
     def of(cls, rows: list[Row], meta: dict[str, str]) -> "Contents":
-        """Returns what rows hold.
-
-        Args:
-            rows: All rows, read in one transaction with the table.
-            meta: The table `meta`.
-
-        Raises:
-            LedgerFormatError: This version cannot read a row.
-        """
+        """Returns what rows hold, read in one transaction with `meta`."""
         amounts = counted(rows)
         unpaid = [part for part in amounts if part.charge is None]
         rounds = merged((part.body, part.count) for part in amounts)
@@ -224,13 +210,7 @@ class Contents(NamedTuple):
 def verified(rows: list[Row], meta: dict[str, str]) -> Verification:
     """Checks the hash of every row, and reads every row.
 
-    Args:
-        rows: All rows, read in one transaction with the table.
-        meta: The table `meta`.
-
-    Raises:
-        LedgerIntegrityError: A row was edited, added or removed.
-        LedgerFormatError: This version cannot read a row.
+    The rows and the table `meta` were read in one transaction.
     """
     chain.verify(rows, meta)
     for row in rows:
@@ -270,15 +250,7 @@ def account_records(
 
 
 def runs_of(rows: list[Row], rows_per_unit: int = 1) -> tuple[RunRecord, ...]:
-    """Returns the runs in the order of their start, after run 0.
-
-    Args:
-        rows: The rows of a ledger.
-        rows_per_unit: As its header says.
-
-    Raises:
-        LedgerFormatError: A row cannot be read.
-    """
+    """Returns the runs in the order of their start, after run 0."""
     rows_of: dict[int, list[Row]] = {0: []}
     for row in rows:
         began = row.run or (row.seq if row.kind == RunStart.kind else 0)
@@ -312,15 +284,7 @@ def _record(
     amounts: list[CountedBody],
     rows_per_unit: int,
 ) -> RunRecord:
-    """Returns a run.
-
-    Args:
-        number: See `RunRecord`.
-        began: The row in which it began; 0 for the rounds of no run.
-        rows: Its rows.
-        amounts: Its rounds that count.
-        rows_per_unit: As the header of the ledger says.
-    """
+    """Returns the run that began in a row; 0 for the rounds of no run."""
     start, plan, delta, outcome = None, None, None, None
     started = updated = plan_row = first_row = 0
     for row in rows:

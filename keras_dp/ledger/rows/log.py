@@ -55,12 +55,8 @@ class Database(Protocol):
 class Rounds(NamedTuple):
     """The content of a row about rounds, except how many rounds they are.
 
-    Attributes:
-        body: The round as text.
-        run: The number of the row in which the run began; `None` without a
-            run.
-        charge: The price that an account pays for each round; `None` without
-            an account.
+    A run is named by the row in which it began. The charge is the price that an
+    account pays for each round.
     """
 
     body: str
@@ -89,11 +85,7 @@ def count_of(connection: Database, kind: str, last: int) -> int:
 
 
 def row(connection: Database, seq: int) -> Row:
-    """Returns one row.
-
-    Raises:
-        LedgerIntegrityError: The row is missing.
-    """
+    """Returns one row."""
     values = connection.execute(f"{_SELECT} WHERE seq = ?", [seq]).fetchone()
     if values is None:
         raise chain.contradiction(seq, "it is missing")
@@ -106,21 +98,15 @@ def meta(connection: Database) -> dict[str, str]:
 
 
 def begin(connection: Database) -> None:
-    """Checks the end of the log, to which the transaction appends.
-
-    Raises:
-        LedgerIntegrityError: The last row or `meta` is not as it was written.
-    """
+    """Checks the end of the log, to which the transaction appends."""
     chain.check_end(meta(connection), _last(connection, 1), _last(connection))
 
 
 def finish(connection: Database, writer: str) -> None:
     """Writes the new head, as the last step before the commit.
 
-    Args:
-        connection: A connection inside the transaction.
-        writer: A hash of the name under which the file is open; see
-            `places.storage`.
+    The writer is a hash of the name under which the file is open; see
+    `places.storage`.
     """
     last = _last(connection)
     _set_meta(connection, "writer", writer)
@@ -131,12 +117,10 @@ def finish(connection: Database, writer: str) -> None:
 def append_record(connection: Database, rounds: Rounds, count: int) -> None:
     """Adds `count` rounds that ran.
 
-    Raises:
-        BudgetExceededError: The account has no room for the rounds.
-        LedgerWriteError: The run has ended; the ledger has accounts, and none
-            pays for the rounds; or they are not the next rows of a mechanism
-            with correlated noise.
-        OverflowError: The number of all rounds would not fit 64 bits.
+    It refuses them if the run has ended; if the account has no room, or the
+    ledger has accounts and none pays; if they are not the next rows of a
+    mechanism with correlated noise; or if the number of all rounds would not
+    fit 64 bits.
     """
     _count(connection, rounds, count)
     _fold_record(connection, rounds, count)
@@ -145,7 +129,7 @@ def append_record(connection: Database, rounds: Rounds, count: int) -> None:
 def append_reservation(connection: Database, rounds: Rounds, count: int) -> int:
     """Reserves `count` rounds, and returns the number of the new row.
 
-    It raises what `append_record` does.
+    It refuses what `append_record` refuses.
     """
     _count(connection, rounds, count)
     return _append(connection, "reserve", rounds, count)
@@ -167,15 +151,8 @@ def append_statement(
 ) -> int:
     """Adds a row with a statement, and returns the number of the row.
 
-    Args:
-        connection: A connection inside the transaction.
-        statement: The content of the row.
-        run: The number of the run, if the statement is the plan or the end of
-            a run, or a start that continues it; `None` for every other
-            statement.
-
-    Raises:
-        LedgerWriteError: The run has ended already.
+    The statement names a run if it is the plan or the end of that run, or a
+    start that continues it.
     """
     if not isinstance(statement, RunStart):
         _check_open(connection, run)
@@ -201,9 +178,7 @@ def settle(
 ) -> None:
     """Counts `used` rounds in place of the `count` that row `seq` reserved.
 
-    Raises:
-        LedgerIntegrityError: Row `seq` does not hold this reservation, or it
-            was settled before.
+    It raises if the row does not hold this reservation, or was settled before.
     """
     last = _last(connection)
     found = row(connection, seq)

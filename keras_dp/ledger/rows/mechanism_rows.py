@@ -39,15 +39,8 @@ def check_next_rows(
 ) -> None:
     """Raises unless rounds are the next rows of a mechanism.
 
-    Args:
-        body: The round that is added, as text.
-        run: The row in which its run began; `None` without a run.
-        count: How many of these rounds are added.
-        mechanism_id: The mechanism.
-        before: The rounds of the mechanism so far, reserved ones included.
-
-    Raises:
-        LedgerWriteError: They are other rows; the message says why.
+    `run` is the row in which their run began. The rounds of the mechanism
+    before them include reserved ones.
     """
     added = round_from_text(body)
     event, sampling = _events(added)[mechanism_id], added.sampling
@@ -97,15 +90,8 @@ def check_next_rows(
 def check_holder(mechanism_id: str, author: Author) -> None:
     """Raises unless this process ran the first row of a mechanism.
 
-    Its noise is never saved. Another process that continues the run has other
-    noise, or the same noise once more.
-
-    Args:
-        mechanism_id: The mechanism.
-        author: The process that had the run at the first row.
-
-    Raises:
-        LedgerWriteError: It is another process.
+    The author had the run at that row. Its noise is never saved. Another
+    process that continues the run has other noise, or the same noise once more.
     """
     if not author.is_this_process():
         raise _refused(

@@ -76,10 +76,7 @@ class Limits:
     def room(self, planned: Round, count: int, own: int) -> int:
         """Returns how many of `count` more rounds may run.
 
-        Args:
-            planned: One of the rounds.
-            count: >= 1.
-            own: The rounds of the run that the ledger holds.
+        The ledger holds `own` rounds of the run already.
         """
         return count
 
@@ -90,8 +87,7 @@ class Limits:
     def charge(self, planned: Round) -> Charge | None:
         """Returns what a round costs the account of the run.
 
-        Raises:
-            BudgetExceededError: The account cannot pay for such a round.
+        It raises if the account cannot pay for such a round.
         """
         return None
 

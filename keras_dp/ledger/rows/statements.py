@@ -125,11 +125,7 @@ class RunPlan:
     def of(
         cls, rounds: Iterable[tuple[Round, int]], delta: float | None
     ) -> Self:
-        """Returns the plan of pairs of a round and a number.
-
-        Raises:
-            TypeError: There is something else than such pairs.
-        """
+        """Returns the plan of pairs of a round and a number."""
         try:
             pairs = tuple(CountedRound(each, n) for each, n in rounds)
         except (TypeError, ValueError) as error:
@@ -146,11 +142,7 @@ class RunPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run, which will release nothing more.
-
-    Attributes:
-        outcome: One of `OUTCOMES`.
-    """
+    """The end of a run, which will release nothing more."""
 
     kind: ClassVar[str] = "end"
 
@@ -195,11 +187,7 @@ class Account:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seal:
-    """A mark in the ledger: no row before it is ever changed.
-
-    Attributes:
-        note: Free text. It must hold nothing secret.
-    """
+    """A mark in the ledger: no row before it is ever changed."""
 
     kind: ClassVar[str] = "seal"
 
@@ -258,16 +246,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 # Many runs end with the same words.
 @functools.lru_cache(maxsize=1024)
 def statement_from_text(kind: str, text: str) -> Statement:
-    """Inverts `text_from_statement`.
-
-    Args:
-        kind: One of `KINDS`.
-        text: The body of the row.
-
-    Raises:
-        LedgerFormatError: The text is not one that `text_from_statement`
-            returns for this kind.
-    """
+    """Inverts `text_from_statement`; the kind is one of `KINDS`."""
     try:
         statement = _statement(kind, decoded(text))
         # So it is canonical, too.
