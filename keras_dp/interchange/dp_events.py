@@ -134,11 +134,6 @@ def to_dp_event(
 
 
 def _repeated(search: Selection, neighbours: Neighbours, records: int) -> Any:
-    """Returns the event of a search, for a group of records.
-
-    Raises:
-        UnsupportedEventError: dp_accounting has no event for the search.
-    """
     law = search.law
     if len(search.plans) > 1 or law.shape < 0:
         raise UnsupportedEventError(
@@ -157,11 +152,6 @@ def _repeated(search: Selection, neighbours: Neighbours, records: int) -> Any:
 def _of_group(
     replay: Replay, neighbours: Neighbours, records: int
 ) -> tuple[CountedMechanism, ...]:
-    """Returns the mechanisms of rounds for a group of records.
-
-    Raises:
-        UnsupportedEventError: A round has no mechanism for a group.
-    """
     rounds = replay.normalized(neighbours).mechanisms
     found = k_fold(rounds, records)
     if found is None:
@@ -182,15 +172,6 @@ def _dp_accounting() -> Any:
 
 @functools.singledispatch
 def _event(mechanism: Mechanism, sampling: SamplingEvent) -> Any:
-    """Returns the event of a mechanism.
-
-    Args:
-        mechanism: The mechanism of one round, or of one epoch.
-        sampling: How the sample of the round was drawn.
-
-    Raises:
-        UnsupportedEventError: dp_accounting has no event for the mechanism.
-    """
     raise UnsupportedEventError(
         "`ledger` must hold releases that dp_accounting has an event for. "
         f"Received: {mechanism!r}, drawn by {sampling!r}. Replay the ledger "

@@ -31,10 +31,6 @@ class PrivacyTarget:
 
     It is compared with the epsilon of reports: by the tightest accountant, for
     the strongest adjacency relation that all rounds support.
-
-    Attributes:
-        epsilon: The largest epsilon of the ledger, > 0.
-        delta: The delta of this epsilon, in (0, 1).
     """
 
     epsilon: float
@@ -45,13 +41,7 @@ class PrivacyTarget:
 
 
 class _Held(NamedTuple):
-    """The rounds that count before a round more.
-
-    Attributes:
-        own: The rounds of the own run that the ledger holds.
-        others: The rounds of other runs that count.
-        together: Both.
-    """
+    """The rounds of the own run and of others that count beforehand."""
 
     own: tuple[CountedRound, ...]
     others: tuple[CountedRound, ...]
@@ -78,11 +68,8 @@ class EpsilonLimit:
 
     It searches for the number of rounds at the first question. It searches
     again if the mechanism of the rounds changes, or what else counts: rounds of
-    other runs, their plans, or other rounds of the training.
-
-    Attributes:
-        target: The target that the ledger as a whole must meet.
-        seen: The head of the ledger as the last answer is about it.
+    other runs, their plans, or other rounds of the training. `seen` is the head
+    of the ledger as the last answer is about it.
     """
 
     def __init__(
@@ -91,13 +78,7 @@ class EpsilonLimit:
         ledger: PrivacyLedger,
         rounds_per_pass: int | None = None,
     ) -> None:
-        """Starts without a search.
-
-        Args:
-            target: The target that the ledger as a whole must meet.
-            ledger: The ledger that records the training.
-            rounds_per_pass: As in `rounds_left`.
-        """
+        """Starts without a search."""
         self.target, self._ledger = target, ledger
         self._rounds_per_pass = rounds_per_pass
         self._question: tuple[object, ...] = ()
@@ -115,16 +96,9 @@ class EpsilonLimit:
     ) -> int:
         """Returns how many of `count` more rounds the target leaves room for.
 
-        Args:
-            planned: One of the rounds.
-            count: The number of rounds, >= 1.
-            promised: How many more rounds the training is planned for. If the
-                target has room for them together, none of them is refused: the
-                bounds for fewer rounds may be less precise.
-            row: The row in which the training began; `None` before.
-
-        Raises:
-            UnsupportedEventError: The accountant has no bound for such rounds.
+        The training began in the row, and is planned for `promised` rounds
+        more. If the target has room for them together, none of them is refused:
+        the bounds for fewer rounds may be less precise.
         """
         self._is_unverified = isinstance(planned.sampling, UnverifiedSampling)
         mechanism = normalize([(planned, 1)])
@@ -160,15 +134,8 @@ class EpsilonLimit:
     ) -> int:
         """Returns how many of the next of given rounds there is room for.
 
-        Args:
-            coming: All rounds of the training in order, with their counts.
-            count: How many of the rounds after the first `own` are asked for,
-                >= 1.
-            own: The number of rounds in the ledger that are of this training.
-            row: As in `allowed`.
-
-        Raises:
-            UnsupportedEventError: The accountant has no bound for such rounds.
+        The rounds to come are all rounds of the training in order. Of these the
+        ledger has the first `own`.
         """
         held = self._held(row, coming)
         known = {each for each, _ in coming}
@@ -213,11 +180,7 @@ class EpsilonLimit:
         return _Held(tuple(own), tuple(others), together)
 
     def exceeded(self, rounds: str = "one more round") -> BudgetExceededError:
-        """Returns the error for rounds after the last question.
-
-        Args:
-            rounds: The rounds that have no room, in words.
-        """
+        """Returns the error for rounds after the last question."""
         remedy = (
             "Train with a larger target or more noise, or with a ledger that "
             "has spent less."

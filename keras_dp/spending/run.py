@@ -282,21 +282,8 @@ def new_run(
 ) -> RunWriter:
     """Returns a run that begins, or goes on, with its first round.
 
-    Args:
-        ledger: Where rounds are recorded.
-        details: Its name, purpose and account.
-        name: The name by default.
-        purpose: The purpose by default.
-        model: SHA-256 of the model's summary.
-        most: As in `RunLimits`, and so the others.
-        target: How many rounds a target leaves room for.
-        coming: From the first round and a number to all rounds, counted.
-        correlated: All rounds that are left of correlated noise.
-        delta: The delta of the plan.
-
-    Raises:
-        ValueError: The ledger has no such account, or several of which none was
-            named; or no such run has rounds of its plan left.
+    The name and the purpose are those of the details, by default the given
+    ones. The other arguments limit it, as in `RunLimits`.
     """
     details = RunDetails() if details is None else details
     number, rest, row = details.continues, None, None
@@ -330,9 +317,8 @@ def _rest_of(
 ) -> tuple[CountedRound, int]:
     """Returns what the plan of an interrupted run has left, and its row.
 
-    Raises:
-        ValueError: No such run has anything left, its account is another one,
-            or another library ran it.
+    It refuses a run that has nothing left, that another account pays for, or
+    that another library ran.
     """
     name = None if account is None else account.account.name
     rests = {
