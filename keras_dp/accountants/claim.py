@@ -33,11 +33,7 @@ class Claim:
         return self.units * self.rows_per_unit
 
     def sentence(self, unit: str) -> str:
-        """Returns the claim as a sentence to publish, with epsilon rounded up.
-
-        Args:
-            unit: The privacy unit, such as "patient".
-        """
+        """Returns a sentence to publish, with epsilon rounded up."""
         if self.neighbours is None:
             return "no bound: no adjacency relation is supported by all rounds"
         protected = units_in_words(unit, self.units)
@@ -61,11 +57,7 @@ class Claim:
 
 
 def units_in_words(unit: str, units: int) -> str:
-    """Returns the unit, or the group of units, that is protected, in words.
-
-    >>> units_in_words("patient", 2)
-    'group of 2, each one patient,'
-    """
+    """Returns the unit, or the group of units, that is protected, in words."""
     return unit if units == 1 else f"group of {units:,}, each one {unit},"
 
 

@@ -29,11 +29,6 @@ def spans_of(round_: Round) -> Iterator[str]:
 
     These are mechanisms with correlated noise, and epochs or the draw of the
     sampling.
-
-    >>> from keras_dp.ledger import GaussianSum
-    >>> step = (GaussianSum("all", 1.0, 4.0),)
-    >>> list(spans_of(Round(DisjointBatches("first pass"), step)))
-    ['first pass']
     """
     if isinstance(round_.sampling, DisjointBatches):
         yield round_.sampling.epoch_id
@@ -63,11 +58,6 @@ def covers(
     Gaussian sums whose squared sensitivities add up to no more, even if answers
     chose them.
 
-    Args:
-        planned: The rounds with the bound.
-        ran: The other rounds.
-        neighbours: The adjacency relation of the bound.
-
     Source: Smith and Thakurta (2022), arXiv:2210.17520 (Gaussian sums).
     """
     if is_part(ran, planned):
@@ -88,11 +78,9 @@ def covers(
 def kept_plans(
     runs: Sequence[RunRecord], neighbours: Neighbours
 ) -> tuple[bool, ...]:
-    """Returns whether each run did only what was planned before.
+    """Returns whether each run of a ledger did only what was planned before.
 
-    Args:
-        runs: Runs of one ledger.
-        neighbours: The adjacency relation of the cost of the plans.
+    The cost of the plans is under the relation.
     """
     spans = [
         {

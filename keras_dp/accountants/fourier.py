@@ -322,14 +322,12 @@ class _Sides(NamedTuple):
 
     @property
     def only_upper(self) -> "_Sides":
-        """Returns the same without an attack."""
         return self._replace(lower=self.upper)
 
 
 def _epsilon_bounds(
     rounds: _Rounds, sides: _Sides, delta: float, relative_width: float
 ) -> Bounds:
-    """Returns bounds on the least epsilon for a delta in (0, 1)."""
     log_delta, width = math.log(delta), max(sides.width, relative_width)
     lower, upper, method = epsilon_bounds(sides.upper, log_delta, width)
     may_be_less = _may_be_less(rounds, sides, lower, upper)
@@ -347,7 +345,6 @@ def _epsilon_bounds(
 def _delta_bounds(
     rounds: _Rounds, sides: _Sides, epsilon: float, relative_width: float
 ) -> Bounds:
-    """Returns bounds on the least delta for an epsilon >= 0."""
     width = max(sides.width, relative_width)
     sides.upper.prepare(epsilon, width)
     found = sides.upper.log_delta(epsilon)
@@ -389,15 +386,11 @@ def _with_slack(
     bounds_of: Callable[[_Rounds], Bounds],
     upper: Callable[[], float],
 ) -> Bounds:
-    """Returns bounds; the upper bound includes the slack of the rounds.
+    """Adds the slack of the rounds to the upper one of some bounds.
 
     Two data sets that differ in one record also differ in a group of them. So
-    the lower bound for one record is one for a group.
-
-    Args:
-        group: At least one mechanism with its count.
-        bounds_of: Asks for epsilon or for delta.
-        upper: Returns the upper bound for all rounds, with their slack.
+    the lower bound for one record is one for a group. `upper` returns the bound
+    for all rounds, with their slack.
     """
     slack, rest = split(group.rounds)
     found = bounds_of(rest) if rest else Bounds(0.0, 0.0)
@@ -412,14 +405,10 @@ def _with_slack(
 
 
 def _sides(rounds: _Rounds, near: float | None) -> _Sides:
-    """Returns delta of rounds without slack.
+    """Returns delta of rounds without slack, if known near the one in question.
 
     Where sampled rounds hardly ever draw the changed record, the others with
     the chance that one does may give a smaller upper bound.
-
-    Args:
-        rounds: Mechanisms with their counts.
-        near: The delta that is asked about, if it is known.
     """
     choices = readings(rounds)
     if len(choices) > 1:
@@ -441,7 +430,6 @@ def _sides(rounds: _Rounds, near: float | None) -> _Sides:
 
 
 def _composed(rounds: _Rounds, near: float | None) -> _Sides:
-    """Returns delta of all rounds composed."""
     if _has_search(rounds):
         lower, margin = _trials(rounds, near)
         return _Sides(_Searched(rounds, near), lower, margin)
@@ -482,7 +470,6 @@ class _Searched:
     """Upper bounds on delta of searches, and other rounds."""
 
     def __init__(self, rounds: _Rounds, near: float | None) -> None:
-        """Takes the rounds, and the delta that is asked about, if known."""
         self._rounds, self._near = rounds, near
         self._pairs: dict[_Rounds, Side] = {}
 

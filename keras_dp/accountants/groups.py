@@ -96,13 +96,6 @@ class UnitGroup:
         rounds: tuple[CountedMechanism, ...],
         records: int,
     ) -> None:
-        """Takes an accountant that supports the rounds, and the group's size.
-
-        Args:
-            accountant: Bounds the rounds.
-            rounds: The mechanisms of one record, with their counts.
-            records: >= 1.
-        """
         self.accountant, self.records = accountant, records
         pair = k_fold(rounds, records)
         self.is_pair = pair is not None and (
@@ -111,11 +104,7 @@ class UnitGroup:
         self.rounds = pair if self.is_pair and pair is not None else rounds
 
     def epsilon(self, delta: float) -> float:
-        """Returns an upper bound on epsilon; `inf` if no finite one holds.
-
-        Args:
-            delta: In [0, 1].
-        """
+        """Returns an upper bound on epsilon; `inf` if no finite one holds."""
         if self.is_pair:
             return self.accountant.epsilon_of(self.rounds, delta)
         return _textbook_epsilon(
@@ -123,11 +112,7 @@ class UnitGroup:
         )
 
     def delta(self, epsilon: float) -> float:
-        """Returns an upper bound on delta; 1 if no smaller one holds.
-
-        Args:
-            epsilon: Finite and >= 0.
-        """
+        """Returns an upper bound on delta; 1 if no smaller one holds."""
         return self.profile()(float(epsilon))
 
     def profile(self) -> Profile:
@@ -227,14 +212,9 @@ def _textbook_epsilon(
 
 
 def _log_delta(delta: float, records: int, share: float) -> float:
-    """Returns the log of delta of a group at `records * share`.
+    """Returns the log of delta of a group at `records * share`, rounded up.
 
-    Rounded up.
-
-    Args:
-        delta: The delta of one record at `share`.
-        records: The size of the group.
-        share: Its share of epsilon.
+    `delta` is that of one record at `share`.
     """
     if delta == 0:
         return -math.inf

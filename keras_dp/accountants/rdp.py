@@ -37,15 +37,13 @@ _POINTS = 16
 def least_over_orders(objective: Callable[[Array], Array]) -> float:
     """Returns the least value of `objective` over all orders.
 
-    Every value is a valid bound, so that the search decides how tight the
-    result is, never whether it is true. The log moment is convex in the
-    order. So is what the improved conversion adds to it, `(a-1) log(a-1) -
-    a log a`. Delta is the exponential of a convex function, then, and epsilon
-    a convex function over `a - 1`: both have one minimum. It is bracketed by
-    octaves, as far out as need be, and zoomed in on.
-
-    Args:
-        objective: From `order - 1`, shape `[n]`, to the bounds, shape `[n]`.
+    The objective takes `order - 1`, an array. Every value is a valid bound, so
+    that the search decides how tight the result is, never whether it is true.
+    The log moment is convex in the order. So is what the improved conversion
+    adds to it, `(a-1) log(a-1) - a log a`. Delta is the exponential of a convex
+    function, then, and epsilon a convex function over `a - 1`: both have one
+    minimum. It is bracketed by octaves, as far out as need be, and zoomed in
+    on.
     """
     octaves = np.arange(_FIRST_OCTAVE, _LAST_OCTAVE + 1.0)
     values = objective(2.0**octaves)

@@ -74,9 +74,7 @@ def available_accountants(
 def tightest(rounds: NormalizedRounds) -> Accountant:
     """Returns the tightest accountant with a bound; `RDP` without any.
 
-    Args:
-        rounds: Normalized rounds. If no accountant has a bound for them, the
-            errors of `RDP` say why.
+    The errors of `RDP` then say why.
     """
     supporting = (each for each in _ALL if each.supports(rounds.mechanisms))
     return next(supporting, RDP())
@@ -109,17 +107,12 @@ class Replay:
 
     It reads a ledger once, normalizes it once for each adjacency relation, and
     computes each epsilon once. Whoever has several questions makes one replay,
-    and passes it on. It can be passed wherever a ledger can.
+    and passes it on. It can be passed wherever a ledger can. All answers are
+    for one unit, with all of its records.
 
-    Attributes:
-        rounds: The rounds in order, with their counts.
-        runs: The runs of the ledger; empty for rounds without a ledger.
-        accounts: The accounts of the ledger; empty for rounds without a ledger.
-        unpaid: The rounds for which no account paid, if there are accounts.
-        head: The head of the ledger; empty for rounds without a ledger.
-        header: The header of the ledger; for rounds without a ledger one that
-            says that the unit is a record. All answers are for one unit, with
-            all of its records.
+    Rounds without a ledger have no runs, no accounts and an empty head. Their
+    header says that the unit is a record, unless one is given. If there are
+    accounts, `unpaid` are the rounds for which none of them paid.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -131,13 +124,6 @@ class Replay:
     def __init__(
         self, ledger: LedgerLike, *, header: Header | None = None
     ) -> None:
-        """Reads a ledger.
-
-        Args:
-            ledger: A ledger, a run, or pairs of a Round and its count.
-            header: The header of the ledger of these rounds, if `ledger` does
-                not have it.
-        """
         self.header: Header = (
             header
             or getattr(ledger, "header", None)
@@ -175,11 +161,7 @@ class Replay:
         return self.header.rows_per_unit
 
     def of(self, rounds: Iterable[tuple[Round, int]]) -> "Replay":
-        """Returns the replay of other rounds of the same ledger.
-
-        Args:
-            rounds: Pairs of a Round and its count, such as those of one run.
-        """
+        """Returns the replay of other rounds of the same ledger."""
         part = Replay(tuple(rounds), header=self.header)
         part._bounds = self._bounds
         return part
@@ -201,11 +183,8 @@ class Replay:
         """Returns the rounds of each run whose cost is a guarantee.
 
         They are the plan of a run that did only what was planned before its
-        first round. They are the rounds of every other run.
-
-        Args:
-            neighbours: The adjacency relation of the cost; by default the
-                strongest that all rounds support which then count.
+        first round. They are the rounds of every other run. The relation is by
+        default the strongest that all rounds support which then count.
         """
         if neighbours not in self._that_count:
             self._that_count[neighbours] = self._counted(neighbours)
@@ -228,12 +207,7 @@ class Replay:
         return found._replace(neighbours=neighbours)
 
     def relation(self, neighbours: Neighbours | None = None) -> Neighbours:
-        """Returns the given relation, or the strongest that all rounds support.
-
-        Raises:
-            UnsupportedEventError: All rounds support no common relation.
-            ValueError: `neighbours` is unknown.
-        """
+        """Returns the given relation, or the strongest of all rounds."""
         check_neighbours(neighbours)
         if neighbours is not None:
             return neighbours
@@ -244,15 +218,7 @@ class Replay:
     def normalized(
         self, neighbours: Neighbours | None = None
     ) -> NormalizedRounds:
-        """Returns the mechanisms of the rounds, which accountants read.
-
-        Args:
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-
-        Raises:
-            UnsupportedEventError: A round has no sound bound under it.
-        """
+        """Returns the mechanisms of the rounds, which accountants read."""
         relation = self.relation(neighbours)
         if relation not in self._normalized:
             self._normalized[relation] = NormalizedRounds(
@@ -263,15 +229,7 @@ class Replay:
     def for_many_questions(
         self, neighbours: Neighbours | None = None
     ) -> NormalizedRounds:
-        """Returns `normalized`; of very many kinds, few that dominate them.
-
-        Args:
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-
-        Raises:
-            UnsupportedEventError: A round has no sound bound under it.
-        """
+        """Returns `normalized`; of very many kinds, few that dominate them."""
         whole = self.normalized(neighbours)
         if whole.neighbours not in self._fewer:
             self._fewer[whole.neighbours] = whole.for_many_questions()
@@ -280,12 +238,7 @@ class Replay:
     def accountant(self, neighbours: Neighbours | None = None) -> Accountant:
         """Returns the tightest accountant that has a bound for all rounds.
 
-        Args:
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-
-        Returns:
-            The accountant; `RDP` if there is none: its errors say why.
+        It is `RDP` if there is none: its errors say why.
         """
         relation = self.relation(neighbours)
         if relation not in self._accountants:
@@ -303,18 +256,7 @@ class Replay:
         neighbours: Neighbours | None = None,
         units: int = 1,
     ) -> float:
-        """Returns what `accountant.epsilon` does, computed once.
-
-        Args:
-            accountant: The accountant.
-            delta: In [0, 1].
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-            units: How many units are protected together, >= 1.
-
-        Raises:
-            UnsupportedEventError: The accountant has no bound for a round.
-        """
+        """Returns what `accountant.epsilon` does, computed once."""
         rounds = self.normalized(neighbours)
         question = (accountant, rounds.neighbours, float(delta), int(units))
         if question not in self._epsilons:
@@ -332,14 +274,9 @@ class Replay:
     ) -> float:
         """Returns a bound on epsilon, as one of many; `inf` if there is none.
 
-        It is at least `claim`, and larger only if there are very many kinds of
-        rounds. It is computed once for all parts of a ledger that are alike.
-
-        Args:
-            delta: In [0, 1].
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-            units: How many units are protected together, >= 1.
+        It is at least that of `claim`, and larger only if there are very many
+        kinds of rounds. It is computed once for all parts of a ledger that are
+        alike.
         """
         try:
             rounds = self.for_many_questions(neighbours)
@@ -362,20 +299,7 @@ class Replay:
     ) -> Claim:
         """Returns the epsilon of the rounds, by the tightest accountant.
 
-        Args:
-            delta: In [0, 1].
-            accountant: The accountant; by default the tightest one that can
-                replay the rounds.
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-            units: How many units are protected together, >= 1.
-
-        Returns:
-            The claim. If a round has no sound bound, its epsilon is `inf`.
-
-        Raises:
-            ValueError: `delta` is not in [0, 1], or another argument is not a
-                possible one.
+        If a round has no sound bound, epsilon is `inf`.
         """
         check_delta(delta)
         _check.integer_at_least(1, units=units)
@@ -405,11 +329,7 @@ class Replay:
 
 
 def replay_of(ledger: LedgerLike) -> Replay:
-    """Returns a replay as it is, and that of anything else.
-
-    Args:
-        ledger: A ledger, a run, pairs of a Round and its count, or a replay.
-    """
+    """Returns a replay as it is, and that of anything else."""
     return ledger if isinstance(ledger, Replay) else Replay(ledger)
 
 
@@ -421,16 +341,7 @@ def group_of(
 ) -> UnitGroup:
     """Returns the rounds of a ledger, as an accountant bounds them.
 
-    Args:
-        ledger: A ledger, a run, pairs of a Round and its count, or a replay.
-        accountant: The accountant; `None` for the tightest one that can replay
-            the ledger.
-        neighbours: The adjacency relation; `None` for the strongest that all
-            rounds support.
-        units: How many units are protected together, >= 1.
-
-    Raises:
-        UnsupportedEventError: The accountant has no bound for a round.
+    By default it is the tightest one that can replay the ledger.
     """
     rounds = normalized(ledger, neighbours)
     return (accountant or tightest(rounds)).group(rounds, None, units)

@@ -22,17 +22,12 @@ def least_safe(
 ) -> float:
     """Returns an argument just above the root of a nonincreasing function.
 
-    At the result, `excess` was computed and is at most 0, even if the function
-    is neither smooth nor monotone, or returns something else each time.
+    `excess` is the amount by which a bound exceeds its target. At the result it
+    was computed and is at most 0, even if the function is neither smooth nor
+    monotone, or returns something else each time.
 
-    Args:
-        excess: Maps an argument to the amount by which a bound exceeds its
-            target.
-        unsafe: An argument with `excess` > 0.
-        safe: An argument with `excess` <= 0, larger than `unsafe`.
-        nearest: The search ends if two arguments are this near, > 0, or after
-            24 steps.
-        precision: The search ends at an excess in `[-precision, 0]`.
+    The search ends if the ends of its bracket are as near as `nearest`, after
+    24 steps, or at an excess in `[-precision, 0]`.
 
     Source: Alefeld, Potra, Shi (1995), ACM Transactions on Mathematical
     Software 21, Algorithm 748, as `scipy.optimize.toms748` has it. We differ
@@ -75,16 +70,11 @@ def last_true(
 ) -> float:
     """Returns about the last argument up to `end` with a true predicate.
 
-    At the result, the predicate was computed and is true, unless it is
-    `start`. For integers `bisect` does the same.
-
-    Args:
-        predicate: Is true up to some argument, and false beyond.
-        start: It is true here.
-        end: It is false here; less or more than `start`.
-        nearest: How near the result is to an argument at which the predicate is
-            false. At 0 no float is between them.
-        share: The same as a share of that argument; one of the two is enough.
+    The predicate is true up to some argument, and false beyond; `end` may be
+    less than `start`. At the result it was computed and is true, unless that is
+    `start`. The result is as near to an argument at which it is false as
+    `nearest`, or as `share` of that argument. At 0 no float is between them.
+    For integers `bisect` does the same.
 
     >>> last_true(lambda x: x * x < 2, 1.0, 2.0)
     1.414213562373095

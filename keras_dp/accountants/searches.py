@@ -71,11 +71,7 @@ class SearchProfile:
     others: Array
 
     def delta(self, epsilon: float) -> float:
-        """Returns an upper bound on delta.
-
-        Args:
-            epsilon: Finite; may be negative.
-        """
+        """Returns an upper bound on delta, also at a negative epsilon."""
         if epsilon - float(self.epsilons[0]) > EXPONENT:
             # It is no larger at a larger epsilon.
             epsilon = float(self.epsilons[0]) + EXPONENT
@@ -91,11 +87,7 @@ class SearchProfile:
         return min(1.0, total * (1 + _CHORDS_ROUND_UP))
 
     def epsilon(self, delta: float) -> float:
-        """Returns an upper bound on epsilon; `inf` if it knows of none.
-
-        Args:
-            delta: In (0, 1).
-        """
+        """Returns an upper bound on epsilon; `inf` if it knows of none."""
 
         def is_enough(epsilon: float) -> bool:
             return self.delta(epsilon) <= delta
@@ -113,15 +105,9 @@ class SearchProfile:
 def profile(
     search: Selected, accountant: HashableBound, delta: float
 ) -> SearchProfile | None:
-    """Returns the profile of a search, good next to a delta.
+    """Returns the profile of a search, good next to a delta in (0, 1).
 
-    Args:
-        search: The search.
-        accountant: Bounds one trial.
-        delta: In (0, 1).
-
-    Returns:
-        The profile; None if the trials are not private enough for one.
+    It is None if the trials, which `accountant` bounds, are not private enough.
     """
     return _profile(search, accountant, decade(delta))
 
@@ -142,14 +128,9 @@ def in_pairs(
 ) -> tuple[tuple[CountedMechanism, ...], float] | None:
     """Returns rounds that dominate, with a `ProfilePair` for each search.
 
-    Args:
-        rounds: Mechanisms with their counts.
-        accountant: Bounds one trial.
-        delta: About the delta that is asked for, in (0, 1).
-
-    Returns:
-        The rounds, and a chance to be added to delta. None if the trials are
-        not private enough.
+    They are good next to a delta, to which the chance that is returned must be
+    added. None if the trials, which `accountant` bounds, are not private
+    enough.
     """
     searches = sum(n for each, n in rounds if isinstance(each, Selected))
     found, infinite = [], 0.0
@@ -170,11 +151,7 @@ def one_trial_each(
 ) -> list[tuple[CountedMechanism, ...]]:
     """Returns what searches reveal whose scores are constant: one trial.
 
-    Args:
-        rounds: Mechanisms with their counts, a search among them.
-
-    Returns:
-        Rounds of which each is a lower bound, one for each plan.
+    Each of the rounds is a lower bound, one for each plan.
     """
     searches = [each for each, _ in rounds if isinstance(each, Selected)]
     alternatives = []
@@ -202,13 +179,9 @@ def profile_pair(
     pair. By symmetry, `delta` at `y` bounds it by
     `(2 delta + y - 1) / (y + 1)` at 1.
 
-    Args:
-        of_search: The profile.
-        beyond: The delta of the search at the last of the points, in (0, 1).
-
-    Returns:
-        The pair, and the chance of an infinite loss, to be added to delta.
-        None if there is no such pair.
+    At the last point delta is `beyond`. The chance of an infinite
+    loss, which is returned too, must be added to delta. None if there is no
+    such pair.
     """
     end = of_search.epsilon(max(beyond, _LEAST_DELTA))
     if end > EXPONENT:
@@ -292,10 +265,7 @@ def _deltas(trials: Sequence[UnitGroup], epsilons: Array) -> Array:
 
     Where delta is large it takes long, and matters little: from there on it is
     the chord up to 1 at epsilon 0, since a profile is convex in `e^epsilon`.
-
-    Args:
-        trials: The plans of a search.
-        epsilons: Rising, from 0.
+    The epsilons rise from 0.
     """
     found = np.empty_like(epsilons)
     profiles = [trial.profile() for trial in trials]

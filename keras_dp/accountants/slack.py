@@ -29,12 +29,7 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TotalSlack:
-    """The slack of all rounds together; see `mechanisms.Slack`.
-
-    Attributes:
-        delta_p: The sum of all `delta_p`, rounded up.
-        delta_q: The sum of all `delta_q`, rounded up.
-    """
+    """The slack of all rounds together, rounded up; see `mechanisms.Slack`."""
 
     delta_p: float
     delta_q: float
@@ -51,23 +46,13 @@ class TotalSlack:
     def epsilon(
         self, delta: float, epsilon_of: Callable[[float], float]
     ) -> float:
-        """Returns a bound on epsilon for a ledger with this slack.
-
-        Args:
-            delta: In [0, 1).
-            epsilon_of: Maps a delta to the epsilon of the rounds without slack.
-        """
+        """Returns a bound on epsilon, from that of the rounds without slack."""
         return least_epsilon(delta, self.at, epsilon_of)
 
     def delta(
         self, epsilon: float, delta_of: Callable[[float], float]
     ) -> float:
-        """Returns a bound on delta for a ledger with this slack.
-
-        Args:
-            epsilon: Finite and >= 0.
-            delta_of: Maps an epsilon to the delta of the rounds without slack.
-        """
+        """Returns a bound on delta, from that of the rounds without slack."""
 
         def total(at: float) -> float:
             return (delta_of(at) + self.at(at)) * _ROUND_UP
@@ -111,7 +96,8 @@ def sampled_as_slack(
     """Returns all sampled rounds as slack, and the other rounds.
 
     The slack is `None` without a sampled round. Its `delta_p` is the chance
-    that at least one sampled round draws the changed record.
+    that at least one sampled round draws the changed record. The rounds have no
+    slack of their own.
 
     Guarantee: rounds without slack of their own are as private as the other
     rounds with this slack. So if there are no other rounds, they are
@@ -137,9 +123,6 @@ def sampled_as_slack(
 
     A truncated Poisson sample does not differ unless its record is drawn
     either.
-
-    Args:
-        rounds: Rounds without slack of their own.
     """
     logs, rest = [], []
     for each in rounds:
@@ -170,13 +153,8 @@ def least_epsilon(
     """Returns the epsilon of a ledger from which slack takes a part of delta.
 
     Guarantee: the result `e` satisfies `epsilon_of(delta - added(e)) <= e`,
-    unless it is infinite.
-
-    Args:
-        delta: In [0, 1).
-        added: Maps an epsilon to the part of delta that is taken;
-            nondecreasing.
-        epsilon_of: Maps a delta to the epsilon of the rounds without slack.
+    unless it is infinite. `epsilon_of` is that of the rounds without slack, and
+    `added`, which does not fall, the part of delta that is taken.
     """
     guess, paid = 0.0, added(0.0)
     step = _STEP

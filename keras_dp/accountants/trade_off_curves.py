@@ -19,9 +19,8 @@ from keras_dp.accountants.replay import group_of
 class Line(NamedTuple):
     """A bound on true positives.
 
-    Attributes:
-        epsilon: Log of the slope, >= 0.
-        delta: The true positive rate without false positives.
+    `epsilon` is the log of its slope, and `delta` the true positive rate
+    without false positives.
     """
 
     epsilon: float
@@ -31,10 +30,8 @@ class Line(NamedTuple):
 class Corner(NamedTuple):
     """Where the lowest of some lines changes.
 
-    Attributes:
-        rate: The false positive rate.
-        flat: The lowest line to the right.
-        steep: The lowest line to the left.
+    At larger false positive rates `flat` is the lowest line, and `steep` at
+    smaller ones.
     """
 
     rate: float
@@ -52,8 +49,7 @@ class Corner(NamedTuple):
 def corners(lines: Iterable[Line]) -> list[Corner]:
     """Returns the corners of the lowest of some lines, from right to left.
 
-    Args:
-        lines: In rising order of epsilon.
+    The lines are in rising order of epsilon.
     """
     kept: list[Line] = []
     found: list[Corner] = []
@@ -84,14 +80,9 @@ def supporting_lines(
     it, and below the corner between them. Where that leaves most room, in
     units of the power `tail_weight` of the height, the next line is made: with
     the slope of the chord, or nearest to it in the middle half between the two
-    lines, which covers all scales in few steps.
-
-    Args:
-        delta: At an epsilon >= 0.
-        largest_epsilon: Epsilon of the steepest line.
-        lines: How many, unless fewer leave no room.
-        least_rate: Smaller rates of false positives do not matter, > 0.
-        tail_weight: At 1 rooms are relative ones, at 0 absolute ones.
+    lines, which covers all scales in few steps. There are as many as asked for
+    unless fewer leave no room. Rates of false positives below `least_rate` do
+    not matter.
 
     Source: the chord rule of sandwich algorithms for convex functions; Rote
     (1992), Computing 48.
@@ -379,31 +370,15 @@ def precision_at_recall(
     neighbour is used, `S` has the chance `P(S) >= recall`; if the other is,
     each line of the curve has `Q(S) >= e^-epsilon (P(S) - delta)`. So the odds
     grow by `e^t = P(S) / Q(S)` at most, which falls in `P(S)`, and the attack
-    is right in at most the share of its decisions that is returned.
+    is right in at most the share of its decisions that is returned, which is
+    rounded up.
 
     It follows that the attack, if it is right, is surer than that afterwards
     with a chance of at most `recall`: such an event has no more.
 
-    Args:
-        curve: The trade-off of the releases.
-        prior: In (0, 1).
-        recall: The rate of true positives, in (0, 1].
-
-    Returns:
-        In [prior, 1], rounded up.
-
     Source: Jayaraman, Wang, Knipmeyer, Gu, Evans (2021), arXiv:2005.10881,
     bound the precision by epsilon and the prior. We differ in taking the whole
     trade-off curve, which depends on the recall.
-
-    >>> from keras_dp.accountants.trade_off_curves import trade_off
-    >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
-    >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 4.0),))
-    >>> curve = trade_off([(release, 1)])
-    >>> round(precision_at_recall(curve, prior=0.5, recall=0.01), 3)
-    0.667
-    >>> round(precision_at_recall(curve, prior=0.01, recall=0.01), 3)
-    0.02
     """
     _check.probability(recall=recall)
     _check.share("(0, 1)", prior=prior)

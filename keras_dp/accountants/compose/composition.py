@@ -75,15 +75,7 @@ class Composition:
 
 
 def moments_of_sum(composition: Composition, tilts: Array) -> Moments:
-    """Returns about `K = log M` and its first two derivatives at `tilts`.
-
-    Args:
-        composition: The rounds.
-        tilts: Real, > 0, shape `[n]`.
-
-    Raises:
-        TooSlowError: A moment has no quadrature.
-    """
+    """Returns about `K = log M` and two derivatives at `tilts` > 0."""
     gaussian = composition.gaussian
     log_moment = gaussian * tilts * (1 + tilts) / 2
     mean = gaussian * (tilts + 0.5)
@@ -120,12 +112,7 @@ def _log_moments(composition: Composition, tilts: Array) -> tuple[Array, Array]:
 
 
 class BestTilt(NamedTuple):
-    """The tilt of the least bound.
-
-    Attributes:
-        tilt: The tilt.
-        log_delta: The bound on log delta.
-    """
+    """The tilt of the least bound, and the bound."""
 
     tilt: float
     log_delta: float
@@ -135,7 +122,6 @@ class MomentBounds:
     """Bounds on delta of a composition, at tilts that all epsilons share."""
 
     def __init__(self, composition: Composition) -> None:
-        """Takes the rounds; moments are computed where they are asked for."""
         self._composition = composition
         self._tilts, self._known = np.empty(0), np.empty(0)
         self._start = self._stop = 0
@@ -144,8 +130,8 @@ class MomentBounds:
     def log_delta(self, epsilon: float) -> BestTilt:
         """Returns the best tilt for `epsilon`, and its bound on log delta.
 
-        Raises:
-            TooSlowError: A moment has no quadrature.
+        Raises `TooSlowError` if a moment has no quadrature, as all functions
+        of this file do.
         """
         if self._is_out_of_reach:
             raise TooSlowError
@@ -181,11 +167,7 @@ class MomentBounds:
             self._add(np.geomspace(ends[0], ends[-1], _BETWEEN + 2)[1:-1])
 
     def stddev(self) -> float:
-        """Returns that of the likelihood ratio, which small losses have too.
-
-        Raises:
-            TooSlowError: The moment has no quadrature.
-        """
+        """Returns that of the likelihood ratio, which small losses have too."""
         return math.sqrt(variance(self._composition))
 
     def _begin(self) -> None:
@@ -210,7 +192,6 @@ class MomentBounds:
         return False
 
     def _add(self, tilts: Array) -> None:
-        """Computes moments at some tilts."""
         logs, errors = log_moments(self._composition, tilts)
         logs = np.nan_to_num(logs + errors, nan=math.inf, posinf=math.inf)
         at = np.searchsorted(self._tilts, tilts)
@@ -218,7 +199,6 @@ class MomentBounds:
         self._known = np.insert(self._known, at, logs + conversion(tilts))
 
     def _by_variance(self, epsilon: float) -> float:
-        """Returns the bound on log delta by the variance."""
         try:
             return variance_log_delta(self._composition, epsilon)
         except TooSlowError:
@@ -226,11 +206,7 @@ class MomentBounds:
 
 
 def variance_log_delta(composition: Composition, epsilon: float) -> float:
-    """Returns the bound on log delta by the variance.
-
-    Raises:
-        TooSlowError: The moment has no quadrature.
-    """
+    """Returns the bound on log delta by the variance."""
     most = variance(composition)
     x = math.expm1(min(epsilon, EXPONENT))
     if not 0 < most < math.inf:

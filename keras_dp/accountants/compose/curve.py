@@ -53,13 +53,7 @@ FIRST_WIDTH = 1e-2
 
 
 class Found(NamedTuple):
-    """Bounds on log delta, and which method they are of.
-
-    Attributes:
-        lower: At most the number.
-        upper: At least the number.
-        method: Which method gave the upper one.
-    """
+    """Bounds on log delta, and the method of the upper one."""
 
     lower: float
     upper: float
@@ -86,9 +80,7 @@ class Side(Protocol):
     def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
         """Returns bounds on log delta that are known already.
 
-        Args:
-            epsilon: >= 0.
-            floor: Below it, it does not matter where log delta is.
+        Below `floor` it does not matter where log delta is.
         """
 
     def prepare(
@@ -96,12 +88,9 @@ class Side(Protocol):
     ) -> None:
         """Makes bounds that are good next to an epsilon.
 
-        Args:
-            epsilon: >= 0.
-            width: How far apart bounds on log delta may be, > 0. If delta is
-                given, how far apart bounds on epsilon may be, as a share.
-            log_delta: The log of the delta whose epsilon is looked for, or
-                `None` if epsilon is given.
+        Bounds on log delta may be `width` apart. If the log of a delta is given
+        whose epsilon is looked for, bounds on epsilon may be apart by that
+        share.
         """
 
 
@@ -120,14 +109,9 @@ class _Place(NamedTuple):
 
 
 class Curve(Side):
-    """Delta of one adjacency direction of all rounds.
-
-    Attributes:
-        composition: The rounds.
-    """
+    """Delta of one adjacency direction of all rounds."""
 
     def __init__(self, composition: Composition) -> None:
-        """Takes the rounds."""
         self.composition = composition
         self._moments = MomentBounds(composition)
         # The last bounds of each method, and what was tried last.

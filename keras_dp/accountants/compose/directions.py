@@ -48,10 +48,8 @@ class Direction(NamedTuple):
 def directions(rounds: FewKinds, left_out: float) -> tuple[Direction, ...]:
     """Returns what bounds the rounds, in one or both directions.
 
-    Args:
-        rounds: Rounds of the kinds in `Fourier.mechanisms`.
-        left_out: Probability of many members in a sample that may be left out,
-            in all rounds together.
+    Many members in a sample may be left out, with the probability `left_out` in
+    all rounds together.
     """
     total = sum(count for _, count in rounds.upper)
     of_one = functools.cache(lambda each: _losses(each, left_out / total))
@@ -63,7 +61,6 @@ def directions(rounds: FewKinds, left_out: float) -> tuple[Direction, ...]:
     made: dict[tuple[Any, float], Curve] = {}
 
     def curve(direction: int, side: int) -> Curve:
-        """Returns equal compositions as one object."""
         gaussian = 0.0
         counts: defaultdict[LossDistribution, float] = defaultdict(float)
         for mechanism, count in rounds[side]:

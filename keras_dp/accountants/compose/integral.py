@@ -72,10 +72,8 @@ _MOST_SMOOTHING = 0.5
 class Profile(NamedTuple):
     """Bounds on delta, good for all epsilon near one.
 
-    Attributes:
-        line: The line of the rounds, with smoothing or without.
-        wider: The line with twice the smoothing, if there is any.
-        share: `k`.
+    `line` is that of the rounds, with smoothing or without. With smoothing,
+    `wider` has twice of it, and `share` is `k`.
     """
 
     line: Line
@@ -155,11 +153,8 @@ def smoothed(
 def smoothed_by(width: float, slope: float) -> float:
     """Returns about how far apart smoothing leaves bounds on log delta.
 
-    Where `H` falls like `y^-b`, they are `3 b (b+1) h^2 / 2` apart.
-
-    Args:
-        width: `h`.
-        slope: `b`, about.
+    Where `H` falls like `y^-b` with `b = slope`, `h = width` leaves them
+    `3 b (b+1) h^2 / 2` apart.
     """
     return 1.5 * slope * (slope + 1) * width**2
 
@@ -173,12 +168,7 @@ def width_of(
 ) -> float:
     """Returns `h`, or 0 where the line is short without smoothing.
 
-    Args:
-        place: The place of the line.
-        composition: The rounds to be integrated.
-        epsilon: About.
-        slope: `b`, about.
-        wanted: How far apart bounds on log delta may be.
+    With it bounds on log delta are about as far apart as is wanted.
     """
     work = _LITTLE_WORK if wanted > _WIDE else MOST_WORK
     most = min(work / place.paths.size, MOST_POINTS / 2)

@@ -64,12 +64,7 @@ MOST_WORK = 6e8
 
 
 class _Aside(NamedTuple):
-    """A line beside the one that is integrated along.
-
-    Attributes:
-        tilt: Where it is.
-        log_moment: `K` there, at least.
-    """
+    """A line beside the one of integration, and `K` there, at least."""
 
     tilt: float
     log_moment: float
@@ -222,11 +217,8 @@ class Place(NamedTuple):
         """Returns where the line may end, and a bound on what is left out.
 
         Beyond `t` the integral is at most `e^K(c) size(t) / (pi t)`, `size` a
-        bound on the size of the moments from there on.
-
-        Args:
-            composition: The one of the place, or with more Gaussian noise.
-            epsilon: For which the line is to be good.
+        bound on the size of the moments from there on. The composition is that
+        of the place, or with more Gaussian noise.
         """
         log_most = self.log_tolerance + self.tilt * epsilon
         gaussian = composition.gaussian
@@ -262,16 +254,10 @@ class Place(NamedTuple):
 def lines_at(
     place: Place, compositions: Sequence[Composition], epsilon: float
 ) -> list[Line]:
-    """Returns lines at one place.
+    """Returns lines at one place, good next to an epsilon.
 
-    Args:
-        place: The line of the composition without more noise.
-        compositions: The rounds to be integrated: those of the place, or the
-            same with more Gaussian noise, the least first.
-        epsilon: For which the lines are good, and others next to it.
-
-    Raises:
-        TooSlowError: A line would have too many points.
+    The compositions are that of the place, or the same with more Gaussian
+    noise, the least first.
     """
     ends = [place.end(each, epsilon) for each in compositions]
     size = math.ceil(ends[0][0] / place.step) + 1
@@ -295,7 +281,6 @@ def _line(
     end: float,
     log_left_out: float,
 ) -> Line:
-    """Returns one line, up to `end`."""
     tilt, step = place.tilt, place.step
     size = min(math.ceil(end / step) + 1, logs.size)
     t = points(step, size)
@@ -345,11 +330,8 @@ def _difference(
 ) -> tuple[Complex, Array]:
     """Returns `e^logs - e^less`, and its errors; neither where it overflows.
 
-    Args:
-        logs: Shape `[n]`.
-        less: Shape `[n]`.
-        errors: Relative errors of the first exponential, shape `[n]`.
-        rounding: Relative error of a sum of the results.
+    The first exponential has relative errors, and a sum of the results has one
+    from rounding.
     """
     with np.errstate(all="ignore"):
         change, other = logs - less, np.exp(less)
@@ -378,17 +360,10 @@ def place_near(
     log_delta: float,
     tolerance: float,
 ) -> Place:
-    """Returns the place of a line with few points.
+    """Returns the place of a line with few points, good next to an epsilon.
 
-    Args:
-        composition: The rounds to be integrated.
-        best_tilt: The tilt of the best bound by moments.
-        epsilon: For which the line is good, and others next to it.
-        log_delta: About what delta is, or is to be.
-        tolerance: Relative tolerance of delta.
-
-    Raises:
-        TooSlowError: A moment has no quadrature.
+    The tolerance is a share of delta, whose log is about `log_delta`, or is to
+    be.
     """
     tolerance = max(tolerance * _SHARE, _LEAST_TOLERANCE)
     log_tolerance = math.log(tolerance) + log_delta
@@ -460,5 +435,4 @@ def _candidates(
 
 
 def _at_least(line: _Aside, error: float) -> _Aside:
-    """Returns the line with what its moment may lack added."""
     return line._replace(log_moment=line.log_moment + float(error))

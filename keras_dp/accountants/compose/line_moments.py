@@ -58,12 +58,7 @@ class Tilted(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """All losses of a composition on their paths.
-
-    Attributes:
-        tilted: One for each of the losses.
-        counts: How many rounds there are of each.
-    """
+    """All losses of a composition on their paths, and the counts of rounds."""
 
     tilted: tuple[Tilted, ...]
     counts: tuple[float, ...]
@@ -75,11 +70,7 @@ class Paths(NamedTuple):
 
 
 def paths(composition: Composition, tilt: float, frequency: float) -> Paths:
-    """Returns all losses on paths good up to `frequency`.
-
-    Raises:
-        TooSlowError: One would have too many nodes.
-    """
+    """Returns all losses on paths good up to `frequency`."""
     return Paths(
         tuple(_tilted(loss, tilt, frequency) for loss in composition.losses),
         tuple(composition.counts.tolist()),

@@ -56,11 +56,7 @@ NOTHING = Known(Found(-math.inf, -math.inf, CLOSED_FORM))
 
 
 class Least(NamedTuple):
-    """The least of several upper bounds.
-
-    Attributes:
-        sides: Each bounds the same delta from above.
-    """
+    """The least of several upper bounds on one delta."""
 
     sides: tuple[Side, ...]
 
@@ -80,10 +76,7 @@ class Least(NamedTuple):
 class Largest(NamedTuple):
     """The largest of several deltas.
 
-    Attributes:
-        sides: One for each delta.
-        more: To be added to the upper bound on delta.
-        remark: To be added to the method.
+    `more` is added to the upper bound on delta, and `remark` to the method.
     """
 
     sides: tuple[Side, ...]
@@ -128,10 +121,7 @@ def epsilon_bounds(
 ) -> tuple[float, float, str]:
     """Returns bounds on the least epsilon, and the method of the upper one.
 
-    Args:
-        side: Bounds on delta.
-        log_delta: The log of the delta that is allowed, < 0.
-        relative_width: How far apart they may be, as a share of the upper one.
+    They may be apart by a share of the upper one.
     """
 
     def above(epsilon: float) -> float:
@@ -229,14 +219,7 @@ def _root(
     slope: float,
     high: float = math.inf,
 ) -> float:
-    """Returns about a root.
-
-    Args:
-        excess: Falls.
-        at: Where to begin, > 0.
-        slope: About how fast it falls.
-        high: It is negative here.
-    """
+    """Returns about a root of a falling function, negative at `high`."""
     low, value = 0.0, excess(at)
     for _ in range(_MOST_STEPS):
         low, high = (max(low, at), high) if value > 0 else (low, min(high, at))

@@ -136,40 +136,31 @@ class _Sampled(NamedTuple):
 
 
 class _Mirrored(NamedTuple):
-    """Samples of fixed size; see `FixedSizeLoss` and (9.5).
-
-    Attributes:
-        part: The positive losses, which are mirrored.
-    """
+    """Samples of fixed size; see `_Sampled`, `FixedSizeLoss` and (9.5)."""
 
     part: _Sampled
 
     @property
     def rounds(self) -> int:
-        """See `_Sampled`."""
         return self.part.rounds
 
     @property
     def q(self) -> float:
-        """See `_Sampled`."""
         return self.part.q
 
     @property
     def variance(self) -> float:
-        """See `_Sampled`."""
         return 2 * self.part.variance
 
     def ends(self, reach: float) -> tuple[float, float]:
-        """See `_Sampled`."""
         _, most = self.part.ends(reach)
         return -most, most
 
     def off(self, losses: Array) -> Array:
-        """See `_Sampled`."""
         return self.part.off(np.abs(losses))
 
     def cells(self, losses: Array) -> _Cells:
-        """See `_Sampled`. Some losses are negative and some positive."""
+        """Returns masses between losses, some negative and some positive."""
         high = self._positive(losses)
         low = self._positive(-losses[::-1])
         mirrored = _Cells(*(each[::-1] for each in low))
@@ -251,18 +242,10 @@ class Bounds:
 def bounds_near(
     composition: Composition, epsilon: float, log_delta: float, is_given: bool
 ) -> Bounds:
-    """Returns bounds on delta that are good next to an epsilon.
+    """Returns bounds that are good next to an epsilon, or to a given delta.
 
-    Args:
-        composition: Rounds that are supported.
-        epsilon: Where the bounds are to be good.
-        log_delta: About what delta is there.
-        is_given: Whether delta is given, and not epsilon.
-
-    Raises:
-        TooSlowError: The sum would have too many points.
-        NumericalLimitError: There is little noise, `q` is large, or `delta` is
-            next to nothing.
+    Raises `NumericalLimitError` if there is little noise, `q` is large, or
+    delta is next to nothing, and `TooSlowError` if the sum has too many points.
     """
     kinds = _kinds(composition)
     # There is less mass beyond than is left out of delta.
@@ -312,7 +295,6 @@ def _composed(
     epsilon: float,
     log_delta: float | None,
 ) -> tilted.Sum:
-    """Returns the sum of all losses on a grid."""
     ends = [each.ends(reach) for each in kinds]
     total = math.fsum(each.rounds for each in kinds)
     variance = math.fsum(each.rounds * each.variance for each in kinds)

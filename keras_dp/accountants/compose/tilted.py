@@ -79,12 +79,7 @@ class Sum:
     rounding: float
 
     def delta(self, epsilon: float, *, is_upper: bool) -> float:
-        """Returns a bound on `E[(1 - e^(epsilon - l))+]`.
-
-        Args:
-            epsilon: >= 0.
-            is_upper: Whether it is above; otherwise below.
-        """
+        """Returns an upper or a lower bound on `E[(1 - e^(epsilon - l))+]`."""
         # Weights beyond are 0 in float64.
         ends = epsilon, epsilon - _NOTHING / self.tilt
         start, stop = np.searchsorted(self.losses, ends, "right")
@@ -114,16 +109,10 @@ def composed(
     epsilon: float,
     log_delta: float | None = None,
 ) -> Sum:
-    """Returns the sum of losses, tilted to where it is looked at.
+    """Returns the sum of losses on a grid, tilted to where it is looked at.
 
-    Args:
-        parts: The rounds.
-        step: Distance of the losses, in nats.
-        epsilon: The epsilon next to which delta is looked for, or
-        log_delta: the log of the delta whose epsilon is looked for.
-
-    Raises:
-        TooSlowError: There are too many points.
+    That is next to `epsilon`, or next to the epsilon of a given `log_delta`.
+    The step is in nats.
     """
     # One body: each step takes the tilt and the points of the one before.
     # Most points of some are empty.

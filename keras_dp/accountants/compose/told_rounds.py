@@ -175,7 +175,6 @@ class ToldSide:
     """
 
     def __init__(self, told: _Told, other: Callable[[], Side]) -> None:
-        """Takes the bounds, and what returns the others."""
         self._told, self._other = told, other
         self._lower = functools.lru_cache(maxsize=64)(told.lower.log_delta)
         self._bounds = functools.lru_cache(maxsize=64)(self._compute)
@@ -220,14 +219,7 @@ def bounds_of(
 ) -> Side:
     """Returns bounds on delta that are near where there is next to no noise.
 
-    Args:
-        rounds: The rounds.
-        other: Returns bounds on delta where these are far apart.
-
-    >>> noise = SampledGaussian(0.005, 0.1)
-    >>> side = bounds_of((CountedMechanism(noise, 100),), lambda: None)
-    >>> [round(bound, 2) for bound in side.log_delta(5e5)[:2]]
-    [-11.69, -11.69]
+    Where they are far apart, they ask `other`.
     """
     told = _told(rounds)
     return other() if told is None else ToldSide(told, other)
@@ -344,7 +336,6 @@ def _not_drawn(kinds: Sequence[_Kind]) -> float:
 
 
 def _below(kinds: Sequence[_Kind], gaussian: float) -> _Lattice:
-    """Returns the lattice of a lower bound."""
     squares, masses, moved = _on_lattice(kinds, np.floor)
     rate = max(float(kind.rates.max()) for kind in kinds)
     shifts = rate * (squares + (moved if rate > 0 else 0.0))
@@ -387,7 +378,6 @@ def _on_lattice(
 
 
 def _powers(chances: Array, count: int) -> Array:
-    """Returns the chances of the sum of `count` squares."""
     squares = np.arange(chances.size) ** 2
     power: Array = np.asarray(np.bincount(squares, chances), float)
     found: Array = np.ones(1)

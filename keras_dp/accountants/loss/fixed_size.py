@@ -52,13 +52,10 @@ _MOST_PANELS = 4000
 
 
 class _Positive(NamedTuple):
-    """Nodes on the positive losses of one part.
+    """Nodes on the positive losses of one part, see `Path`.
 
-    Attributes:
-        losses: See `Path`.
-        log_weights: See `Path`.
-        log_error: Log of a bound on the absolute error.
-        log_moment: Log of a lower bound on what they add to `M(tilt)`.
+    `log_error` bounds the absolute error, and `log_moment` is at most the log
+    of what they add to `M(tilt)`.
     """
 
     losses: Points
@@ -71,9 +68,8 @@ class _Positive(NamedTuple):
 class FixedSizeLoss(LossDistribution):
     """The symmetric distribution of the positive losses of some mixtures.
 
-    Attributes:
-        parts: Losses of a removed record, of two components each.
-        weights: Weight of each, sum 1. Which one was drawn is known.
+    The parts are losses of a removed record, of two components each. Which one
+    was drawn is known. The sum of the weights is 1.
     """
 
     largest = math.inf
@@ -172,11 +168,8 @@ def _positive(part: MixtureLoss, tilt: float, frequency: float) -> _Positive:
 def _climbing(low: float, high: float, height: float, speed: float) -> Complex:
     """Returns the ends of panels: up a diagonal, then level.
 
-    Args:
-        low: Where the path begins, on the real line.
-        high: Where it ends, `height` above the real line.
-        height: Height of the level part.
-        speed: How fast the exponent turns with the output, at most.
+    The path begins at `low` on the real line and ends above `high`. The
+    exponent turns with the output at most with the speed.
     """
     first = min(_GROWTH / (_BELOW * speed), height)
     size = 1 + math.ceil(math.log2(height / first))

@@ -49,9 +49,7 @@ _MOST_ITERATIONS = 100
 def log_delta(sensitivity: Array | float, epsilon: Array | float) -> Array:
     """Returns the log of the least delta, rounded up.
 
-    Args:
-        sensitivity: `mu` > 0, in noise stddevs.
-        epsilon: >= 0, of a shape to be broadcast against `sensitivity`.
+    The sensitivity is `mu` > 0, in noise stddevs. Shapes are broadcast.
     """
     mu = np.asarray(sensitivity)
     with np.errstate(over="ignore"):
@@ -139,15 +137,9 @@ _STEEP = 2.0
 
 
 def log_delta_bounds(loss: MixtureLoss, epsilon: float) -> tuple[float, float]:
-    """Returns bounds on the log of the least delta for `epsilon`.
+    """Returns bounds on the log of the least delta of one round.
 
-    Args:
-        loss: A mixture of two components.
-        epsilon: >= 0.
-
-    >>> loss = MixtureLoss(1.0, (0.5, 0.5), is_added=False)
-    >>> np.exp(log_delta_bounds(loss, 1.0)).round(6).tolist()
-    [0.028868, 0.028868]
+    The loss is a mixture of two components.
     """
     q = loss.probabilities[1]
     growth = math.expm1(min(epsilon, EXPONENT))

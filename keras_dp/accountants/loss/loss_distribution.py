@@ -92,7 +92,10 @@ class Path(NamedTuple):
 
 
 class LossDistribution(abc.ABC):
-    """The privacy loss of one round, in one adjacency direction."""
+    """The privacy loss of one round, in one adjacency direction.
+
+    `nodes` and `path` raise `TooSlowError` where there would be too many nodes.
+    """
 
     __slots__ = ()
 
@@ -103,19 +106,11 @@ class LossDistribution(abc.ABC):
 
     @abc.abstractmethod
     def nodes(self, tilt: float) -> Nodes:
-        """Returns real nodes for real `s` in `(0, tilt]`.
-
-        Raises:
-            TooSlowError: There would be too many.
-        """
+        """Returns real nodes for real `s` in `(0, tilt]`."""
 
     @abc.abstractmethod
     def path(self, tilt: float, frequency: float) -> Path:
-        """Returns nodes for `s = tilt + i t`, `0 <= t <= frequency`.
-
-        Raises:
-            TooSlowError: There would be too many.
-        """
+        """Returns nodes for `s = tilt + i t`, `0 <= t <= frequency`."""
 
     @abc.abstractmethod
     def decay(self, tilt: float) -> Decay:
@@ -129,10 +124,7 @@ def conversion(excess: Array) -> Array:
     """Returns how much more than `e^(K - b epsilon)` bounds delta, in logs.
 
     That is `-((1+b) log(1+b) - b log(b))`, without cancellation: for every
-    `b > 0`, `log delta <= K(b) - b epsilon + conversion(b)`.
-
-    Args:
-        excess: `b`, shape `[n]`.
+    `b = excess > 0`, `log delta <= K(b) - b epsilon + conversion(b)`.
 
     Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Proposition
     12.
@@ -143,10 +135,8 @@ def conversion(excess: Array) -> Array:
 class Moments(NamedTuple):
     """Moments of the tilted losses `e^(tilt l) dP / M(tilt)`.
 
-    Attributes:
-        log_moment: `log M(tilt)`, shape `[n]`.
-        mean: Mean of the tilted loss, the first derivative; shape `[n]`.
-        variance: Its variance, the second derivative; shape `[n]`.
+    Each is of shape `[n]`. The mean and the variance are the derivatives of
+    `log M`.
     """
 
     log_moment: Array
@@ -155,19 +145,9 @@ class Moments(NamedTuple):
 
 
 def log_moments(loss: LossDistribution, tilts: Array) -> Array:
-    """Returns `log E_P[e^(s l)]`, relatively precise also next to 0.
+    """Returns `log E_P[e^(s l)]` for `s = tilts > 0`, of shape `[n]`.
 
-    Args:
-        loss: The loss of one round, in one direction.
-        tilts: `s` > 0, any real numbers, shape `[n]`.
-
-    Raises:
-        TooSlowError: It would take too many nodes.
-
-    >>> from keras_dp.accountants.loss.mixture import MixtureLoss
-    >>> gaussian = MixtureLoss(2.0, (0.0, 1.0), is_added=False)
-    >>> log_moments(gaussian, np.array([0.5, 3.0])).round(12).tolist()
-    [0.09375, 1.5]
+    It is relatively precise also next to 0.
     """
     nodes = loss.nodes(float(tilts.max()))
     return log_moments_of_nodes(nodes, tilts[:, None])
@@ -218,12 +198,8 @@ def _means(nodes: Nodes, tilt: Array, log_moment: Array) -> Array:
 def log_excess_power(excess: Array, y: Array) -> Array:
     """Returns `log F(y)`, relatively precise for every `y`.
 
-    Args:
-        excess: `b = a - 1 > 0`, of a shape to be broadcast against `y`.
-        y: Log-likelihood ratios.
-
-    Returns:
-        `log(e^(a y) - 1 - a (e^y - 1))`, `-inf` at 0.
+    `F` is `e^(a y) - 1 - a (e^y - 1)` with `a - 1 = excess > 0`: the log is
+    `-inf` at 0. Shapes are broadcast.
     """
     by = excess * y
     floor = np.maximum(y, -EXPONENT)  # Beyond it F is b to every digit.

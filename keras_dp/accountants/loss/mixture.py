@@ -146,7 +146,7 @@ class MixtureLoss(OutputLoss):
             high = lower
 
     def _slope_at(self, u: float) -> float:
-        """Returns `slope` at one point."""
+        """Returns the derivative of `log R`, which rises."""
         m = 1 / self.noise_multiplier
         logs = [
             k * m * (u - k * m / 2) + (math.log(p) if p else -math.inf)
@@ -159,12 +159,7 @@ class MixtureLoss(OutputLoss):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplaceOneLoss(OutputLoss):
-    """The loss of `SampledGaussianReplaceOne`.
-
-    Attributes:
-        noise_multiplier: `z`, > 0.
-        sampling_probability: `q`, in (0, 1).
-    """
+    """The loss of `SampledGaussianReplaceOne`."""
 
     rises = True
 
@@ -197,7 +192,6 @@ class ReplaceOneLoss(OutputLoss):
         return MixtureLoss(self.noise_multiplier, (1 - q, q), is_added=False)
 
     def _slope(self, u: float) -> float:
-        """Returns the derivative of `log R`, which rises."""
         q, z = self.sampling_probability, self.noise_multiplier
         odds = math.log(q) - math.log1p(-q) - 0.5 / z**2
         return float(special.expit(u / z + odds) / z)
@@ -220,9 +214,7 @@ class ReplaceOneLoss(OutputLoss):
 class EitherLoss(LossDistribution):
     """The mixture of some losses: moments are means of their moments.
 
-    Attributes:
-        parts: The losses.
-        chances: The chance of each, >= 0, sum 1. It knows nothing of the data.
+    The chances, of sum 1, know nothing of the data.
     """
 
     parts: tuple[OutputLoss, ...]
@@ -274,10 +266,8 @@ class EitherLoss(LossDistribution):
 class FiniteLoss(LossDistribution):
     """Losses with masses: its integrals are sums, and exact.
 
-    Attributes:
-        losses: In nats, rising.
-        masses: The mass of each loss under `Q`, > 0, sum 1. Times `e^loss` each
-            they are those under `P`, and their sum is 1 too.
+    Losses are in nats, rising. The masses, > 0 and of sum 1, are those under
+    `Q`. Times `e^loss` each they are those under `P`, and their sum is 1 too.
     """
 
     losses: tuple[float, ...]

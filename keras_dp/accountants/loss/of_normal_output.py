@@ -137,11 +137,7 @@ class OutputLoss(LossDistribution):
         `Nodes`, `1` and `(1+s) (e^l - 1)`, have the same bound, and so small
         an exponential is at least half of what it is without the `-1`.
 
-        Args:
-            widths: `a`, shape `[n]`.
-            farthest: `b`, shape `[n]`.
-            tilt: `Re s`, > 0.
-            frequency: The largest `Im s`, >= 0.
+        `widths` are `a`, `farthest` are `b`, both of shape `[n]`.
         """
         size = farthest**2 / 2 + math.log(2 * (3 + tilt + frequency))
         size = size - tilt * np.log(
@@ -153,11 +149,6 @@ class OutputLoss(LossDistribution):
 def _grid(
     low: float, high: float, step: float, most_nodes: int = _MOST_NODES
 ) -> Array:
-    """Returns points with a distance of `step`.
-
-    Raises:
-        TooSlowError: They are too many.
-    """
     size = (high - low) / step
     if not size <= most_nodes:
         raise TooSlowError

@@ -81,7 +81,7 @@ def replaced(
 
 
 def _of_loss(loss: OutputLoss, probability: float, excess: Array) -> Array:
-    """Returns `(a-1) D_a(P || Q)` of a dominating pair from its loss.
+    """Returns `(a-1) D_a(P || Q)` > 0 of a dominating pair from its loss.
 
     The trapezoidal rule of `OutputLoss` converges geometrically, and every
     term of the sum is positive, so that neither overflow nor cancellation
@@ -91,14 +91,6 @@ def _of_loss(loss: OutputLoss, probability: float, excess: Array) -> Array:
     function `x^a y^(1-a)` is convex in both together, and a round is, with the
     chance `q`, the one without sampling and else tells nothing, so that
     `E_P[(P/Q)^(a-1)] <= 1 - q + q e^(a (a-1) turn^2 / 2)`.
-
-    Args:
-        loss: The privacy loss of one round.
-        probability: `q`, with which the loss is another than 0.
-        excess: `a - 1` > 0, shape `[n]`.
-
-    Returns:
-        Shape `[n]`, > 0.
 
     Source: Mironov, Talwar, Zhang (2019), arXiv:1908.10530v1, section 3. They
     give a finite sum for integer and a series for other orders; this is one
@@ -139,7 +131,6 @@ def _told(probability: float, without: Array) -> Array:
 
 @functools.lru_cache(maxsize=4096)
 def _nodes(loss: OutputLoss, excess: float) -> Nodes:
-    """Returns nodes for all orders minus one up to `excess`."""
     return loss.nodes(excess, most_nodes=int(5 * _MOST_NODES))
 
 
@@ -179,14 +170,6 @@ def of_fixed_size(
     of all three outputs, and `T_j` the largest mean of a convex function of
     their ratios.
 
-    Args:
-        probability: `q`, sample size over population size, in (0, 1).
-        noise_multiplier: `z` > 0, noise stddev over twice the bound.
-        excess: `a - 1` > 0, shape `[n]`.
-
-    Returns:
-        Shape `[n]`, > 0.
-
     Source: Wang, Balle, Kasiviswanathan (2018), arXiv:1808.00087v2.
     """
     bound = excess * (1 + excess) / (2 * noise_multiplier**2)
@@ -205,7 +188,6 @@ def of_fixed_size(
 
 
 def _at_integer(q: float, z: float, order: int, log_ratios: Array) -> float:
-    """Returns the sum at an integer order >= 1."""
     if order == 1:
         return 0.0
     j, log_binomials = _log_binomials(order)
@@ -272,12 +254,7 @@ _ROUND_UP = 1 + 1e-12
 
 
 def check_moments(mechanism: Mechanism) -> None:
-    """Raises unless the divergence of a mechanism in `LOG_MOMENTS` is known.
-
-    Raises:
-        UnsupportedEventError: The noise of an encoded sum has no moments, or
-            the divergence of a trial of a search is not known.
-    """
+    """Raises unless the divergence of a mechanism in `LOG_MOMENTS` is known."""
     if isinstance(mechanism, Selected):
         _check_trials(mechanism)
     if isinstance(mechanism, OneOf):
@@ -301,17 +278,9 @@ def _check_trials(search: Selected) -> None:
 
 
 def rdp(mechanism: Mechanism, orders: Array) -> Array:
-    """Returns the Rényi divergence of one round, or a bound on it.
+    """Returns the Rényi divergence of one round, or an upper bound on it.
 
-    Args:
-        mechanism: With a `noise_multiplier` > 0.
-        orders: Shape `[n]`, each > 1.
-
-    Returns:
-        Shape `[n]`, in nats, never below the exact value.
-
-    >>> rdp(Gaussian(noise_multiplier=2.0), np.array([8.0])).round(6)
-    array([1.])
+    It is in nats. Orders are > 1, of shape `[n]`. The noise multiplier is > 0.
     """
     excess = np.asarray(orders, dtype=np.float64) - 1
     if not np.all(excess > 0):
@@ -323,12 +292,7 @@ def rdp(mechanism: Mechanism, orders: Array) -> Array:
 def composed_log_moment(
     rounds: Sequence[CountedMechanism], excess: Array
 ) -> Array:
-    """Returns `b` times the divergence of order `1 + b` of all rounds.
-
-    Args:
-        rounds: With noise multipliers > 0.
-        excess: `b` > 0, the order minus one, shape `[n]`.
-    """
+    """Returns `b` times the divergence of order `1 + b` of all rounds."""
     total = np.zeros_like(excess)
     for mechanism, count in rounds:
         if type(mechanism) not in LOG_MOMENTS:
@@ -415,20 +379,13 @@ _EXCESSES = np.geomspace(1e-2, 1e4, 301)
 
 
 def _of_search(search: Selected, excess: Array, of_plan: LogMomentOf) -> Array:
-    """Returns a bound on the log moments of a search.
-
-    Args:
-        search: The search, of one record.
-        excess: The orders minus one, > 0, shape `[n]`.
-        of_plan: Bounds the log moments of a plan.
-    """
+    """Returns a bound on the log moments of a search, of one record."""
     trial = _largest(search, excess, of_plan)
     log_mean = math.log(search.law.largest_mean)
     return np.asarray(trial + excess * _log_ratio(search, of_plan) + log_mean)
 
 
 def _largest(search: Selected, excess: Array, of_plan: LogMomentOf) -> Array:
-    """Returns the largest log moments of all plans."""
     return np.asarray(
         np.max([of_plan(plan, excess) for plan in search.plans], axis=0)
     )

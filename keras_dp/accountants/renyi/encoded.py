@@ -71,9 +71,7 @@ _MOST_PANELS = 1000
 def check_noise(noise: NoiseDistribution) -> None:
     """Raises unless there are moments for shifts of `noise`.
 
-    Raises:
-        UnsupportedEventError: Its Fisher information is infinite, or its
-            density not smooth enough to be integrated.
+    They need a finite Fisher information, and a density that can be integrated.
     """
     if not math.isfinite(noise.fisher_information):
         raise UnsupportedEventError(
@@ -86,12 +84,8 @@ def check_noise(noise: NoiseDistribution) -> None:
 def log_moments(noise: NoiseDistribution, shifts: Array) -> Array:
     """Returns `log I_k` for every shift and the `k` of `ORDERS`, rounded up.
 
-    Args:
-        noise: One that `check_noise` lets pass.
-        shifts: >= 0, in the unit of the noise, shape `[n]`.
-
-    Returns:
-        Shape `[n, orders]`, 0 for a shift of 0, `inf` beyond 1e8 scales.
+    Shifts are >= 0, in the unit of the noise, of shape `[n]`. The result, of
+    shape `[n, orders]`, is 0 for a shift of 0, and `inf` beyond 1e8 scales.
     """
     curve, limits = _curves_of(noise)
     shift = np.maximum(shifts / noise.scale, _TINY)
@@ -111,13 +105,8 @@ def total_log_moments(
 ) -> Array:
     """Returns `log prod_t I_k(v_t)` for vectors `v` given by their levels.
 
-    Args:
-        noise: One that `check_noise` lets pass.
-        levels: Magnitudes, shape `[vectors, levels]`.
-        counts: Coordinates that each level stands for, shape `[levels]`.
-
-    Returns:
-        Shape `[vectors, orders]`.
+    Levels are magnitudes, of shape `[vectors, levels]`, and each stands for as
+    many coordinates as are counted. The result is of shape `[vectors, orders]`.
     """
     total = np.zeros((len(levels), ORDERS.size))
     for row, vector in zip(total, levels, strict=True):
@@ -133,9 +122,6 @@ def _curves_of(
     """Returns a spline of `log(log(I_k) / t^2)` over `log t`, and its limits.
 
     The limit at 0 is the log of `k (k-1) / 2` times the Fisher information.
-
-    Raises:
-        UnsupportedEventError: The density is not smooth enough.
     """
     found = _curves(noise.scaled(1 / noise.scale))
     if found is None:
@@ -196,13 +182,8 @@ def _areas(
 ) -> tuple[Array, Array]:
     """Returns logs of the integral of `z F(y)`, and of errors.
 
-    Args:
-        noise: A noise of scale 1.
-        shift: > 0.
-        panels: Rows of kind, start and end, shape `[panels, 3]`.
-
-    Returns:
-        Both of shape `[orders, panels]`.
+    Both are of shape `[orders, panels]`. The noise has scale 1. Panels are rows
+    of kind, start and end.
     """
     kind, start, end = panels.T[:, :, None]
     t = (start + end) / 2 + (end - start) / 2 * _POINTS
@@ -263,7 +244,7 @@ _ROUND_UP = 1 + 1e-10
 
 
 def log_moment(mechanism: AdditiveNoise, excess: Array) -> Array:
-    """Returns a bound on `(a-1) D_a` of one round.
+    """Returns a bound on `(a-1) D_a` of one round; `inf` where there is none.
 
     Guarantee: let `r` be the density of the output without the record and `p`
     the one with it in the sample. For an integer order `a`
@@ -284,13 +265,6 @@ def log_moment(mechanism: AdditiveNoise, excess: Array) -> Array:
     moment, which is convex in the order and 0 at 1, is bounded by its chord,
     and so is `log I_k` between the `k`; beyond the last one there is no bound.
 
-    Args:
-        mechanism: With a `noise_multiplier` > 0.
-        excess: `a - 1` > 0, shape `[n]`.
-
-    Returns:
-        Shape `[n]`, `inf` where there is no bound.
-
     Source: Nasr et al. (2020), arXiv:2007.11524v1, Lemmas 4 and 5, with the
     prefactor `1/(a-1)` and the binomial coefficients that equations 20 and 22
     lack; one direction: Mironov, Talwar, Zhang (2019), arXiv:1908.10530v1,
@@ -306,7 +280,6 @@ def log_moment(mechanism: AdditiveNoise, excess: Array) -> Array:
 
 @functools.lru_cache(maxsize=4096)
 def _at_orders(mechanism: AdditiveNoise) -> Array:
-    """Returns log moments at `ORDERS`."""
     z, q = mechanism.noise_multiplier, mechanism.sampling_probability
     choices = _choices(mechanism.encodings)
     choices = choices + ORDERS * (ORDERS - 1) / (2 * z**2)
