@@ -31,6 +31,10 @@ from keras_dp.gradients.records.reductions import (
     weighted,
 )
 
+# The largest entries of vectors whose squares can be added in float32, up to
+# 10^7 of them: the squares of entries below 1e-19 are 0.
+_LEAST_SIZE, _MOST_SIZE = 1e-12, 1e15
+
 
 class Arrangement(NamedTuple):
     """How a gradient `[rows, left, right]` gets the shape of the variable.
@@ -110,11 +114,20 @@ class OuterProductRecords(GradientRecords):
     def squared_norms(self) -> tf.Tensor:
         if self._sizes[2] > 1 and self.instantiates:
             return squared_sums(self._instantiated())
-        left, right = self.balanced()
         if self._sizes[2] > 1:
-            return _ghost_norms(left, right)
-        norms = norms_along(left, axis=3) * norms_along(right, axis=3)
-        return tf.reduce_sum(tf.square(norms), axis=[1, 2])
+            return _ghost_norms(*self.balanced())
+        sizes = _largest(self.left)
+        in_range = (sizes >= _LEAST_SIZE) & (sizes <= _MOST_SIZE)
+        in_range = tf.reduce_all(in_range | (sizes == 0), axis=[1, 2, 3])
+        squares = _squares_of_products(self.left, self.right)
+        # An example has the same norm in both branches, whatever the others do.
+        return tf.cond(
+            tf.reduce_all(in_range),
+            lambda: squares,
+            lambda: tf.where(
+                in_range, squares, _squares_of_products(*self.balanced())
+            ),
+        )
 
     @override
     def proven(self) -> Proven:
@@ -134,7 +147,7 @@ class OuterProductRecords(GradientRecords):
         In float32, the squares of numbers below 1e-19 are 0. A small left
         factor would lose its terms, even if the right factor is large.
         """
-        sizes = tf.reduce_max(tf.abs(self.left), axis=3, keepdims=True)
+        sizes = _largest(self.left)
         sizes = tf.where(sizes > 0, sizes, tf.ones_like(sizes))
         # The factors are not finite if the left one is not, or if a product of
         # both is too large.
@@ -225,6 +238,18 @@ class OuterProductRecords(GradientRecords):
         if self._products is None:
             self._products = tf.matmul(self.left, self.right, transpose_a=True)
         return self._products
+
+
+def _largest(left: tf.Tensor) -> tf.Tensor:
+    """Returns the largest size of an entry along the last axis, which stays."""
+    above = tf.reduce_max(left, axis=-1, keepdims=True)
+    below = tf.reduce_min(left, axis=-1, keepdims=True)
+    return tf.maximum(above, -below)  # Sizes of all entries would be a copy.
+
+
+def _squares_of_products(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns squared norms of single outer products, `[batch]`."""
+    return squared_sums(right * norms_along(left, axis=3)[..., tf.newaxis])
 
 
 def _ghost_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

@@ -74,6 +74,42 @@ def test_nor_can_terms_whose_factors_differ_in_opposite_ways(
     assert norm == pytest.approx(2, rel=1e-3)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_norm_is_the_same_whatever_the_size_of_the_others(rows, mode):
+    """Factors out of range are balanced for their own records alone."""
+    rng = np.random.default_rng(0)
+    left, right = (
+        rng.normal(size=(8, rows, 1, width)).astype("float32")
+        for width in (105, 3)
+    )
+    sizes = np.array([1, 0, 1e-11, 1e14, 1e-13, 1e16, 1e-30, 1e30], "float32")
+    left *= sizes[:, None, None, None]
+    right[1:] /= np.where(sizes > 0, sizes, 1)[1:, None, None, None]
+
+    def squares(chosen):
+        records = OuterProductRecords(
+            tf.gather(left, chosen),
+            tf.gather(right, chosen),
+            Arrangement((rows, 105, 3), (0, 1, 2), (rows, 105, 3)),
+        )
+        with outside_xla(mode != "jit"):
+            return records.squared_norms()
+
+    if mode != "eager":
+        squares = tf.function(
+            squares, jit_compile=mode == "jit", autograph=False
+        )
+    of_all = squares(tf.range(8)).numpy()
+
+    products = np.einsum("brtl,brtm->brlm", left, right, dtype=np.float64)
+    np.testing.assert_allclose(
+        of_all, np.square(products).sum(axis=(1, 2, 3)), rtol=1e-5
+    )
+    of_usual = squares(tf.constant([0, 1, 2, 3, 3, 2, 1, 0])).numpy()
+    np.testing.assert_array_equal(of_usual[:4], of_all[:4])
+
+
 @pytest.mark.parametrize("size", [1e-36, 1.0, 1e36])
 def test_factors_far_apart_add_up_with_the_lookups_of_a_tied_table(size):
     table = (3, 4)
