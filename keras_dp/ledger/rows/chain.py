@@ -192,9 +192,10 @@ def _check_rounds(row: Row, reserved: dict[int, Row]) -> None:
 
 def _check_statement(row: Row) -> None:
     if row.kind not in statements.KINDS:
-        raise contradiction(
-            row.seq,
-            f"its kind is {row.kind!r}, which this version does not know",
+        raise LedgerFormatError(
+            f"Row {row.seq} of the ledger is of the kind {row.kind!r}, which "
+            "this version of keras_dp does not know. Read the ledger with the "
+            "version that wrote it."
         )
     if row.count or row.target is not None:
         raise contradiction(row.seq, "its count or target cannot be")

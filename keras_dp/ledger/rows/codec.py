@@ -38,10 +38,6 @@ _KINDS: dict[str, type[Any]] = {
 }
 _T = TypeVar("_T")
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-_FIELDS = {
-    name: {field.name for field in dataclasses.fields(kind)}
-    for name, kind in _KINDS.items()
-}
 # A ledger is read many times, and may have 10^5 kinds of rounds.
 _REMEMBERED = 2**17
 
@@ -71,6 +67,28 @@ def parsed(text: str) -> Any:
             "spaces, and numbers as Python writes them."
         )
     return content
+
+
+@functools.cache
+def names_of(kind: Any) -> tuple[str, ...]:
+    """Returns the names of the fields of a dataclass."""
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def check_names(what: str, kind: Any, content: dict[str, Any]) -> None:
+    """Raises unless an object has the fields of a class of this version."""
+    known, given = set(names_of(kind)), set(content)
+    if unknown := sorted(given - known):
+        raise LedgerFormatError(
+            f"{what} has the fields {unknown!r}, which this version of "
+            "keras_dp does not know. Read the ledger with the version that "
+            "wrote it."
+        )
+    if missing := sorted(known - given):
+        raise LedgerFormatError(
+            f"{what} must have the fields {sorted(known)!r}. Received: an "
+            f"object without {missing!r}. Restore the ledger from a copy."
+        )
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -135,11 +153,7 @@ def _reading(read: Callable[[Any], _T], content: Any) -> _T:
 
 
 def _round(content: Any) -> rounds.Round:
-    if set(content) != {"sampling", "queries", "seeded"}:
-        raise LedgerFormatError(
-            "A round must have the fields sampling, queries and seeded. "
-            f"Received: {sorted(content)!r}."
-        )
+    check_names("A round of the ledger", rounds.Round, content)
     sampling = content["sampling"]
     return rounds.Round(
         _same_event(tuple(sampling), *sampling.values()),
@@ -156,10 +170,7 @@ def _content(event: Any) -> dict[str, Any]:
             f"Received: {event!r}. Use the events and noise families of "
             "`keras_dp.ledger`."
         )
-    fields = {
-        field.name: getattr(event, field.name)
-        for field in dataclasses.fields(event)
-    }
+    fields = {name: getattr(event, name) for name in names_of(event.__class__)}
     for name, value in fields.items():
         if dataclasses.is_dataclass(value):
             fields[name] = _content(value)
@@ -179,11 +190,7 @@ def _event(content: dict[str, Any]) -> Any:
             f"The kind of an event must be one of {sorted(_KINDS)!r}. "
             f"Received: {kind!r}. A newer version of the library may know it."
         )
-    if fields.keys() != _FIELDS[kind]:
-        raise LedgerFormatError(
-            f"An event of kind {kind!r} must have the fields "
-            f"{sorted(_FIELDS[kind])!r}. Received: {sorted(fields)!r}."
-        )
+    check_names(f"An event of kind {kind!r}", _KINDS[kind], fields)
     for name, value in fields.items():
         if isinstance(value, dict):
             fields[name] = _event(value)

@@ -5,7 +5,12 @@ import dataclasses
 from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger.rows.codec import UNREADABLE, canonical, decoded
+from keras_dp.ledger.rows.codec import (
+    UNREADABLE,
+    canonical,
+    check_names,
+    decoded,
+)
 
 FORMAT_VERSION = 4
 
@@ -76,7 +81,9 @@ class Header:
             LedgerFormatError: The text is not one that `as_text` returns.
         """
         try:
-            header = cls(**decoded(text))
+            content = decoded(text)
+            check_names("The header of the ledger", cls, content)
+            header = cls(**content)
             if header.as_text() != text:
                 raise ValueError("it is not written as `as_text` writes it")
         except UNREADABLE as error:

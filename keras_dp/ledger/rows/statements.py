@@ -18,8 +18,10 @@ from keras_dp.ledger.rows.charges import opened
 from keras_dp.ledger.rows.codec import (
     UNREADABLE,
     canonical,
+    check_names,
     content_from_round,
     decoded,
+    names_of,
     parsed,
     round_from_content,
 )
@@ -231,16 +233,10 @@ def text_from_statement(statement: Statement) -> str:
 def _fields(value: Any) -> dict[str, Any]:
     """Returns `dataclasses.asdict`, without its copies, which take longer."""
     found = {}
-    kind: Any = type(value)
-    for name in _names(kind):
+    for name in names_of(value.__class__):
         each = getattr(value, name)
         found[name] = _fields(each) if dataclasses.is_dataclass(each) else each
     return found
-
-
-@functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 # Many runs end with the same words.
@@ -267,18 +263,19 @@ def statement_of(kind: type[_Kind], text: str) -> _Kind:
 # One program makes many runs.
 @functools.lru_cache(maxsize=1024)
 def _author(*fields: tuple[str, Any]) -> Author:
-    return Author(**dict(fields))
+    content = dict(fields)
+    check_names("The author of a run", Author, content)
+    return Author(**content)
 
 
 def _statement(kind: str, content: Any) -> Statement:
     if kind == "plan":
-        rounds = content.pop("rounds")
-        return RunPlan(
-            tuple(
-                CountedRound(round_from_content(each), count)
-                for each, count in rounds
-            ),
-            **content,
+        content = {"delta": None, **content}
+    check_names(f"A row of kind {kind!r}", _CLASSES[kind], content)
+    if kind == "plan":
+        content["rounds"] = tuple(
+            CountedRound(round_from_content(each), count)
+            for each, count in content["rounds"]
         )
     if kind == "run":
         author = content["author"]

@@ -1,6 +1,7 @@
 """Events as canonical text, and back."""
 
 import fractions
+import functools
 import json
 import math
 
@@ -10,7 +11,21 @@ import pytest
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import rounds
 from keras_dp.ledger.events.noise_families import GaussianNoise
-from keras_dp.ledger.rows.codec import round_from_text, text_from_round
+from keras_dp.ledger.rows.author import this_process
+from keras_dp.ledger.rows.codec import (
+    canonical,
+    round_from_text,
+    text_from_round,
+)
+from keras_dp.ledger.rows.header import Header
+from keras_dp.ledger.rows.statements import (
+    RunEnd,
+    RunPlan,
+    RunStart,
+    Seal,
+    statement_from_text,
+    text_from_statement,
+)
 
 SAMPLINGS = [
     rounds.PoissonSampling(0.1, drawn_by_library=True),
@@ -27,6 +42,12 @@ QUERIES = [
     rounds.GaussianSum("bare", 1.7e308, 0.0),
     rounds.NonPrivateSum("loss"),
     rounds.ThresholdedSum("words", 1.0, 4.0, 10**12, 1e300),
+]
+STATEMENTS = [
+    RunStart("night", "training", "", None, "", this_process()),
+    RunPlan(()),
+    RunEnd("stopped"),
+    Seal("note"),
 ]
 
 
@@ -103,6 +124,37 @@ def test_what_no_event_can_be_is_refused(change) -> None:
 
     with pytest.raises(LedgerFormatError):
         round_from_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (
+            round_from_text,
+            text_from_round(rounds.Round(rounds.FullDataset(), (QUERIES[0],))),
+        ),
+        (Header.from_text, Header("clinic").as_text()),
+        *(
+            (
+                functools.partial(statement_from_text, each.kind),
+                text_from_statement(each),
+            )
+            for each in STATEMENTS
+        ),
+    ],
+    ids=["round", "header", *(each.kind for each in STATEMENTS)],
+)
+def test_a_field_that_this_version_does_not_know_is_named(read, text) -> None:
+    content = json.loads(text)
+
+    for inside in (content, *content.values()):
+        if isinstance(inside, dict) and inside:
+            inside["metadata"] = 1
+            with pytest.raises(LedgerFormatError, match=r"'metadata'.*know"):
+                read(canonical(content))
+            del inside["metadata"]
+
+    assert read(text)
 
 
 def test_a_field_that_is_given_twice_is_refused() -> None:
