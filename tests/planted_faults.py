@@ -166,7 +166,7 @@ def in_microbatches(factor: int) -> Any:
     """Returns samples whose layout says by how much an example moves them."""
     source = samples(microbatches=RandomMicrobatches(size=2))
     # By force: a draw is frozen.
-    changed = source.microbatches._replace(bound_factor=factor)
+    changed = source.rows_of_record._replace(bound_factor=factor)
     object.__setattr__(source.draw, "rows_of_record", changed)
     return source
 

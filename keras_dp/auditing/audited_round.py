@@ -71,7 +71,7 @@ class AuditedRound:
         batches must have the shapes of `batch`.
         """
         private_model._built_step(batch)
-        self._model, self._grouping = private_model, adapter.grouping
+        self._model, self._rows = private_model, adapter.rows_of_record
         self._optimizer = optimizer = private_model.optimizer
         parts = private_model.step_parts()
         if parts.local is None:
@@ -107,7 +107,7 @@ class AuditedRound:
             event,
             batch.sampling,
             seeded=adapter.seeded,
-            gradient_bound_factor=adapter.bound_factor,
+            gradient_bound_factor=adapter.rows_of_record.bound_factor,
         )
 
     def observed(
@@ -150,7 +150,7 @@ class AuditedRound:
         self, state: State, sample: Sample, data: Any, mask: tf.Tensor
     ) -> Sample:
         _, sample = self._computation.accumulated(
-            data, mask, self._grouping, state, sample
+            data, mask, self._rows, state, sample
         )
         return sample
 

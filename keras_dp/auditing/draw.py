@@ -153,8 +153,8 @@ def _owners(samples: Sampler) -> Integers | None:
         return samples.users_of_records
     if samples.unit == "example":
         return np.arange(count)
-    if samples.unit == "microbatch" and samples.microbatches:
-        return np.arange(count) // samples.microbatches.rows
+    if samples.unit == "microbatch":
+        return np.arange(count) // samples.rows_of_record.rows
     return None
 
 
@@ -167,14 +167,12 @@ def _whole_units(
     with `records_per_user` of them. The rows must hold no record of another
     unit, and no other rows may hold a record of this one.
     """
-    layout = samples.microbatches
-    if layout is None:
-        return ["rows of one unit do not stand together"]
-    most = getattr(samples, "records_per_user", layout.rows)
+    rows = samples.rows_of_record.rows
+    most = getattr(samples, "records_per_user", rows)
     sizes = np.minimum(np.bincount(owners), most)
     found = set()
     for draw in draws:
-        groups = draw.rows.reshape(-1, layout.rows)
+        groups = draw.rows.reshape(-1, rows)
         groups = groups[(groups >= 0).any(axis=1)]
         present = groups >= 0
         # Padding has the owner of the first record that is there.

@@ -119,7 +119,7 @@ def check(
     if isinstance(adapter.source, Sampler):
         for departure in draw.departures(adapter.source):
             found.add("draw", repr(adapter.source), departure + ".")
-    group = 1 if adapter.grouping is None else adapter.grouping.rows
+    group = adapter.rows_of_record.rows
     first = _first_batch(adapter)
     batch = small_batch(first, group, group * records)
     try:
@@ -203,7 +203,7 @@ class _Questions:
     ) -> None:
         self._round, self._batch, self._found = round_, batch, found
         self._events = round_.planned.queries
-        self._group = 1 if adapter.grouping is None else adapter.grouping.rows
+        self._group = adapter.rows_of_record.rows
         self._own = _rows_of_unit(adapter)
         self._shares: dict[str, float] = {}
 
@@ -458,10 +458,8 @@ class _Questions:
 
 def _rows_of_unit(adapter: DataAdapter) -> int:
     """Returns how many rows one unit has: one example among several has one."""
-    grouping = adapter.grouping
-    if grouping is None:
-        return 1
-    return grouping.views if adapter.unit == "example" else grouping.rows
+    rows = adapter.rows_of_record
+    return rows.views if adapter.unit == "example" else rows.rows
 
 
 def _bound(event: ledger.SumQueryEvent) -> str:

@@ -201,7 +201,7 @@ def _queries_at(
     clip = settings.l2_norm_clip
     query = GaussianAverageQuery(
         clip,
-        scale * _bound_factor(samples) * clip,
+        scale * samples.rows_of_record.bound_factor * clip,
         _summed_records(samples),
         gamma=settings.gamma,
         precision="proven" if settings.noise == "proven" else "assumed",
@@ -223,9 +223,9 @@ def _rounds_at(settings: Settings, scale: float) -> list[tuple[Round, int]]:
         (round_.plan(state), settings.rounds)
     ]
     samples = settings.samples
+    factor = samples.rows_of_record.bound_factor
     of_events = [
-        (round_.ledger_events(event, _bound_factor(samples)), count)
-        for event, count in events
+        (round_.ledger_events(event, factor), count) for event, count in events
     ]
     drawn = samples.planned(settings.rounds)
     return [
@@ -259,17 +259,9 @@ def _with_noise_of_sums(
     )
 
 
-def _bound_factor(samples: Sampler) -> int:
-    microbatches = samples.microbatches
-    return 1 if microbatches is None else microbatches.bound_factor
-
-
 def _summed_records(samples: Sampler) -> float:
-    """Returns how many records, or microbatches, a sum has on average."""
-    microbatches = samples.microbatches
-    size = 1 if microbatches is None else microbatches.size
-    # Rounded to what a person would have typed.
-    return round(samples.expected_sample_size / size, 6)
+    """Returns the denominator that a person would have typed."""
+    return round(samples.expected_records, 6)
 
 
 def _rounded_up(scale: float) -> float:
@@ -289,7 +281,7 @@ def queries_at(
     `noise_multiplier`, in floating point too, whatever the clip is. It is
     rounded up to 6 digits.
     """
-    factor = _bound_factor(samples)
+    factor = samples.rows_of_record.bound_factor
     scale = _rounded_up(noise_multiplier)
     bound = factor * l2_norm_clip
     stddev = scale * bound

@@ -75,9 +75,8 @@ def choose_samples(settings: Settings) -> Settings:
     value = f"{expected:,.6g} records expected"
     if samples.unit == "user":
         value = f"{expected:,.6g} users expected"
-    elif samples.microbatches is not None:
-        count = expected / samples.microbatches.size
-        value += f", in {count:,.6g} microbatches"
+    elif not samples.draw.rows_of_record.are_apart:
+        value += f", in {samples.expected_records:,.6g} microbatches"
     if samples.views > 1:
         value += f", each with {samples.views} views"
     settings = settings.with_choice(

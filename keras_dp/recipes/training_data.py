@@ -208,7 +208,7 @@ class TrainingData(NamedTuple):
         if self.units is not None:
             return self.units
         if self.drawn_unit == "microbatch":
-            rows_per_unit *= self.records.microbatches.rows
+            rows_per_unit *= self.records.rows_of_record.rows
         return max(1, self.population // rows_per_unit)
 
     def check_size(self, batch_size: int | None) -> None:

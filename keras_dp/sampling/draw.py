@@ -39,9 +39,9 @@ class RowsOfRecord(NamedTuple):
             which has one record for every query.
     """
 
-    rows: int
-    size: float
-    bound_factor: int
+    rows: int = 1
+    size: float = 1.0
+    bound_factor: int = 1
     averages: bool = False
     views: int = 1
 
@@ -52,7 +52,15 @@ class RowsOfRecord(NamedTuple):
         All of a group are there, or none. An example is in one group alone, so
         that it moves the sum by the bound on one record.
         """
-        return cls(views, views, bound_factor=1, views=views)
+        return cls(views, views, views=views)
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether each row is a record by itself."""
+        return self == EACH_ROW
+
+
+EACH_ROW = RowsOfRecord()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,8 +81,7 @@ class Draw:
         rounds_per_pass: Number of rounds that one event covers, in which each
             record takes part equally often; `None` if each is drawn anew.
         unit: The unit that is drawn: "example", "microbatch" or "user".
-        rows_of_record: The consecutive rows that make a unit; `None` if each
-            row is one.
+        rows_of_record: The consecutive rows that make a unit.
         placed: Takes what `units` yields, the physical batch size and the words
             that decide on rows. Returns the record in each row of each physical
             batch, -1 for padding.
@@ -89,20 +96,15 @@ class Draw:
     rounds_per_epoch: int
     rounds_per_pass: int | None = None
     unit: str = "example"
-    rows_of_record: RowsOfRecord | None = None
+    rows_of_record: RowsOfRecord = EACH_ROW
     placed: Callable[[Integers, int, Words], Integers] = in_random_rows
 
-    @property
-    def rows(self) -> int:
-        """Number of consecutive rows of a unit."""
-        return 1 if self.rows_of_record is None else self.rows_of_record.rows
-
-    def event_of(self, epoch_id: str) -> SamplingEvent:
+    def event_of(self, of: "Pass") -> SamplingEvent:
         """Returns the sampling event of the rounds of a pass, for a ledger."""
         if self.rounds_per_pass is None:
             return self.event
         of_pass: SamplingEvent = dataclasses.replace(
-            cast("Any", self.event), epoch_id=epoch_id
+            cast("Any", self.event), epoch_id=of.epoch_id
         )
         return of_pass
 

@@ -154,7 +154,7 @@ class PoissonBatches(Sampler):
         {56}
         """
         self._check_shard(index, count)
-        rows = self.draw.rows
+        rows = self.draw.rows_of_record.rows
         units = self.population_size // rows
         start, stop = (units * i // count * rows for i in (index, index + 1))
         shard = copy.copy(self)
@@ -181,7 +181,8 @@ class PoissonBatches(Sampler):
                 f"`index` must be less than count={count!r}. "
                 f"Received: index={index!r}."
             )
-        if self.microbatches is not None and self.unit == "example":
+        rows = self.draw.rows_of_record
+        if self.unit == "example" and not rows.are_apart:
             raise ValueError(
                 "`microbatches` must be None or FixedMicrobatches to draw "
                 "shards: otherwise one example more would move others to "
@@ -193,7 +194,7 @@ class PoissonBatches(Sampler):
                 "knows how many records the others draw. Received: "
                 f"truncate_at={self.truncate_at!r}."
             )
-        units = self.population_size // self.draw.rows
+        units = self.population_size // rows.rows
         if count > units:
             raise ValueError(
                 f"`count` must be at most {units}, the number of records or "

@@ -154,10 +154,11 @@ class Sampler(abc.ABC):
         if physical_batch_size is not None:
             _check.integer_at_least(1, physical_batch_size=physical_batch_size)
             self.physical_batch_size = int(physical_batch_size)
-        if self.physical_batch_size % draw.rows:
+        rows = draw.rows_of_record.rows
+        if self.physical_batch_size % rows:
             whose = "user" if self.unit == "user" else "microbatch"
             raise ValueError(
-                f"`physical_batch_size` must be a multiple of the {draw.rows} "
+                f"`physical_batch_size` must be a multiple of the {rows} "
                 f"rows of a {whose}, which stand in one batch. Received: "
                 f"physical_batch_size={physical_batch_size!r}."
             )
@@ -219,8 +220,8 @@ class Sampler(abc.ABC):
     def __repr__(self) -> str:
         given = {name: getattr(self, name) for name in self._shown}
         given["physical_batch_size"] = self.physical_batch_size
-        if self.microbatches is not None:
-            given["rows"] = self.draw.rows
+        if not self.draw.rows_of_record.are_apart:
+            given["rows"] = self.draw.rows_of_record.rows
         if self.views > 1:
             given["views"] = self.views
         if self.shard_index is not None:
@@ -256,6 +257,14 @@ class Sampler(abc.ABC):
         return self._whole.expected_size
 
     @property
+    def expected_records(self) -> float:
+        """The mean number of records that a query sums up in a round.
+
+        They are the examples, the microbatches or the users of a sample.
+        """
+        return self._whole.expected_size / self._whole.rows_of_record.size
+
+    @property
     def rounds_per_pass(self) -> int | None:
         """The number of rounds of a pass; `None` if each is drawn anew.
 
@@ -269,8 +278,10 @@ class Sampler(abc.ABC):
         return self.draw.unit
 
     @property
-    def microbatches(self) -> RowsOfRecord | None:
-        """The rows of a microbatch or a user; `None` if each is a record."""
+    def rows_of_record(self) -> RowsOfRecord:
+        """The rows of a batch that `fit` makes one record of the query."""
+        if self.views > 1:
+            return RowsOfRecord.of_views(self.views)
         return self.draw.rows_of_record
 
     @property
@@ -315,7 +326,7 @@ class Sampler(abc.ABC):
 
     def sampling_of(self, of: Pass) -> SamplingEvent:
         """Returns the sampling event of the rounds of a pass, for a ledger."""
-        return self.draw.event_of(of.epoch_id)
+        return self.draw.event_of(of)
 
     def shard(self, index: int, count: int) -> Self:
         """Raises, because only Poisson samples can be drawn shard by shard.
@@ -402,7 +413,7 @@ def _check_map(change: Any, views: int, draw: Draw) -> None:
             f"the random numbers of its map. Received: views={views!r}. "
             "Pass map=..., such as a random flip."
         )
-    if views > 1 and draw.rows_of_record is not None:
+    if views > 1 and not draw.rows_of_record.are_apart:
         raise ValueError(
             "`views` must be 1 for users and microbatches: both average "
             "gradients before the clip, and views alone cost no privacy. "

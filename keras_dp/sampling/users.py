@@ -142,7 +142,7 @@ def _of_users(
         most_rows=rows * rows_that_hold(count, probability),
         rounds_per_epoch=max(1, round(1 / probability)),
         unit="user",
-        rows_of_record=RowsOfRecord(rows, 1.0, bound_factor=1, averages=True),
+        rows_of_record=RowsOfRecord(rows, bound_factor=1, averages=True),
     )
 
 

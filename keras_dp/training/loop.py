@@ -231,7 +231,7 @@ class TrainingLoop:
             alike = min(alike, 1 + rounds.more)
         count = self._run.cover_some(rounds.round, rounds.most, most=alike)
         self.logs, event, sampling = rounds.run(count)
-        factor = self._adapter.bound_factor
+        factor = self._adapter.rows_of_record.bound_factor
         self._run.released(
             lambda: self._optimizer.round.ledger_events(event, factor), count
         )
@@ -264,11 +264,11 @@ class TrainingLoop:
         else:
             step, planned = self._checked_step(next(samples.steps_of(first)))
             most = 1
-        grouping = self._adapter.grouping
+        rows = self._adapter.rows_of_record
         room = step.room_for(self.training.at_once)
         most = samples.alike(min(most, room))
         block = Block(samples.resident, samples.places(1), room)
-        together = step.prepare_block(block, grouping, planned.event)
+        together = step.prepare_block(block, rows, planned.event)
 
         def run(count: int) -> tuple[Mapping[str, Any], Event, SamplingEvent]:
             logs, released = together(samples.places(count))
@@ -284,9 +284,8 @@ class TrainingLoop:
         """Draws and traces one sample, in one physical batch or several."""
         first = next(steps)
         step, (event, round_) = self._checked_step(first)
-        grouping = self._adapter.grouping
         is_whole = first.ends_sample and not step.releases_apart
-        kind = BatchKind(is_whole, grouping)
+        kind = BatchKind(is_whole, self._adapter.rows_of_record)
         begin = step.prepare(first, kind, event)
 
         def run(count: int) -> tuple[Mapping[str, Any], Event, SamplingEvent]:
@@ -329,8 +328,7 @@ class TrainingLoop:
         if not replicas.are_many:
             return self._adapter.step_from(data)
         step = self._adapter.step_from(replicas.whole(data))
-        grouping = self._adapter.grouping
-        return replicas.padded(step, 1 if grouping is None else grouping.rows)
+        return replicas.padded(step, self._adapter.rows_of_record.rows)
 
     def _checked_step(
         self, batch: PhysicalStep

@@ -144,7 +144,7 @@ class Training:
             event,
             sampling,
             seeded=self.adapter.seeded,
-            gradient_bound_factor=self.adapter.bound_factor,
+            gradient_bound_factor=self.adapter.rows_of_record.bound_factor,
         )
 
     def _correlated(self, planned: Round) -> list[tuple[Round, int]] | None:
@@ -153,7 +153,8 @@ class Training:
         Args:
             planned: The first of the rounds.
         """
-        asked, factor = self.optimizer.round, self.adapter.bound_factor
+        asked = self.optimizer.round
+        factor = self.adapter.rows_of_record.bound_factor
         events = asked.coming_events(self.optimizer.read_state())
         if events is None:
             return None

@@ -194,7 +194,7 @@ class TestRandomMicrobatches:
         private = private_model()
         gradients = gradients_of_examples(private.model, x, y)
         batches = PoissonBatches(np.arange(1, RECORDS + 1), **options)
-        rows = batches.microbatches.rows
+        rows = batches.rows_of_record.rows
         slots = next(iter(batches)).records.reshape(-1, rows)
         before = flat(private.model)
 
@@ -291,9 +291,10 @@ class TestRandomMicrobatches:
             lambda count: np.zeros(count, np.uint64),
         )
 
-        assert 50 <= draw.rows < 100
-        assert (sample[0, : draw.rows] >= 0).all()
-        assert (sample[0, draw.rows :] == -1).all()
+        rows = draw.rows_of_record.rows
+        assert 50 <= rows < 100
+        assert (sample[0, :rows] >= 0).all()
+        assert (sample[0, rows:] == -1).all()
 
 
 class TestArguments:

@@ -158,7 +158,7 @@ def test_no_sample_has_a_record_twice(chosen, physical, seed):
 def test_every_batch_has_the_shape_that_was_announced(chosen, physical, seed):
     """A sample takes as few batches as hold it; padding is zero."""
     sampler = built(chosen, physical, seed)
-    rows = sampler.microbatches.rows if sampler.microbatches else 1
+    rows = sampler.rows_of_record.rows
 
     for each in rounds_of(sampler, 4):
         held = sum(

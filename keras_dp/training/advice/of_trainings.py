@@ -91,10 +91,7 @@ class FirstBatch(NamedTuple):
         """The expected number of records of a sample; 0 if none is drawn."""
         if not self.adapter.is_sampler:
             return 0.0
-        source = self.adapter.source
-        size = float(source.expected_sample_size)
-        # Each microbatch is one record.
-        return size / (source.microbatches.size if source.microbatches else 1)
+        return float(self.adapter.source.expected_records)
 
 
 def check_counts(epochs: int, options: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.sampling import Sampler, pipelines
-from keras_dp.sampling.draw import Pass, RowsOfRecord
+from keras_dp.sampling.draw import EACH_ROW, Pass
 from keras_dp.sampling.kinds import check_kinds
 from keras_dp.training.data.batches import Batches, PhysicalStep
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
@@ -99,8 +99,7 @@ class DataAdapter:
         unit: The unit that is drawn: "example", "microbatch" or "user".
         population_size: The number of records; `None` if it is known only by
             reading them.
-        grouping: Which rows make a record; `None` if each of them is one.
-        bound_factor: See `RowsOfRecord`; 1 where each row is a record.
+        rows_of_record: The rows of a batch that make one record.
     """
 
     def __init__(
@@ -114,14 +113,12 @@ class DataAdapter:
         self.is_sampler = isinstance(source, Sampler)
         self.rounds_per_pass: int | None = None
         self.unit, self.seeded = "example", False
-        self.grouping: RowsOfRecord | None = None
+        self.rows_of_record = EACH_ROW
         self.population_size = _population_of(source)
         if self.is_sampler:
             self.rounds_per_pass = source.rounds_per_pass
             self.unit, self.seeded = str(source.unit), source.seeded
-            self.grouping = source.microbatches
-            if source.views > 1:
-                self.grouping = RowsOfRecord.of_views(source.views)
+            self.rows_of_record = source.rows_of_record
             check_keeps_rows_apart(source.functions, "dataset")
         elif isinstance(source, tf.data.Dataset):
             functions = pipelines.check(
@@ -131,7 +128,6 @@ class DataAdapter:
         elif isinstance(source, types.GeneratorType):
             # Keras shows the entries of the lists that it does not take.
             self.source = (_checked(batch) for batch in source)
-        self.bound_factor = self.grouping.bound_factor if self.grouping else 1
 
     def coming(self, planned: Round, rounds: int) -> list[tuple[Round, int]]:
         """Returns the coming rounds, each kind with its count.

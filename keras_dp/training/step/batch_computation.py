@@ -42,11 +42,11 @@ class BatchKind(NamedTuple):
 
     Attributes:
         is_whole: Whether the batch is a whole sample, which its step releases.
-        grouping: The rows that make one record; `None` if each row is one.
+        rows: The rows that make one record.
     """
 
     is_whole: bool
-    grouping: RowsOfRecord | None
+    rows: RowsOfRecord
 
 
 class BatchResult(NamedTuple):
@@ -169,7 +169,7 @@ class BatchComputation:
         self,
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
-        grouping: RowsOfRecord | None,
+        rows: RowsOfRecord,
         planned: Event,
     ) -> BatchResult:
         """Releases a sample that is one physical batch.
@@ -178,20 +178,20 @@ class BatchComputation:
             data: Inputs, targets and sample weights.
             mask: Shape `[batch]`. False is for padding, which can be in any
                 row. `None` if there is no padding.
-            grouping: The rows that make one record.
+            rows: The rows that make one record.
             planned: The event that the ledger covers. A release with any other
                 event is withheld.
         """
         empty = self._round.initial_sample(self.templates)
         state = self._parts.optimizer.read_state()
-        result, sample = self.accumulated(data, mask, grouping, state, empty)
+        result, sample = self.accumulated(data, mask, rows, state, empty)
         return result._replace(released=self.released(sample, planned))
 
     def of_part(
         self,
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
-        grouping: RowsOfRecord | None,
+        rows: RowsOfRecord,
         is_first: tf.Tensor,
     ) -> BatchResult:
         """Adds a physical batch to its sample, which `of_sums` releases.
@@ -199,7 +199,7 @@ class BatchComputation:
         Args:
             data: See `of_sample`.
             mask: See `of_sample`.
-            grouping: See `of_sample`.
+            rows: See `of_sample`.
             is_first: Whether the batch begins the sample, scalar.
         """
         before = tf.cond(
@@ -208,7 +208,7 @@ class BatchComputation:
             self._made_sums.read,
         )
         state = self._parts.optimizer.read_state()
-        result, sample = self.accumulated(data, mask, grouping, state, before)
+        result, sample = self.accumulated(data, mask, rows, state, before)
         self._made_sums.assign(sample)
         return result
 
@@ -216,7 +216,7 @@ class BatchComputation:
         self,
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
-        grouping: RowsOfRecord | None,
+        rows: RowsOfRecord,
         state: State,
         sample: Sample,
     ) -> tuple[BatchResult, Sample]:
@@ -225,12 +225,12 @@ class BatchComputation:
         Args:
             data: See `of_sample`.
             mask: See `of_sample`.
-            grouping: See `of_sample`.
+            rows: See `of_sample`.
             state: The global state of each query.
             sample: The sample before the batch, of each query.
         """
         of = self._of_examples if self._updates is None else self._of_users
-        computed = of(data, mask, grouping)
+        computed = of(data, mask, rows)
         with self.engine.computing():
             sample = self._round.accumulate(
                 state, sample, self.engine.variables, computed.batches
@@ -241,44 +241,42 @@ class BatchComputation:
         return BatchResult(losses, computed.outputs, masks, None), sample
 
     def _of_examples(
-        self, data: Any, mask: tf.Tensor | None, grouping: RowsOfRecord | None
+        self, data: Any, mask: tf.Tensor | None, rows: RowsOfRecord
     ) -> _Computed:
         """Returns the records of examples, for all queries."""
         x, y, weight = data
         batch = keras.tree.flatten(x)[0].shape[0]
         scale = self._parts.options.loss_scale
         result, losses = self.gradients.of(x, y, weight, scale)
-        gradients = record_batch(result.records, mask, batch, grouping)
-        views = 1 if grouping is None else grouping.views
+        gradients = record_batch(result.records, mask, batch, rows)
         with without_variable_writes(self.engine.model):
             batches = self._parts.side_queries.batches(
                 y,
                 result.outputs,
                 result.losses,
-                result.records if views == 1 else gradients.records,
+                result.records if rows.views == 1 else gradients.records,
                 result.statistics,
                 mask,
-                views,
+                rows.views,
             )
         batches[GRADIENTS] = gradients
         return _Computed(losses, result.outputs, batches)
 
     def _of_users(
-        self, data: Any, mask: tf.Tensor | None, grouping: RowsOfRecord | None
+        self, data: Any, mask: tf.Tensor | None, rows: RowsOfRecord
     ) -> _Computed:
         """Returns the change that the training of each user makes."""
-        if self._updates is None or mask is None or grouping is None:
+        if self._updates is None or mask is None or not rows.averages:
             raise RuntimeError(
                 "The samples of users must be drawn by UserBatches. Pass such "
                 "a sampler to fit."
             )
         x, y, weight = data
-        rows = grouping.rows
         with without_variable_writes(self.engine.model):
             outputs = self.engine.call(x)
             losses = self.losses(y, outputs, weight, mask.shape[0])
-        records = self._updates.records(data, mask, rows)
-        present = tf.reduce_any(tf.reshape(mask, [-1, rows]), axis=1)
+        records = self._updates.records(data, mask, rows.rows)
+        present = tf.reduce_any(tf.reshape(mask, [-1, rows.rows]), axis=1)
         batches = {GRADIENTS: RecordBatch(records, present)}
         return _Computed(losses, outputs, batches)
 
@@ -362,7 +360,7 @@ def record_batch(
     gradients: list[Any],
     mask: tf.Tensor | None,
     batch: int,
-    grouping: RowsOfRecord | None,
+    rows: RowsOfRecord,
 ) -> RecordBatch:
     """Returns the gradients of rows, or of groups of them.
 
@@ -370,18 +368,18 @@ def record_batch(
         gradients: The lazy records of each variable, one per example.
         mask: As in `RecordBatch`.
         batch: The number of rows, with padding.
-        grouping: The groups, or `None` if each row is a record.
+        rows: Which rows make one record.
     """
-    if grouping is None:
+    if rows.are_apart:
         return RecordBatch(gradients, mask)
+    shape = [batch // rows.rows, rows.rows]
     weights = tf.ones([batch]) if mask is None else tf.cast(mask, tf.float32)
-    weights /= grouping.size
-    if grouping.averages:
-        shape = [batch // grouping.rows, grouping.rows]
+    weights /= rows.size
+    if rows.averages:
         counts = tf.reduce_sum(tf.reshape(weights, shape), 1, keepdims=True)
         counts = tf.reshape(tf.broadcast_to(counts, shape), [batch])
         weights = tf.math.divide_no_nan(weights, counts)
-    groups = [each.grouped(grouping.rows, weights) for each in gradients]
+    groups = [each.grouped(rows.rows, weights) for each in gradients]
     # A group of padding alone is masked. It is not a record of norm 0.
-    rows = tf.reshape(weights > 0, [batch // grouping.rows, grouping.rows])
-    return RecordBatch(groups, tf.reduce_any(rows, axis=1))
+    present = tf.reduce_any(tf.reshape(weights > 0, shape), axis=1)
+    return RecordBatch(groups, present)

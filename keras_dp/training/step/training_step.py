@@ -186,13 +186,13 @@ class TrainingStep:
         return run
 
     def prepare_block(
-        self, block: Block, grouping: RowsOfRecord | None, planned: Event
+        self, block: Block, rows: RowsOfRecord, planned: Event
     ) -> Callable[[np.ndarray], tuple[Mapping[str, Any], Event]]:
         """Traces what a block of rounds runs, and runs nothing; see `prepare`.
 
         Args:
             block: The samples.
-            grouping: The rows that make one record.
+            rows: The rows that make one record.
             planned: The event of each of the rounds.
 
         Returns:
@@ -200,11 +200,11 @@ class TrainingStep:
             It returns the metrics after the last round, and the event of a
             round: if any differs from the planned one, the first of these.
         """
-        self._traced_block(block, grouping, planned)
+        self._traced_block(block, rows, planned)
 
         def run(places: np.ndarray) -> tuple[Mapping[str, Any], Event]:
             whole = block._replace(places=places)
-            function, arguments = self._traced_block(whole, grouping, planned)
+            function, arguments = self._traced_block(whole, rows, planned)
             found: tuple[Mapping[str, Any], Event] = function(*arguments)
             return found
 
@@ -227,7 +227,7 @@ class TrainingStep:
         return min(room, _ROUNDS_BY_XLA)
 
     def _traced_block(
-        self, block: Block, grouping: RowsOfRecord | None, planned: Event
+        self, block: Block, rows: RowsOfRecord, planned: Event
     ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Returns the function for blocks of such samples, and its arguments.
 
@@ -251,14 +251,14 @@ class TrainingStep:
             for leaf in leaves
         )
         nest = str(block.records.structure)
-        key = "block", grouping, nest, shapes, batch, block.room if jit else 0
+        key = "block", rows, nest, shapes, batch, block.room if jit else 0
         if key in self._traces:
             return self._traces[key], arguments
         spec = tf.TensorSpec([None, batch], places.dtype)
         specs = (leaves, arguments[1] if jit else spec, *arguments[2:])
         for is_whole in (jit, False):
             function, core = self._block_function(
-                block.records.structure, grouping, is_whole=is_whole
+                block.records.structure, rows, is_whole=is_whole
             )
             try:
                 self._traces[key] = rewritten_once(trace_of(function, *specs))
@@ -273,7 +273,7 @@ class TrainingStep:
         return self._traces[key], arguments
 
     def _block_function(
-        self, structure: Nest, grouping: RowsOfRecord | None, *, is_whole: bool
+        self, structure: Nest, rows: RowsOfRecord, *, is_whole: bool
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Returns a function that runs a block, and what XLA compiles of it.
 
@@ -281,7 +281,7 @@ class TrainingStep:
 
         Args:
             structure: See `ResidentRecords`.
-            grouping: The rows that make one record.
+            rows: The rows that make one record.
             is_whole: Whether XLA compiles the whole loop, with the metrics.
         """
         computation = self._computation
@@ -289,7 +289,7 @@ class TrainingStep:
 
         def one(leaves: Any, places: Any, planned: Event) -> BatchResult:
             data = packed(gathered(leaves, places))
-            return computation.of_sample(data, places >= 0, grouping, planned)
+            return computation.of_sample(data, places >= 0, rows, planned)
 
         def rounds(leaves: Any, places: Any, count: Any, planned: Event) -> Any:
             def one_more(number: tf.Tensor, held: list[Any]) -> Any:
@@ -452,7 +452,7 @@ class TrainingStep:
         of = computation.of_sample if kind.is_whole else computation.of_part
 
         def core(x: Any, y: Any, weight: Any, mask: Any, more: Any) -> Any:
-            return of((x, y, weight), mask, kind.grouping, more)
+            return of((x, y, weight), mask, kind.rows, more)
 
         if self._parts.options.jit_compile:
             core = tf.function(core, jit_compile=True, autograph=False)

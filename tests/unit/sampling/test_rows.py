@@ -196,12 +196,12 @@ def test_a_slot_of_random_microbatches_is_a_range_of_rows():
     keep their slots.
     """
     layout = RandomMicrobatches(2).draw(8, 1.0)
-    fitting = 2 * layout.rows
+    fitting = 2 * layout.rows_of_record.rows
     draws = np.random.default_rng(1).integers(0, 2**64, 8, np.uint64)
 
     def placed(kept):
         laid = layout.placed(kept[:, None], fitting, lambda count: draws[kept])
-        return laid.reshape(-1, layout.rows)
+        return laid.reshape(-1, layout.rows_of_record.rows)
 
     everyone = placed(np.arange(8))
     for record in range(8):

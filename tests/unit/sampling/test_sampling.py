@@ -353,7 +353,7 @@ def test_attributes_of_every_sampler(name):
     assert len(sampler) == sampler.rounds_per_epoch
     assert f"physical_batch_size={sampler.physical_batch_size}" in repr(sampler)
     assert not sampler.seeded
-    assert (sampler.microbatches is None) == (name != "users")
+    assert sampler.rows_of_record.are_apart == (name != "users")
     if sampler.rounds_per_pass is None:
         assert sampler.planned(7) == [(sampler.sampling_event, 7)]
 
