@@ -28,25 +28,14 @@ from keras_dp.errors import (
     OutputError,
     UnsupportedEventError,
 )
-from keras_dp.reporting.commands import certificates, questions
-from keras_dp.reporting.commands.arguments import add
+from keras_dp.reporting.arguments import add
+from keras_dp.reporting.commands import COMMANDS
 from keras_dp.reporting.document import render
 from keras_dp.reporting.wording import on_one_line
 
 OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = range(5)
 
 _LONGEST_MESSAGE = 2000
-
-_COMMANDS = {
-    "report": questions.REPORT,
-    "runs": questions.RUNS,
-    "explain": questions.EXPLAIN,
-    "afford": questions.AFFORD,
-    "budget": questions.BUDGET,
-    "plan": questions.PLAN,
-    "seal": certificates.SEAL,
-    "verify": certificates.VERIFY,
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +62,7 @@ def _without_collection() -> Iterator[None]:
 
 def _answered(options: argparse.Namespace) -> int:
     try:
-        document = _COMMANDS[options.command].answer(options)
+        document = COMMANDS[options.command].answer(options)
     except LedgerIntegrityError as error:
         return _fail(INCONSISTENT, error)
     except FileNotFoundError as error:
@@ -133,15 +122,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, command in _COMMANDS.items():
+    for name, command in COMMANDS.items():
         words = command.words
         its = commands.add_parser(
             name,
             help=words,
             description=f"{words[0].upper()}{words[1:]}.",
         )
-        command.add_arguments(its)
-        add(its, "format")
+        add(its, (*command.arguments, "format"))
     return parser
 
 

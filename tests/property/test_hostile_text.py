@@ -197,9 +197,7 @@ def test_the_tests_above_see_other_errors(
         def fail(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(
-            "keras_dp.reporting.commands.questions.make_report", fail
-        )
+        monkeypatch.setattr("keras_dp.reporting.commands.make_report", fail)
         answered(capsys, "report", path, *DELTA)
 
     for error in (KeyError("x"), RecursionError(), OverflowError()):

@@ -17,7 +17,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.reporting import certify, explain, make_report, render
 from keras_dp.reporting.account_state import accounts_document
-from keras_dp.reporting.commands import questions
+from keras_dp.reporting.commands import COMMANDS
 from keras_dp.reporting.document import Code, Picture, Text
 from keras_dp.reporting.run_costs import runs_document
 
@@ -64,7 +64,7 @@ def planned():
         neighbours=None,
         rows_per_unit=1,
     )
-    return questions.PLAN.answer(options)
+    return COMMANDS["plan"].answer(options)
 
 
 def reported(ledger):

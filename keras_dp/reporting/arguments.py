@@ -1,0 +1,198 @@
+"""The arguments of all commands, checked as they are read."""
+
+import argparse
+import math
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from keras_dp import _check
+from keras_dp.accountants.normalize.rounds import Neighbours
+from keras_dp.budgets import budget_of
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.document import FORMS
+
+
+def file_name(text: str) -> str:
+    """Returns the name of a file, which does not look like a URL."""
+    if _check.looks_like_url(text):
+        raise argparse.ArgumentTypeError(
+            f"must be the name of a file, not {_check.shown(text)}"
+        )
+    return text
+
+
+def count(text: str) -> int:
+    """Returns a whole number >= 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number >= 1, not {text!r}"
+        )
+    return number
+
+
+def positive(text: str) -> float:
+    """Returns a finite number > 0."""
+    number = _number(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number > 0, not {text!r}")
+    return number
+
+
+def delta(text: str) -> float:
+    """Returns a number in (0, 1)."""
+    number = _number(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a number in (0, 1), not {text!r}"
+        )
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _argument(flag: str, words: str, **options: Any) -> dict[str, Any]:
+    """Returns what argparse is told of an argument."""
+    return {"flag": flag, "help": words, **options}
+
+
+# By a short name, since commands mean different things by one flag.
+_ARGUMENTS = {
+    "file": _argument("file", "a ledger file"),
+    "delta of N units": _argument(
+        "--delta", "below 1/N for N units (default: N^-1.1)", type=delta
+    ),
+    "planned delta": _argument(
+        "--delta",
+        "in (0, 1), such as 1e-5 (default: the smallest that a plan or an "
+        "account of the ledger names)",
+        type=delta,
+    ),
+    "delta of an account": _argument("--delta", "in (0, 1)", type=delta),
+    "target": _argument(
+        "--epsilon", "the target", type=positive, required=True
+    ),
+    "epsilon of an account": _argument(
+        "--epsilon", "its promise", type=positive
+    ),
+    "neighbours": _argument(
+        "--neighbours",
+        "the adjacency relation (default: the strongest that all rounds "
+        "support)",
+        choices=get_args(Neighbours),
+    ),
+    "units": _argument(
+        "--units",
+        "how many units are protected together (default: 1)",
+        type=count,
+        default=1,
+    ),
+    "all": _argument(
+        "--all",
+        "also say what epsilon means, give it by every accountant, and check "
+        "every row, as other formats than text always do",
+        action="store_true",
+    ),
+    "records": _argument(
+        "--records", "records in the data set", type=count, required=True
+    ),
+    "epochs": _argument(
+        "--epochs",
+        "epochs of the training (default: 40)",
+        type=count,
+        default=40,
+    ),
+    "batch sizes": _argument(
+        "--batch-sizes",
+        "expected sizes of a sample (default: powers of two up to a quarter of "
+        "the records)",
+        type=count,
+        nargs="+",
+    ),
+    "rows per unit": _argument(
+        "--rows-per-unit",
+        "records that one unit has at most, for all of which epsilon is "
+        "(default: 1)",
+        type=count,
+        default=1,
+    ),
+    "open": _argument("--open", "open this account", metavar="NAME"),
+    "order": _argument(
+        "--order",
+        "of the Rényi filter, > 1 (default: the one with the most room)",
+        type=positive,
+    ),
+    "out": _argument(
+        "--out", "a new file for the certificate", type=file_name, required=True
+    ),
+    "note": _argument(
+        "--note", "written into the seal; nothing secret", default=""
+    ),
+    "key": _argument(
+        "--key", "a PEM file with an Ed25519 key, to sign with", type=file_name
+    ),
+    "head": _argument("--head", "the head that an earlier `verify` printed"),
+    "against": _argument(
+        "--against",
+        "a certificate that `seal` wrote, of this ledger or of an earlier "
+        "state of it",
+        type=file_name,
+        metavar="CERTIFICATE",
+    ),
+    "public key": _argument(
+        "--public-key",
+        "the Ed25519 key that must have signed the certificate",
+        metavar="HEX",
+    ),
+    "format": _argument(
+        "--format",
+        "text for a terminal, json for programs, html for a page with "
+        "pictures, markdown to publish (default: text)",
+        choices=FORMS,
+        default="text",
+    ),
+}
+
+
+def add(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Adds arguments by their short names."""
+    for name in names:
+        options = {**_ARGUMENTS[name]}
+        parser.add_argument(options.pop("flag"), **options)
+
+
+def question(
+    options: argparse.Namespace, ledger: PrivacyLedger
+) -> dict[str, Any]:
+    """Returns the delta, the relation and the units that are asked about."""
+    return {
+        "delta": delta_for(options.delta, ledger),
+        "neighbours": options.neighbours,
+        "units": options.units,
+    }
+
+
+def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
+    """Returns the given delta, or the smallest that a ledger names."""
+    named = [run.delta for run in ledger.runs if run.delta is not None]
+    named += [budget_of(each.account).delta for each in ledger.accounts]
+    if given is None and not named:
+        raise ValueError(
+            "`--delta` must be given: no plan and no account of the ledger "
+            "names one. Received: nothing. Choose one below 1/N for N units."
+        )
+    return min(named) if given is None else given
+
+
+def existing(path: str) -> PrivacyLedger:
+    """Opens a ledger for writing, and creates none."""
+    PrivacyLedger.open(path, mode="r").close()
+    return PrivacyLedger.open(path)

@@ -1,1 +1,0 @@
-"""The commands: what each is told, and the document that it makes."""
