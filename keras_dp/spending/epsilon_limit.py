@@ -18,7 +18,6 @@ from keras_dp.ledger import (
     CountedRound,
     PrivacyLedger,
     Round,
-    RunRecord,
     UnverifiedSampling,
 )
 from keras_dp.planning.calibration import check_target
@@ -48,23 +47,13 @@ class _Held(NamedTuple):
     together: Replay
 
 
-def _takes_turns(run: RunRecord) -> bool:
-    """Returns whether this process runs it, beside the one that asks."""
-    return (
-        run.start is not None
-        and run.outcome is None
-        and run.start.author.is_this_process()
-    )
-
-
 class EpsilonLimit:
     """Says how many rounds a ledger may still hold under a target.
 
     Guarantee: if `allowed` returns a number > 0, the ledger followed by that
     many rounds meets the target. Of other runs it counts what reports count:
-    the whole plan of a run that kept to it, also while another process runs it.
-    Runs that take turns in one process share what is left. A `RunWriter`
-    reserves the rounds only if nobody wrote to the ledger since.
+    the whole plan of a run that kept to it, also while it goes on. A
+    `RunWriter` reserves the rounds only if nobody wrote to the ledger since.
 
     It searches for the number of rounds at the first question. It searches
     again if the mechanism of the rounds changes, or what else counts: rounds of
@@ -166,11 +155,10 @@ class EpsilonLimit:
             for run, rounds in zip(
                 replay.runs, replay.that_count(relation).of_runs, strict=True
             ):
-                is_own = run.row == row
-                ran = is_own or _takes_turns(run)
-                (own if is_own else others).extend(
-                    run.rounds if ran else rounds
-                )
+                if run.row == row:
+                    own.extend(run.rounds)
+                else:
+                    others.extend(rounds)
             together = replay.of([*others, *own])
             with contextlib.suppress(UnsupportedEventError):
                 if relation in supported_neighbours(together.plus(coming)):
@@ -196,6 +184,11 @@ class EpsilonLimit:
             others = (
                 f" and {self._planned_by_others:,} more that other trainings "
                 "have planned, which may still run"
+            )
+            remedy = (
+                "Plan fewer rounds for each training (`rounds=` or `epochs`), "
+                "together no more than the target has room for. Or train with "
+                "a larger target or more noise."
             )
         return BudgetExceededError(
             f"`target_epsilon` must leave room for {rounds}. Received: "

@@ -15,7 +15,7 @@ from keras import layers
 
 import keras_dp
 from keras_dp import _reproducible
-from keras_dp.accountants import Fourier
+from keras_dp.accountants.replay import Replay
 from keras_dp.errors import (
     BudgetExceededError,
     LedgerWriteError,
@@ -165,25 +165,23 @@ class TestTheLedger:
 
     @pytest.mark.full
     def test_stays_below_a_target_with_two_models(self) -> None:
+        """The second one that plans to go as far as the target is refused."""
         ledger = new_ledger()
-        one, two = (
-            gradients_of(new_model(), ledger, average(4.0)) for _ in range(2)
-        )
-        terms = {"rounds": 1000, "target_epsilon": 2.0, "delta": 1e-5}
+        models = [
+            gradients_of(new_model(), ledger, average(4.0)) for _ in range(3)
+        ]
+        terms = {"target_epsilon": 2.0, "delta": 1e-5}
 
         turns = zip(
-            one.over(samples(), **terms),
-            two.over(samples(), **terms),
-            strict=False,
+            *(each.over(samples(), rounds=3, **terms) for each in models[:2]),
+            strict=True,
         )
-        assert 2 < len(list(turns)) < 1000
-        del turns
-
+        assert len(list(turns)) == 3
+        assert len(list(models[2].over(samples(), **terms, rounds=1000))) > 2
         assert ledger.unsettled == 0
-        assert Fourier().epsilon(ledger, delta=1e-5) <= 2.0
-        terms["target_epsilon"] = 0.5
-        with pytest.raises(BudgetExceededError):
-            next(one.over(samples(), **terms))
+        assert Replay(ledger).claim(delta=1e-5).epsilon <= 2.0
+        with pytest.raises(BudgetExceededError, match="larger target"):
+            next(models[0].over(samples(), **terms, rounds=1))
 
     @pytest.mark.full
     def test_that_cannot_be_written_ends_the_answers(self, tmp_path) -> None:

@@ -27,7 +27,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.places.place import FileHandle
 from keras_dp.ledger.rows import run_writer
-from keras_dp.ledger.rows.author import Author
 from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
 from keras_dp.spending.run import RunDetails, RunLimits, new_run
@@ -226,12 +225,6 @@ class TestTwoTrainingsWithOneTarget:
         assert second.ran_out == is_seen
         assert (self.epsilon(ledger) <= 1.0) == is_seen
 
-    @pytest.fixture
-    def of_processes(self, monkeypatch) -> None:
-        """Makes every run that of another process."""
-        monkeypatch.setattr(Author, "is_this_process", lambda self: False)
-
-    @pytest.mark.usefixtures("of_processes")
     def test_know_of_each_others_plans(self, ledger) -> None:
         with self.run(PrivacyLedger.in_memory(dataset="alone")) as alone:
             fits = train(alone, 10**6)
@@ -268,17 +261,17 @@ class TestTwoTrainingsWithOneTarget:
         with pytest.raises(BudgetExceededError, match="`target_epsilon`"):
             run.cover(STEP, fits + 1)
 
-    def test_take_turns_in_one_process(self, ledger) -> None:
-        """Neither takes the rounds of the other, whatever its plan was."""
-        runs = [self.run(ledger, 1000) for _ in range(2)]
-        with contextlib.suppress(BudgetExceededError):
-            for run in 100 * runs:
-                run.cover(STEP, 10, most=10)
+    def test_take_turns_where_their_plans_fit_together(self, ledger) -> None:
+        with self.run(PrivacyLedger.in_memory(dataset="alone")) as alone:
+            half = train(alone, 10**6) // 2
+        runs = [self.run(ledger, half) for _ in range(2)]
+        for _ in range(half):
+            for run in runs:
+                run.cover(STEP)
 
-        assert all(30 < len(run) < 100 for run in ledger.runs)
-        assert 0.9 < self.epsilon(ledger) <= 1.0
+        assert [len(run) for run in ledger.runs] == [half, half]
+        assert self.epsilon(ledger) <= 1.0
 
-    @pytest.mark.usefixtures("of_processes")
     def test_know_plans_that_are_kept_under_a_weaker_relation(
         self, ledger
     ) -> None:
@@ -294,7 +287,6 @@ class TestTwoTrainingsWithOneTarget:
         with pytest.raises(BudgetExceededError, match="`target_epsilon`"):
             self.run(ledger).cover(fixed)
 
-    @pytest.mark.usefixtures("of_processes")
     @pytest.mark.parametrize("what", ["rounds", "plan", "own"])
     def test_see_what_leaves_the_number_of_rounds_as_it_is(
         self, ledger, what
