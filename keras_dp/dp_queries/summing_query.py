@@ -38,8 +38,7 @@ class SummingQuery(DPQuery):
 
     Contributions are bounded in one place, `bounded_sum`. Two samples are
     merged by adding their states. The noise and the events are left to the
-    subclass. A subclass that takes these from another query has
-    `WrappingQuery` as its second base class.
+    subclass.
     """
 
     __slots__ = ()

@@ -80,7 +80,7 @@ def test_a_clip_is_positive_and_follows_from_what_was_released(
         result = query.get_noised_result(
             sample_of(query, records, state), state
         )
-        after = float(result.global_state.sum_state.l2_norm_clip)
+        after = float(result.global_state.sum.l2_norm_clip)
 
         assert lowest * (1 - 1e-12) <= after <= highest * (1 + 1e-12)
         assert np.isfinite(result.value).all()

@@ -11,26 +11,23 @@ from keras_dp import _check, ledger
 from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.adaptive.quantile_estimator_query import (
+    AtEstimate,
     QuantileEstimatorQuery,
-    QuantileEstimatorState,
 )
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
-    Mechanism,
     Nest,
     QueryResult,
+    add,
 )
 from keras_dp.dp_queries.gaussian.gaussian_query import GaussianGlobalState
 from keras_dp.dp_queries.gaussian.gaussian_sums import GaussianSumQuery
 from keras_dp.dp_queries.gaussian.proven_sum import checked_precision
+from keras_dp.dp_queries.nested_query import NestedQuery
 from keras_dp.dp_queries.saving import as_floats, register
-from keras_dp.dp_queries.summing_query import (
-    SummingQuery,
-    SumParams,
-    on_grid,
-)
-from keras_dp.noise import seeds
+from keras_dp.dp_queries.summing_query import SumParams, on_grid
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 # Clips, and the noise made of them, stay far inside the range of float32.
 SMALLEST_CLIP, LARGEST_CLIP = 1e-20, 1e20
@@ -39,39 +36,18 @@ _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-10, 1e10
 _CLIP_RANGE = 1e3
 
 
-class AdaptiveState(NamedTuple):
-    """The state of the next sum, and that of the query that moves the clip."""
+class Both(NamedTuple):
+    """A thing of the sum of records, and one of the sum that moves the clip."""
 
-    sum_state: GaussianGlobalState
-    side_state: Any
-
-
-class AdaptiveParams(NamedTuple):
-    """The public numbers of the sum, and of the query that moves the clip."""
-
-    sum_params: SumParams
-    side_params: Nest
+    sum: Any
+    side: Any
 
 
-class AdaptiveSample(NamedTuple):
-    """The sum of the clipped records, and the scalar that moves the clip."""
-
-    sum_state: Nest
-    side_state: tf.Tensor
-
-
-class AdaptiveEvent(NamedTuple):
-    """The releases of the sum, and of the numbers that move the clip."""
-
-    sum_event: Nest
-    side_event: Nest
-
-
-class AdaptiveSumQuery(SummingQuery):
+class AdaptiveSumQuery(WrappingQuery):
     """A Gaussian sum whose clip follows a second sum over the same sample.
 
-    The ledger has the second sum under its `side_name`. The noise multiplier is
-    in units of the clip.
+    Two queries answer as one. The ledger has the second sum under its
+    `side_name`. The noise multiplier is in units of the clip.
     """
 
     __slots__ = ()
@@ -101,129 +77,76 @@ class AdaptiveSumQuery(SummingQuery):
 
     @abc.abstractmethod
     def following(
-        self, side_state: Any, side: QueryResult
+        self, side_value: tf.Tensor, side_state: Any
     ) -> tuple[tf.Tensor, Any]:
-        """Returns the clip and the `side_state` of the next round."""
+        """Returns the clip of the next round, and the state that has it."""
+
+    @property
+    @override
+    def inner(self) -> NestedQuery:
+        return NestedQuery(Both(self.sum_query, self.side_query))
 
     @override
-    def initial_global_state(self, seed: int | None = None) -> AdaptiveState:
-        one, two = seeds.children(seed, 2)
-        return AdaptiveState(
-            self.sum_query.initial_global_state(one),
-            self.side_query.initial_global_state(two),
-        )
+    def initial_sample_state(self, template: Nest) -> Both:
+        kind = tf.float32 if self.is_proven else tf.float64
+        both = Both(template, tf.zeros([], kind))
+        return self.inner.initial_sample_state(both)
 
     @override
-    def derive_sample_params(
-        self, global_state: AdaptiveState
-    ) -> AdaptiveParams:
-        return AdaptiveParams(
-            self.sum_query.derive_sample_params(global_state.sum_state),
-            self.side_query.derive_sample_params(global_state.side_state),
-        )
-
-    @override
-    def initial_sample_state(self, template: Nest) -> AdaptiveSample:
-        return AdaptiveSample(
-            self.sum_query.initial_sample_state(template), self._empty_side()
-        )
-
-    @override
-    def bounded_sum(
+    def accumulate_records(
         self,
-        params: AdaptiveParams,
-        like: AdaptiveSample,
+        params: Both,
+        sample_state: Both,
         records: Nest,
-        mask: tf.Tensor | None,
-    ) -> AdaptiveSample:
+        mask: tf.Tensor | None = None,
+    ) -> Both:
         norms = records_lib.norms(keras.tree.flatten(records))
         if self.is_proven:  # It has bounds on norms of its own.
             total = self.sum_query.bounded_sum(
-                params.sum_params, like.sum_state, records, mask
+                params.sum, sample_state.sum, records, mask
             )
         else:
-            clip, spacing = params.sum_params
+            clip, spacing = params.sum
             sums = records_lib.clipped_sum(records, norms, clip, mask)
-            total = on_grid(like.sum_state, sums, spacing)
-        side = self.side_records(tf.cast(norms, tf.float64), params.side_params)
-        return AdaptiveSample(
-            total,
+            total = on_grid(sample_state.sum, sums, spacing)
+        side = self.side_records(tf.cast(norms, tf.float64), params.side)
+        return Both(
+            add(sample_state.sum, total),
             self.side_query.accumulate_records(
-                params.side_params, self._empty_side(), side, mask
+                params.side, sample_state.side, side, mask
             ),
-        )
-
-    @override
-    def planned_event(self, global_state: AdaptiveState) -> AdaptiveEvent:
-        return AdaptiveEvent(
-            self.sum_query.planned_event(global_state.sum_state),
-            self.side_query.planned_event(global_state.side_state),
         )
 
     @override
     def get_noised_result(
-        self, sample_state: AdaptiveSample, global_state: AdaptiveState
+        self, sample_state: Both, global_state: Both
     ) -> QueryResult:
-        total = self.sum_query.get_noised_result(
-            sample_state.sum_state, global_state.sum_state
+        value, state, event = self.inner.get_noised_result(
+            sample_state, global_state
         )
-        side = self.side_query.get_noised_result(
-            sample_state.side_state, global_state.side_state
-        )
-        clip, side_state = self.following(global_state.side_state, side)
-        sum_state = total.global_state._replace(
+        clip, side_state = self.following(value.side, state.side)
+        sum_state = state.sum._replace(
             l2_norm_clip=clip, stddev=self.noise_multiplier * clip
         )
-        return QueryResult(
-            value=total.value,
-            global_state=AdaptiveState(sum_state, side_state),
-            event=AdaptiveEvent(total.event, side.event),
-        )
+        return QueryResult(value.sum, Both(sum_state, side_state), event)
 
     @override
     def ledger_events(
-        self, event: AdaptiveEvent, name: str = "records"
+        self, event: Both, name: str = "records"
     ) -> tuple[ledger.SumQueryEvent, ...]:
-        sum_event, side_event = event
         side_name = f"{name}/{self.side_name}"
         return (
-            *self.sum_query.ledger_events(sum_event, name),
-            *self.side_query.ledger_events(side_event, side_name),
+            *self.sum_query.ledger_events(event.sum, name),
+            *self.side_query.ledger_events(event.side, side_name),
         )
 
     @override
-    def mechanisms(
-        self, sample_state: AdaptiveSample, global_state: AdaptiveState
-    ) -> list[Mechanism]:
-        return [
-            *self.sum_query.mechanisms(
-                sample_state.sum_state, global_state.sum_state
-            ),
-            *self.side_query.mechanisms(
-                sample_state.side_state, global_state.side_state
-            ),
-        ]
-
-    @property
-    @override
-    def is_proven(self) -> bool:
-        return self.precision == "proven"
+    def result_noise(self, global_state: Both, value: Nest) -> list[LeafNoise]:
+        return self.sum_query.result_noise(global_state.sum, value)
 
     @override
-    def result_noise(
-        self, global_state: AdaptiveState, value: Nest
-    ) -> list[LeafNoise]:
-        return self.sum_query.result_noise(global_state.sum_state, value)
-
-    @override
-    def derive_metrics(
-        self, global_state: AdaptiveState
-    ) -> dict[str, tf.Tensor]:
-        return {"clip": global_state.sum_state.l2_norm_clip}
-
-    def _empty_side(self) -> tf.Tensor:
-        kind = tf.float32 if self.is_proven else tf.float64
-        return self.side_query.initial_sample_state(tf.zeros([], kind))
+    def derive_metrics(self, global_state: Both) -> dict[str, tf.Tensor]:
+        return {"clip": global_state.sum.l2_norm_clip}
 
 
 @register
@@ -321,10 +244,10 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
 
     @override
     def following(
-        self, side_state: GaussianGlobalState, side: QueryResult
+        self, side_value: tf.Tensor, side_state: GaussianGlobalState
     ) -> tuple[tf.Tensor, GaussianGlobalState]:
         half, first = side_state.l2_norm_clip, self.initial_l2_norm_clip
-        total = tf.cast(side.value, tf.float64)
+        total = tf.cast(side_value, tf.float64)
         mean = total / self.expected_num_records + half
         mean = tf.clip_by_value(mean, tf.zeros_like(half), 2 * half)
         clip = tf.clip_by_value(
@@ -333,9 +256,7 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
             min(first * _CLIP_RANGE, LARGEST_CLIP),
         )
         stddev = self.norm_noise_multiplier * (2 * clip)
-        return clip, side.global_state._replace(
-            l2_norm_clip=clip, stddev=stddev
-        )
+        return clip, side_state._replace(l2_norm_clip=clip, stddev=stddev)
 
 
 @register
@@ -444,10 +365,10 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
 
     @override
     def following(
-        self, side_state: QuantileEstimatorState, side: QueryResult
-    ) -> tuple[tf.Tensor, QuantileEstimatorState]:
-        clip = tf.clip_by_value(side.value, SMALLEST_CLIP, LARGEST_CLIP)
-        return clip, side.global_state._replace(current_estimate=clip)
+        self, side_value: tf.Tensor, side_state: AtEstimate
+    ) -> tuple[tf.Tensor, AtEstimate]:
+        clip = tf.clip_by_value(side_value, SMALLEST_CLIP, LARGEST_CLIP)
+        return clip, side_state._replace(current_estimate=clip)
 
 
 def _check_clip(**named: float) -> None:

@@ -23,24 +23,14 @@ _LARGEST_ESTIMATE = 1e30
 _LARGEST_LOG_STEP = 2 * math.log(_LARGEST_ESTIMATE)
 
 
-class QuantileEstimatorState(NamedTuple):
-    """The state of a quantile estimator.
+class AtEstimate(NamedTuple):
+    """The estimate, and a thing of the query for the share of records below it.
 
-    The numbers are scalars of float64. The learning rate may decay from round
-    to round. The last field is the state of the average of the bits.
+    The estimate is a scalar of float64.
     """
 
     current_estimate: tf.Tensor
-    target_quantile: tf.Tensor
-    learning_rate: tf.Tensor
-    below_estimate_state: Nest
-
-
-class QuantileEstimatorParams(NamedTuple):
-    """The public numbers that turn records into bits, and bound these."""
-
-    current_estimate: tf.Tensor
-    below_estimate_params: Nest
+    below_estimate: Nest
 
 
 @register
@@ -139,27 +129,21 @@ class QuantileEstimatorQuery(WrappingQuery):
         )
 
     @override
-    def inner_state(self, global_state: QuantileEstimatorState) -> Nest:
-        return global_state.below_estimate_state
+    def inner_state(self, global_state: AtEstimate) -> Nest:
+        return global_state.below_estimate
 
     @override
-    def initial_global_state(
-        self, seed: int | None = None
-    ) -> QuantileEstimatorState:
-        return QuantileEstimatorState(
-            current_estimate=tf.constant(self.initial_estimate, tf.float64),
-            target_quantile=tf.constant(self.target_quantile, tf.float64),
-            learning_rate=tf.constant(self.learning_rate, tf.float64),
-            below_estimate_state=self.inner.initial_global_state(seed),
+    def initial_global_state(self, seed: int | None = None) -> AtEstimate:
+        return AtEstimate(
+            tf.constant(self.initial_estimate, tf.float64),
+            self.inner.initial_global_state(seed),
         )
 
     @override
-    def derive_sample_params(
-        self, global_state: QuantileEstimatorState
-    ) -> QuantileEstimatorParams:
-        return QuantileEstimatorParams(
+    def derive_sample_params(self, global_state: AtEstimate) -> AtEstimate:
+        return AtEstimate(
             global_state.current_estimate,
-            self.inner.derive_sample_params(global_state.below_estimate_state),
+            self.inner.derive_sample_params(global_state.below_estimate),
         )
 
     @override
@@ -171,7 +155,7 @@ class QuantileEstimatorQuery(WrappingQuery):
     @override
     def accumulate_records(
         self,
-        params: QuantileEstimatorParams,
+        params: AtEstimate,
         sample_state: Nest,
         records: Any,
         mask: tf.Tensor | None = None,
@@ -180,7 +164,7 @@ class QuantileEstimatorQuery(WrappingQuery):
             records = records.materialize()
         _check_rank(records, 1)
         return self.inner.accumulate_records(
-            params.below_estimate_params,
+            params.below_estimate,
             sample_state,
             _bits(records, params.current_estimate),
             mask,
@@ -188,16 +172,14 @@ class QuantileEstimatorQuery(WrappingQuery):
 
     @override
     def get_noised_result(
-        self, sample_state: Nest, global_state: QuantileEstimatorState
+        self, sample_state: Nest, global_state: AtEstimate
     ) -> QueryResult:
         result = self.inner.get_noised_result(
-            sample_state, global_state.below_estimate_state
+            sample_state, global_state.below_estimate
         )
         below = tf.cast(result.value, tf.float64) + 0.5
         below = tf.clip_by_value(below, 0.0, 1.0)
-        step = global_state.learning_rate * (
-            below - global_state.target_quantile
-        )
+        step = self.learning_rate * (below - self.target_quantile)
         estimate, smallest = global_state.current_estimate, -_LARGEST_ESTIMATE
         if self.geometric_update:
             step = tf.clip_by_value(step, -_LARGEST_LOG_STEP, _LARGEST_LOG_STEP)
@@ -207,17 +189,12 @@ class QuantileEstimatorQuery(WrappingQuery):
         estimate = tf.clip_by_value(estimate, smallest, _LARGEST_ESTIMATE)
         return QueryResult(
             value=estimate,
-            global_state=global_state._replace(
-                current_estimate=estimate,
-                below_estimate_state=result.global_state,
-            ),
+            global_state=AtEstimate(estimate, result.global_state),
             event=result.event,
         )
 
     @override
-    def derive_metrics(
-        self, global_state: QuantileEstimatorState
-    ) -> dict[str, tf.Tensor]:
+    def derive_metrics(self, global_state: AtEstimate) -> dict[str, tf.Tensor]:
         return {"estimate": global_state.current_estimate}
 
 

@@ -21,9 +21,7 @@ def one_round(query, state, records=RECORDS):
 
 def clip_after(query, records=RECORDS):
     state = query.initial_global_state(1)
-    return float(
-        one_round(query, state, records).global_state.sum_state.l2_norm_clip
-    )
+    return float(one_round(query, state, records).global_state.sum.l2_norm_clip)
 
 
 def bare(initial=2.0, **others):
@@ -79,7 +77,7 @@ class TestEvents:
         query = AdaptiveClipSumQuery(2.0, 0.5, 1.5, 2)
         state = query.initial_global_state(4)
         state = one_round(query, state).global_state
-        clip = float(state.sum_state.l2_norm_clip)
+        clip = float(state.sum.l2_norm_clip)
 
         gradient, norms = query.ledger_events(query.planned_event(state), "g")
 
@@ -98,7 +96,7 @@ def test_no_noise_moves_the_clip_out_of_its_range():
         state, clips = query.initial_global_state(seed), []
         for _ in range(40):
             value, state = a_round(state)
-            clips.append(float(state.sum_state.l2_norm_clip))
+            clips.append(float(state.sum.l2_norm_clip))
             assert np.isfinite(value).all()
 
         assert min(clips) >= 2.0 / 1000

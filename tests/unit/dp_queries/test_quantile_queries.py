@@ -71,7 +71,7 @@ def test_clips_move_as_by_hand(vector):
 
     got = list(rounds(adaptive(*arguments), tf.constant(records), 5))
 
-    clips = [state.sum_state.l2_norm_clip for _, state in got]
+    clips = [state.sum.l2_norm_clip for _, state in got]
     np.testing.assert_allclose(clips, expected, rtol=1e-12)
     before = np.array([arguments[0], *expected[:-1]])
     sums = np.minimum(sizes[0], before) - np.minimum(sizes[1], before)
@@ -120,8 +120,8 @@ class TestTheBit:
 
         sample = accumulated(query, state, records[0], records)
 
-        assert sample.sum_state.numpy().tolist() == [3.0, 4.0]
-        assert float(sample.side_state) == 0.5
+        assert sample.sum.numpy().tolist() == [3.0, 4.0]
+        assert float(sample.side) == 0.5
 
 
 @pytest.mark.parametrize("record", [[1.0, 2.0], {"a": 1.0}, tf.zeros([1])])
@@ -155,8 +155,8 @@ def test_clips_stay_finite_and_positive(geometric, target, stddev):
     records = tf.constant([[8.5], [-7.25]])
 
     for value, state in itertools.islice(rounds(query, records, 9), 9):
-        assert 1e-20 <= state.sum_state.l2_norm_clip <= 1e20
-        assert state.sum_state.stddev == 10 * state.sum_state.l2_norm_clip
+        assert 1e-20 <= state.sum.l2_norm_clip <= 1e20
+        assert state.sum.stddev == 10 * state.sum.l2_norm_clip
         assert np.isfinite(value).all()
         query.ledger_events(query.planned_event(state))  # Valid.
 
@@ -167,5 +167,5 @@ def test_estimates_recover_from_a_limit():
 
     (_, low), *_ = rounds(query, tf.constant([[0.5], [0.5]]), 1)
 
-    assert low.sum_state.l2_norm_clip == 1e-20
-    assert low.side_state.current_estimate == 1e-20
+    assert low.sum.l2_norm_clip == 1e-20
+    assert low.side.current_estimate == 1e-20
