@@ -18,13 +18,12 @@ differential privacy", CCS, whose remedy rounds the answer. To round the sum and
 the noise gives the same law.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from keras_dp.noise import seeds
+from keras_dp.noise import seeds, xla
 
 _EXPONENT = 0x7FF0000000000000  # The bits of the exponent of a float64.
 # Without noise, sums of float32 stay as they are.
@@ -153,7 +152,8 @@ def answer(
     if size is None or size < _LEAST_COMPILED:
         return with_noise(total, noise, g, factor)
     flat = tf.reshape(total, [size]), tf.reshape(noise, [size])
-    compiled = in_one_loop(with_noise, size, total.dtype, noise.dtype)
+    kinds = size, total.dtype, noise.dtype
+    compiled = xla.compiled(with_noise, kinds=kinds)
     return tf.reshape(compiled(*flat, g, factor), total.shape)
 
 
@@ -190,7 +190,7 @@ def steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
     size = tf.TensorShape(shape).num_elements()
     if count is None or size is None or count * size < LEAST_COMPILED_STEPS:
         return _steps(total, g)
-    added = in_one_loop(_steps, size, count, total.dtype)
+    added = xla.compiled(_steps, kinds=(size, count, total.dtype))
     return tf.reshape(added(tf.reshape(total, [count, size]), g), shape)
 
 
@@ -216,7 +216,7 @@ def added(one: tf.Tensor, two: tf.Tensor) -> tf.Tensor:
     if size is None or size < LEAST_COMPILED_STEPS:
         return _added(one, two)
     flat = tf.reshape(one, [size]), tf.reshape(two, [size])
-    return tf.reshape(in_one_loop(_added, size)(*flat), one.shape)
+    return tf.reshape(xla.compiled(_added, kinds=size)(*flat), one.shape)
 
 
 def _is_empty(total: tf.Tensor) -> bool:
@@ -231,18 +231,3 @@ def _is_empty(total: tf.Tensor) -> bool:
 
 def _added(one: tf.Tensor, two: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(one + two, -2 * _MOST_STEPS, 2 * _MOST_STEPS)
-
-
-@functools.cache
-def in_one_loop(
-    function: Callable[..., Any], *kinds: Any
-) -> Callable[..., Any]:
-    """Returns a function for large tensors that is compiled to one loop.
-
-    XLA would compile it twice if it were called both eagerly and in a graph. So
-    it is always called in a graph. There is one loop for each of `kinds`, which
-    are the sizes and dtypes of the tensors.
-    """
-    del kinds
-    core = tf.function(function, jit_compile=True, autograph=False)
-    return tf.function(lambda *given: core(*given), autograph=False)

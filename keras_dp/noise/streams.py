@@ -151,7 +151,7 @@ def _in_doubt(doubts: tf.Tensor) -> tf.Tensor:
 def _refined(
     seed: tf.Tensor, piece: tf.Tensor, lane: tf.Tensor, stddev: tf.Tensor
 ) -> tf.Tensor:
-    return _compiled(_refined_block)(seed, piece, lane, stddev)
+    return xla.compiled(_refined_block)(seed, piece, lane, stddev)
 
 
 def _refined_block(
@@ -242,28 +242,6 @@ def _in_groups(
     )
 
 
-@functools.cache
-def _compiled(
-    piece: Callable[..., tf.Tensor], *configuration: Any, pieces: int = 1
-) -> Callable[..., tf.Tensor]:
-    """Returns a function for pieces, which XLA compiles once for all graphs.
-
-    Another number of pieces has another function, so that none is traced again.
-    XLA would compile it twice if it were called both eagerly and in a graph. So
-    it is always called in a graph.
-    """
-    core = tf.function(
-        functools.partial(piece, *configuration),
-        jit_compile=True,
-        autograph=False,
-    )
-
-    def in_graph(*arguments: tf.Tensor) -> tf.Tensor:
-        return core(*arguments)
-
-    return tf.function(in_graph, autograph=False)
-
-
 class _Piece(NamedTuple):
     """Two ways to draw a piece of ChaCha20: by a kernel, or portably.
 
@@ -290,7 +268,7 @@ def _drawn(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
         is_trusted = _is_trusted(piece, lanes)
     if not is_trusted:
         pieces = arguments[_START].shape.num_elements()
-        return _compiled(piece.portable, lanes, pieces=pieces)(*arguments)
+        return xla.compiled(piece.portable, lanes, kinds=pieces)(*arguments)
     return _by_kernel(piece, lanes, *arguments)
 
 
@@ -298,7 +276,7 @@ def _by_kernel(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
     # Scalars are made outside: XLA compiles a loop for each that it slices out
     # of a tensor, which takes as long as the kernel.
     scalars = piece.scalars(*arguments)
-    return _compiled(piece.kernel, lanes)(*scalars)
+    return xla.compiled(piece.kernel, lanes)(*scalars)
 
 
 def _words_by_kernel(lanes: int, *scalars: tf.Tensor) -> tf.Tensor:

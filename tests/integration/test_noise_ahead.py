@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_dp
-from keras_dp.noise import streams
+from keras_dp.noise import streams, xla
 from keras_dp.optimizers.dp_optimizer import DPSGD
 from keras_dp.training.step.sample_release import TracedRelease
 
@@ -14,10 +14,10 @@ from keras_dp.training.step.sample_release import TracedRelease
 def no_kernels():
     """As in a new process."""
     streams._is_trusted.cache_clear()
-    streams._compiled.cache_clear()
+    xla.compiled.cache_clear()
     yield
     streams._is_trusted.cache_clear()
-    streams._compiled.cache_clear()
+    xla.compiled.cache_clear()
 
 
 def model_and_optimizer():

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.noise import grid, seeds, streams
+from keras_dp.noise import grid, seeds, streams, xla
 from tests.unit.noise import needs_kernels
 
 FULL = sorted(set(streams._SIZES) - {256})
@@ -221,12 +221,12 @@ class TestWithoutTheKernel:
 
         monkeypatch.setattr(streams.xla, "run", gone)
         streams._is_trusted.cache_clear()
-        streams._compiled.cache_clear()
+        xla.compiled.cache_clear()
         try:
             got, same_key = streams.rounded_normals(1000, seed, UNIT)
         finally:
             streams._is_trusted.cache_clear()
-            streams._compiled.cache_clear()
+            xla.compiled.cache_clear()
 
         np.testing.assert_array_equal(got, want)
         np.testing.assert_array_equal(same_key, key)
@@ -239,13 +239,13 @@ class TestWithoutTheKernel:
 
         monkeypatch.setattr(streams.xla, "run", defect)
         streams._is_trusted.cache_clear()
-        streams._compiled.cache_clear()
+        xla.compiled.cache_clear()
         try:
             with pytest.raises(IndexError):
                 streams.rounded_normals(1000, seeds.fresh(None), UNIT)
         finally:
             streams._is_trusted.cache_clear()
-            streams._compiled.cache_clear()
+            xla.compiled.cache_clear()
 
 
 def test_a_seed_is_not_made_where_it_would_be_kept() -> None:
