@@ -68,7 +68,7 @@ def _ways(size: int) -> dict[str, Draw]:
     stddev = tf.constant(2.0**24, tf.float64)
     for compiled in (False, True):
         draw = tf.function(
-            lambda seed: seeds.rounded_normals_and_seed([like], seed, stddev),
+            lambda seed: grid.draws([like], stddev, seed),
             jit_compile=compiled,
         )
         ways[f"keras_dp{', XLA' * compiled}"] = lambda turn, draw=draw: draw(

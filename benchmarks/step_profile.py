@@ -106,7 +106,7 @@ def _used(record: Any) -> list[Any]:
 def _noise(model: Any) -> Callable[[], Any]:
     import tensorflow as tf
 
-    from keras_dp.noise import seeds
+    from keras_dp.noise import grid, seeds
 
     shapes = [variable.shape for variable in model.trainable_variables]
     seed = seeds.fresh(None)
@@ -115,7 +115,7 @@ def _noise(model: Any) -> Callable[[], Any]:
     def run() -> Any:
         likes = [tf.zeros(shape) for shape in shapes]
         unit = tf.constant(2.0**24, tf.float64)
-        drawn, _ = seeds.rounded_normals_and_seed(likes, seed, unit)
+        drawn, _ = grid.draws(likes, unit, seed)
         return [tf.reduce_sum(each) for each in drawn]
 
     return run

@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_dp.noise import seeds, xla
+from keras_dp.noise import seeds, streams, xla
 
 _EXPONENT = 0x7FF0000000000000  # The bits of the exponent of a float64.
 # Without noise, sums of float32 stay as they are.
@@ -34,6 +34,8 @@ _MOST_STEPS = 2**52
 _LEAST_COMPILED = 2**16
 # Rounding takes few operations: smaller sums are done before they compile.
 LEAST_COMPILED_STEPS = 2**20
+# In values: 16 values of float32 are 64 bytes.
+_ALIGNMENT = 16
 # Joined leaves stay in the cache of a core.
 _LARGEST_JOINED = 2**13
 
@@ -92,7 +94,23 @@ def draws(
     """
     stddev = tf.cast(stddev, tf.float64)
     steps = stddev / spacing(stddev)
-    return seeds.rounded_normals_and_seed(like, seed, steps)
+    sizes, alone = list(map(seeds.size_of, like)), len(like) == 1
+    count = sizes[0] if alone else sum(map(_aligned, sizes))
+    drawn, following = streams.rounded_normals(count, seed, steps)
+    parts = []
+    start: int | tf.Tensor = 0
+    for leaf, size in zip(like, sizes, strict=True):
+        part = drawn if alone else tf.slice(drawn, [start], [size])
+        known = leaf.shape.is_fully_defined()
+        shape = leaf.shape if known else tf.shape(leaf)
+        parts.append(tf.reshape(part, shape))
+        start += _aligned(size)
+    return parts, following
+
+
+def _aligned(count: int | tf.Tensor) -> int | tf.Tensor:
+    # Parts that begin where memory is aligned are taken without a copy.
+    return -(-count // _ALIGNMENT) * _ALIGNMENT
 
 
 class Joined:

@@ -1,11 +1,11 @@
 """Seeds of the noise. A seed is used once, and then replaced.
 
 A seed is a key of ChaCha20, 256 bits in a tensor of int64 of shape `[4]`. Seeds
-come from the operating system. A seed that the caller
-chooses has an effect only inside `reproducible()`, for tests: two runs with one
-seed would have the same noise. No seed is ever written to a file, for two
-reasons: whoever knows the seed can subtract the noise, and a restored seed
-would repeat the noise on other data.
+come from the operating system. A seed that the caller chooses has an effect
+only inside `reproducible()`, for tests: two runs with one seed would have the
+same noise. No seed is ever written to a file, for two reasons: whoever knows
+the seed can subtract the noise, and a restored seed would repeat the noise on
+other data.
 
 `streams` draws words and normal variables. A key of ChaCha20 is used once: for
 new keys, for a draw, or for both from different words. Then it is replaced. So
@@ -16,16 +16,12 @@ https://blog.cr.yp.to/20170723-random.html.
 """
 
 import secrets
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from keras_dp import _check, _reproducible
 from keras_dp.noise import streams
-
-# In values: 16 values of float32 are 64 bytes.
-_ALIGNMENT = 16
 
 
 def fresh(seed: int | None) -> tf.Tensor:
@@ -77,48 +73,9 @@ def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
     return tf.unstack(tf.reshape(words, [count, streams.LENGTH]))
 
 
-def rounded_normals_and_seed(
-    leaves: Sequence[tf.Tensor], seed: tf.Tensor, stddev: tf.Tensor
-) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Returns rounded Gaussian noise for each leaf, and the next seed.
-
-    The noise is int32, in the shapes of the leaves, whose values are not used.
-    The standard deviation before rounding is 0 or in `[2^24, 2^25)`. The seed
-    must not be used again.
-    """
-    drawn, following = streams.rounded_normals(_space(leaves), seed, stddev)
-    return _parts(drawn, leaves), following
-
-
-def _space(leaves: Sequence[tf.Tensor]) -> int | tf.Tensor:
-    """Returns the number of values to draw for all leaves."""
-    if len(leaves) == 1:
-        return _size(leaves[0])
-    return sum(_aligned(_size(leaf)) for leaf in leaves)
-
-
-def _aligned(count: int | tf.Tensor) -> int | tf.Tensor:
-    # Parts that begin where memory is aligned are taken without a copy.
-    return -(-count // _ALIGNMENT) * _ALIGNMENT
-
-
-def _parts(drawn: tf.Tensor, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    parts = []
-    start: int | tf.Tensor = 0
-    for leaf in leaves:
-        count = _size(leaf)
-        known = leaf.shape.is_fully_defined()
-        shape = leaf.shape if known else tf.shape(leaf)
-        alone = len(leaves) == 1
-        part = drawn if alone else tf.slice(drawn, [start], [count])
-        parts.append(tf.reshape(part, shape))
-        start += _aligned(count)
-    return parts
-
-
 def words(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Returns uniform random int64 of the shape of `like`, of all 64 bits."""
-    return tf.reshape(streams.words(_size(like), seed), tf.shape(like))
+    return tf.reshape(streams.words(size_of(like), seed), tf.shape(like))
 
 
 def signed_uniform(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -130,6 +87,7 @@ def signed_uniform(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return (tf.cast(words(like, seed), like.dtype) + half) * 2.0**-63
 
 
-def _size(like: tf.Tensor) -> int | tf.Tensor:
+def size_of(like: tf.Tensor) -> int | tf.Tensor:
+    """Returns the number of values, static if known."""
     count = like.shape.num_elements()
     return tf.size(like) if count is None else count

@@ -13,7 +13,7 @@ from keras_dp import dp_queries
 from keras_dp.auditing import PhantomCanaries, phantom_canaries
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import BinaryTree
-from keras_dp.noise import seeds
+from keras_dp.noise import streams
 from keras_dp.sampling import FixedSizeBatches
 from tests.audited import X, Y, average, dense, samples
 
@@ -111,11 +111,11 @@ def test_canaries_that_nobody_drew_are_not_found(monkeypatch):
 def test_halved_noise_is_seen(monkeypatch):
     honest = PhantomCanaries(10_000)
     fitted(honest)
-    normals = seeds.rounded_normals_and_seed
+    normals = streams.rounded_normals
     monkeypatch.setattr(
-        seeds,
-        "rounded_normals_and_seed",
-        lambda leaves, seed, stddev: normals(leaves, seed, 0.5 * stddev),
+        streams,
+        "rounded_normals",
+        lambda count, seed, stddev: normals(count, seed, 0.5 * stddev),
     )
     faulty = PhantomCanaries(10_000)
 

@@ -285,15 +285,15 @@ def test_the_tail_goes_on_beyond_the_last_float():
 @functools.cache
 def counts(cells, draws, stddev):
     """Returns how many of rounded normals are in each cell around 0."""
-    like = tf.zeros([min(draws, 2**24)])
+    size = min(draws, 2**24)
     draw = tf.function(
-        lambda seed: seeds.rounded_normals_and_seed(
-            [like], seed, tf.constant(stddev, tf.float64)
+        lambda seed: streams.rounded_normals(
+            size, seed, tf.constant(stddev, tf.float64)
         )
     )
     seed, total = seeds.fresh(11), np.zeros(cells + 2, np.int64)
-    for _ in range(draws // len(like)):
-        (drawn,), seed = draw(seed)
+    for _ in range(draws // size):
+        drawn, seed = draw(seed)
         places = np.clip(drawn.numpy() + cells // 2 + 1, 0, cells + 1)
         total += np.bincount(places, minlength=cells + 2)
     return total

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from scipy import special, stats
 
-from keras_dp.noise import box_muller, seeds, streams
+from keras_dp.noise import box_muller, grid, seeds, streams
 from keras_dp.noise.xla import Arithmetic
 
 FALSE_ALARM = 1e-6
@@ -198,7 +198,7 @@ ROUNDED = 2_000_000
 def rounded():
     like = tf.zeros([ROUNDED])
     stddev = tf.constant(UNIT, tf.float64)
-    (drawn,), _ = seeds.rounded_normals_and_seed([like], seeds.fresh(5), stddev)
+    (drawn,), _ = grid.draws([like], stddev, seeds.fresh(5))
     return drawn.numpy()
 
 

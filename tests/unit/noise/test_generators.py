@@ -19,7 +19,7 @@ def seed_of(number=3):
 
 
 def drawn(leaves, seed, factor=1.0):
-    return seeds.rounded_normals_and_seed(leaves, seed, factor * UNIT)
+    return grid.draws(leaves, factor * UNIT, seed)
 
 
 class TestSeeds:
