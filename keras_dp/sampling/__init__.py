@@ -8,9 +8,9 @@ from keras_dp.sampling.fixed_size_batches import (
     FixedSizeBatches,
     ShuffledBatches,
 )
-from keras_dp.sampling.poisson_batches import PoissonBatches
-from keras_dp.sampling.poisson_draws import (
+from keras_dp.sampling.poisson_batches import (
     FixedMicrobatches,
+    PoissonBatches,
     RandomMicrobatches,
 )
 from keras_dp.sampling.record_files import TFRecordShards

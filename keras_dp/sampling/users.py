@@ -96,7 +96,6 @@ class UserBatches(Sampler):
             ValueError: See `PoissonBatches`; or `user_ids` are not one for
                 each record.
         """
-        _check.probability(sampling_probability=sampling_probability)
         _check.integer_at_least(1, records_per_user=records_per_user)
         users = unit_numbers(user_ids=user_ids)
         self.records_per_user = int(records_per_user)
@@ -105,7 +104,7 @@ class UserBatches(Sampler):
         law = functools.partial(
             _of_users,
             users=self._users,
-            probability=float(sampling_probability),
+            sampling_probability=sampling_probability,
             rows=self.records_per_user,
         )
         super().__init__(data, law, **options)
@@ -123,7 +122,7 @@ class UserBatches(Sampler):
 
 
 def _of_users(
-    records: int, users: Integers, probability: float, rows: int
+    records: int, users: Integers, sampling_probability: float, rows: int
 ) -> Draw:
     if len(users) != records:
         raise ValueError(
@@ -132,12 +131,12 @@ def _of_users(
             "order of the records."
         )
     count = int(users.max()) + 1
+    draw = BernoulliDraw(count, sampling_probability)  # It checks.
+    probability = float(sampling_probability)
     return Draw(
         count,
         PoissonUserSampling(probability, drawn_by_library=True),
-        functools.partial(
-            _drawn_users, BernoulliDraw(count, probability), users, rows
-        ),
+        functools.partial(_drawn_users, draw, users, rows),
         expected_size=probability * count,
         most_rows=rows * rows_that_hold(count, probability),
         rounds_per_epoch=max(1, round(1 / probability)),
