@@ -139,7 +139,7 @@ def _(event: ledger.CyclicPoissonSampling, drawn: _Drawn) -> list[str]:
     # The round of its cycle in which a record takes part, counted from the end.
     classes = np.full(len(drawn.sampler.positions), -1)
     for draw in drawn.draws:
-        records, own = draw.rows[draw.rows >= 0], draw.of.rounds_left
+        records, own = draw.rows[draw.rows >= 0], draw.of.rounds_left or 0
         if not np.isin(classes[records], [-1, own]).all():
             return [*found, "a record takes part in the round of another class"]
         classes[records] = own

@@ -17,7 +17,7 @@ from keras_dp._nests import Nest, mapped
 from keras_dp.sampling import pipelines
 from keras_dp.sampling.kinds import check_kinds, is_keras, is_tensorflow
 from keras_dp.sampling.pipelines import Function, Stage, kinds_in
-from keras_dp.sampling.record_source import as_arrays
+from keras_dp.sampling.record_source import RecordSpec, as_arrays
 
 # Records that are read at once where a data set yields one after another.
 _AT_ONCE = 256
@@ -241,9 +241,7 @@ def _is_batched(dataset: Any) -> bool:
 def _check_alike(
     path: str, first: npt.NDArray[Any], other: npt.NDArray[Any]
 ) -> None:
-    are_text = first.dtype.kind == other.dtype.kind == "S"
-    is_alike = are_text or first.dtype == other.dtype
-    if first.shape[1:] != other.shape[1:] or not is_alike:
+    if not RecordSpec.of(first).fits(other):
         raise ValueError(
             "`dataset` must have records of one shape and dtype. Received: "
             f"{first.shape[1:]} and {first.dtype}, and then "

@@ -4,7 +4,7 @@ import bisect
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -99,15 +99,6 @@ class Draw:
     rows_of_record: RowsOfRecord = EACH_ROW
     placed: Callable[[Integers, int, Words], Integers] = in_random_rows
 
-    def event_of(self, of: "Pass") -> SamplingEvent:
-        """Returns the sampling event of the rounds of a pass, for a ledger."""
-        if self.rounds_per_pass is None:
-            return self.event
-        of_pass: SamplingEvent = dataclasses.replace(
-            cast("Any", self.event), epoch_id=of.epoch_id
-        )
-        return of_pass
-
 
 class Pass(NamedTuple):
     """A pass over the data: the rounds of an iterator that belong together.
@@ -117,12 +108,13 @@ class Pass(NamedTuple):
     Attributes:
         iterator: 128 random bits, drawn for the iterator, in hex.
         number: The number of the pass in its iterator, from 0.
-        rounds_left: The number of rounds of the pass after the present one.
+        rounds_left: The number of rounds of the pass after the present one;
+            `None` without end.
     """
 
     iterator: str
     number: int = 0
-    rounds_left: int = 0
+    rounds_left: int | None = None
 
     @classmethod
     def new(cls) -> Self:
@@ -146,9 +138,8 @@ class Pass(NamedTuple):
 
     def next_round(self) -> Self:
         """Returns the pass of the next round: this one, or the one after it."""
-        if self.rounds_left:
-            return self
-        return self._replace(number=self.number + 1)
+        ends = self.rounds_left == 0
+        return self._replace(number=self.number + ends)
 
 
 class Sample(NamedTuple):

@@ -27,15 +27,6 @@ def is_keras(data: Any) -> bool:
     return any(kind.__name__ == "PyDataset" for kind in type(data).__mro__)
 
 
-def check_kinds(nest: Any, name: str, *, needs_rank: bool = True) -> None:
-    """Raises for ragged or sparse data, for times, and for lists of numbers.
-
-    Leaves may be the specs of what a data set yields; `needs_rank` says whether
-    their rank must be known.
-    """
-    _check(nest, name, "", needs_rank)
-
-
 def as_array(leaf: Any, name: str, path: str) -> npt.NDArray[Any]:
     """Returns an array-like as an array of entries of a fixed size.
 
@@ -93,7 +84,14 @@ def _utf8(
     return np.array(entries, np.bytes_).reshape(values.shape)
 
 
-def _check(nest: Any, name: str, path: str, needs_rank: bool) -> None:
+def check_kinds(
+    nest: Any, name: str, path: str = "", *, needs_rank: bool = True
+) -> None:
+    """Raises for ragged or sparse data, for times, and for lists of numbers.
+
+    Leaves may be the specs of what a data set yields; `needs_rank` says whether
+    their rank must be known.
+    """
     kind = type(nest).__name__
     where = f" at {path}" if path else ""
     if kind.startswith("Ragged"):
@@ -134,4 +132,4 @@ def _check(nest: Any, name: str, path: str, needs_rank: bool) -> None:
             "or by tf.ensure_shape in a map."
         )
     for key, child in _nests.children(nest) or ():
-        _check(child, name, f"{path}/{key}", needs_rank)
+        check_kinds(child, name, f"{path}/{key}", needs_rank=needs_rank)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import mmap
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,17 @@ class RecordSpec:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, array: npt.NDArray[Any]) -> Self:
+        """Returns what the records of an array are."""
+        return cls(array.shape[1:], array.dtype.newbyteorder("="))
+
+    def fits(self, array: npt.NDArray[Any]) -> bool:
+        """Whether an array holds records like this one."""
+        other = self.of(array)
+        are_text = other.dtype.kind == self.dtype.kind == "S"
+        return other == self or (are_text and other.shape == self.shape)
 
 
 class RandomAccessSource(Protocol):
@@ -82,8 +93,8 @@ class Source:
                 "PoissonBatches.from_dataset(dataset, sampling_probability="
                 "...), which stores the records."
             )
-        check_kinds(data, "data")
         if is_source(data):
+            check_kinds(data, "data")
             self._source = data
             self._size = len(data)
             if self._size:
@@ -101,9 +112,7 @@ class Source:
             raise ValueError(
                 "`data` must hold at least one record. Received: 0 records."
             )
-        self.structure = mapped(
-            lambda _, leaf: RecordSpec(leaf.shape[1:], _native(leaf)), first
-        )
+        self.structure = mapped(lambda _, leaf: RecordSpec.of(leaf), first)
 
     def __len__(self) -> int:
         return self._size
@@ -165,13 +174,9 @@ class Source:
             )
 
 
-def _native(array: npt.NDArray[Any]) -> np.dtype[Any]:
-    return array.dtype.newbyteorder("=")
-
-
 def in_places(array: npt.NDArray[Any], rows: Indices) -> npt.NDArray[Any]:
     """Returns the entry that each row asks for, zeros where that is -1."""
-    spec = RecordSpec(array.shape[1:], _native(array))
+    spec = RecordSpec.of(array)
     if not len(array):
         return _zeros(len(rows), spec)
     out = aligned_empty((len(rows), *spec.shape), spec.dtype)
@@ -251,9 +256,7 @@ def _check_answer(
     path: str, indices: Indices, spec: RecordSpec, taken: npt.NDArray[Any]
 ) -> None:
     expected = (len(indices), *spec.shape)
-    are_text = taken.dtype.kind == spec.dtype.kind == "S"
-    is_alike = are_text or _native(taken) == spec.dtype
-    if taken.shape != expected or not is_alike:
+    if len(taken) != len(indices) or not spec.fits(taken):
         raise ValueError(
             "`data[indices]` must have the dtype and trailing shape of the "
             f"first record: {expected} and {spec.dtype} at {path}. Received: "

@@ -1,11 +1,12 @@
 """Samplers: a law of sampling, and the records that it draws from."""
 
 import abc
+import dataclasses
 import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self, TypedDict
+from typing import Any, NamedTuple, Self, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -326,7 +327,10 @@ class Sampler(abc.ABC):
 
     def sampling_of(self, of: Pass) -> SamplingEvent:
         """Returns the sampling event of the rounds of a pass, for a ledger."""
-        return self.draw.event_of(of)
+        event: Any = self.draw.event
+        if self.rounds_per_pass is not None:
+            event = dataclasses.replace(event, epoch_id=of.epoch_id)
+        return cast("SamplingEvent", event)
 
     def shard(self, index: int, count: int) -> Self:
         """Raises, because only Poisson samples can be drawn shard by shard.

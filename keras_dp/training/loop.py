@@ -276,9 +276,7 @@ class TrainingLoop:
                 last = samples.take()
             return logs, released, sampling_of(last.of.next_round())
 
-        is_pass = self._adapter.rounds_per_pass is not None
-        more = first.of.rounds_left if is_pass else None
-        return _Dispatch(planned.round, most, more, run)
+        return _Dispatch(planned.round, most, first.of.rounds_left, run)
 
     def _one_round(self, steps: Iterator[PhysicalStep]) -> _Dispatch:
         """Draws and traces one sample, in one physical batch or several."""

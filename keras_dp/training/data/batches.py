@@ -141,7 +141,6 @@ class Batches:
         A map of the sampler is applied where it is given words.
         """
         sampling_of, of = self.sampler.sampling_of, sample.of
-        has_passes = self.sampler.rounds_per_pass is not None
         try:
             for records, mask, ends in self.sampler.batches_of(sample):
                 if self._change is not None and words is not None:
@@ -158,7 +157,7 @@ class Batches:
                     ends,
                     sampling_of(of),
                     sampling_of(of.next_round()),
-                    of.rounds_left if has_passes else None,
+                    of.rounds_left,
                 )
         # Keras would take it for the end of the data.
         except tf.errors.OutOfRangeError as error:

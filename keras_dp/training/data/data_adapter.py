@@ -47,9 +47,9 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def with_class_weights(
-    y: Any, sample_weight: Any, class_weight: Mapping[int, float]
-) -> tf.Tensor:
-    """Returns the weight of each example of a batch, `[batch]`.
+    y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None
+) -> Any:
+    """Returns the weight of each example of a batch, `[batch]`, if it has any.
 
     The weight follows from the example's own label alone, and multiplies its
     loss before its gradient is clipped. Labels are `[batch]` or `[batch, 1]`;
@@ -62,6 +62,8 @@ def with_class_weights(
     >>> with_class_weights(np.array([2.0, np.nan]), None, {2: 5.0}).numpy()
     array([5., 1.], dtype=float32)
     """
+    if class_weight is None:
+        return sample_weight
     if sample_weight is not None:
         raise ValueError(
             "`class_weight` must be None where examples have sample weights. "
@@ -107,7 +109,9 @@ class DataAdapter:
     ) -> None:
         self.source = source
         self.class_weight = class_weight
-        self._weighed = functools.partial(_weighed, class_weight)
+        self._weighed = functools.partial(
+            with_class_weights, class_weight=class_weight
+        )
         if class_weight is not None:
             check_class_weight(class_weight)
         self.is_sampler = isinstance(source, Sampler)
@@ -183,14 +187,6 @@ def _population_of(source: Any) -> int | None:
     if leaves and all(getattr(leaf, "shape", ()) for leaf in leaves):
         return int(leaves[0].shape[0])
     return None
-
-
-def _weighed(
-    class_weight: Mapping[int, float] | None, y: Any, weight: Any
-) -> Any:
-    if class_weight is None:
-        return weight
-    return with_class_weights(y, weight, class_weight)
 
 
 def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
