@@ -137,6 +137,12 @@ REFUSED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    """Layers take their seeds when they are made, before the model is."""
+    keras.utils.set_random_seed(3)
+
+
 def _model(layer):
     keras.utils.set_random_seed(3)
     return keras.Sequential([keras.Input((POSITIONS, WIDTH)), layer])
