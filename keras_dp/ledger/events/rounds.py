@@ -32,6 +32,7 @@ class SamplingEvent:
 
     Attributes:
         kind: The name of the class in a ledger, which never changes.
+        template: The words of an event, as a format of the event.
         is_verified: Whether anybody says how the sample was drawn.
         draws_whole_units: Whether a record of the round is a unit with all its
             rows.
@@ -39,6 +40,7 @@ class SamplingEvent:
 
     __slots__ = ()
     kind: ClassVar[str]
+    template: ClassVar[str] = "{0!r}"
     is_verified: ClassVar[bool] = True
     draws_whole_units: ClassVar[bool] = False
     drawn_by_library: bool = False
@@ -49,7 +51,7 @@ class SamplingEvent:
     @property
     def words(self) -> str:
         """How the sample was drawn, in a few words."""
-        return repr(self)
+        return self.template.format(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,14 +66,10 @@ class PoissonSampling(SamplingEvent):
     """
 
     kind: ClassVar[str] = "poisson"
+    template: ClassVar[str] = "Poisson sample, probability {0.probability:g}"
 
     probability: float
     drawn_by_library: bool = False
-
-    @override
-    @property
-    def words(self) -> str:
-        return f"Poisson sample, probability {self.probability:g}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,15 +85,10 @@ class PoissonUserSampling(PoissonSampling):
     """
 
     kind: ClassVar[str] = "poisson_users"
+    template: ClassVar[str] = (
+        f"{PoissonSampling.template}, of units with all their rows"
+    )
     draws_whole_units: ClassVar[bool] = True
-
-    @override
-    @property
-    def words(self) -> str:
-        return (
-            f"Poisson sample, probability {self.probability:g}, of units with "
-            "all their rows"
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,19 +109,15 @@ class TruncatedPoissonSampling(SamplingEvent):
     """
 
     kind: ClassVar[str] = "truncated_poisson"
+    template: ClassVar[str] = (
+        f"{PoissonSampling.template}, at most {{0.batch_size:,}} of "
+        "{0.population_size:,} records"
+    )
 
     probability: float
     batch_size: int
     population_size: int
     drawn_by_library: bool = False
-
-    @override
-    @property
-    def words(self) -> str:
-        return (
-            f"Poisson sample, probability {self.probability:g}, at most "
-            f"{self.batch_size:,} of {self.population_size:,} records"
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,6 +133,10 @@ class FixedSizeWithoutReplacement(SamplingEvent):
     """
 
     kind: ClassVar[str] = "fixed_size_without_replacement"
+    template: ClassVar[str] = (
+        "sample of {0.sample_size:,} of {0.population_size:,} without "
+        "replacement"
+    )
 
     sample_size: int
     population_size: int
@@ -159,14 +152,6 @@ class FixedSizeWithoutReplacement(SamplingEvent):
                 f"population_size={self.population_size!r}."
             )
 
-    @override
-    @property
-    def words(self) -> str:
-        return (
-            f"sample of {self.sample_size:,} of {self.population_size:,} "
-            "without replacement"
-        )
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DisjointBatches(SamplingEvent):
@@ -181,14 +166,10 @@ class DisjointBatches(SamplingEvent):
     """
 
     kind: ClassVar[str] = "disjoint_batches"
+    template: ClassVar[str] = "disjoint batch of epoch {0.epoch_id}"
 
     epoch_id: str
     drawn_by_library: bool = False
-
-    @override
-    @property
-    def words(self) -> str:
-        return f"disjoint batch of epoch {self.epoch_id}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -262,7 +243,7 @@ class FullDataset(SamplingEvent):
     """
 
     kind: ClassVar[str] = "full_dataset"
-    words = "all records"
+    template: ClassVar[str] = "all records"
 
     drawn_by_library: bool = False
 
@@ -281,7 +262,7 @@ class UnverifiedSampling(SamplingEvent):
 
     kind: ClassVar[str] = "unverified"
     is_verified: ClassVar[bool] = False
-    words = "batch whose sampling was not verified"
+    template: ClassVar[str] = "batch whose sampling was not verified"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -298,7 +279,9 @@ class SamplingByContents(UnverifiedSampling):
     """
 
     kind: ClassVar[str] = "by_contents"
-    words = "batch in which contents may decide where records stand"
+    template: ClassVar[str] = (
+        "batch in which contents may decide where records stand"
+    )
 
 
 class SumQueryEvent:
@@ -306,6 +289,7 @@ class SumQueryEvent:
 
     Attributes:
         kind: The name of the class in a ledger, which never changes.
+        template: What was released in words, as a format of the event.
         is_private: Whether the class has noise, or else nothing protects it.
         stands_alone: Whether it is the only query of a round over the full
             data set: one that draws samples of its own.
@@ -314,6 +298,7 @@ class SumQueryEvent:
 
     __slots__ = ()
     kind: ClassVar[str]
+    template: ClassVar[str] = "{0!r}"
     is_private: ClassVar[bool] = True
     stands_alone: ClassVar[bool] = False
     name: str
@@ -337,7 +322,7 @@ class SumQueryEvent:
     @property
     def words(self) -> str:
         """The name, the kind of sum, its bound and its noise."""
-        return repr(self)
+        return self.template.format(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -356,6 +341,16 @@ class NoisedSum(SumQueryEvent):
     l2_norm_bound: float
     noise_stddev: float
 
+    @override
+    @property
+    def words(self) -> str:
+        noise, bound = self.noise_stddev, self.l2_norm_bound
+        ratio = noise / bound if bound > 0 else math.inf
+        return (
+            f"{self.name}: {self.template.format(self)}, bound {bound:g}, "
+            f"noise stddev {noise:g} (multiplier {ratio:.4g})"
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GaussianSum(NoisedSum):
@@ -370,11 +365,7 @@ class GaussianSum(NoisedSum):
     """
 
     kind: ClassVar[str] = "gaussian_sum"
-
-    @override
-    @property
-    def words(self) -> str:
-        return _sum_in_words(self, "Gaussian sum")
+    template: ClassVar[str] = "Gaussian sum"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -390,11 +381,7 @@ class ProvenGaussianSum(GaussianSum):
     """
 
     kind: ClassVar[str] = "proven_gaussian_sum"
-
-    @override
-    @property
-    def words(self) -> str:
-        return _sum_in_words(self, "Gaussian sum in proven precision")
+    template: ClassVar[str] = "Gaussian sum in proven precision"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -406,14 +393,10 @@ class NonPrivateSum(SumQueryEvent):
     """
 
     kind: ClassVar[str] = "non_private_sum"
+    template: ClassVar[str] = "{0.name}: sum without noise, not private"
     is_private: ClassVar[bool] = False
 
     name: str
-
-    @override
-    @property
-    def words(self) -> str:
-        return f"{self.name}: sum without noise, not private"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -445,6 +428,10 @@ class CorrelatedSum(NoisedSum):
     """
 
     kind: ClassVar[str] = "correlated_sum"
+    template: ClassVar[str] = (
+        "correlated Gaussian sum of {0.rounds:,} rounds "
+        "({0.strategy.__class__.__name__}, mechanism {0.mechanism_id})"
+    )
 
     strategy: Strategy
     rounds: int
@@ -462,15 +449,6 @@ class CorrelatedSum(NoisedSum):
     @property
     def span_id(self) -> str:
         return self.mechanism_id
-
-    @override
-    @property
-    def words(self) -> str:
-        return _sum_in_words(
-            self,
-            f"correlated Gaussian sum of {self.rounds:,} rounds "
-            f"({type(self.strategy).__name__}, mechanism {self.mechanism_id})",
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -495,6 +473,7 @@ class EncodedSum(SumQueryEvent):
     """
 
     kind: ClassVar[str] = "encoded_sum"
+    template: ClassVar[str] = "{0.name}: encoded sum, {0.bounds!r}, {0.noise!r}"
 
     name: str
     bounds: CoordinateBounds
@@ -503,11 +482,6 @@ class EncodedSum(SumQueryEvent):
     def __post_init__(self) -> None:
         SumQueryEvent.__post_init__(self)
         check_fields(self.noise)
-
-    @override
-    @property
-    def words(self) -> str:
-        return f"{self.name}: encoded sum, {self.bounds!r}, {self.noise!r}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -534,6 +508,10 @@ class ThresholdedSum(NoisedSum):
     """
 
     kind: ClassVar[str] = "thresholded_sum"
+    template: ClassVar[str] = (
+        "sums of keys, at most {0.max_keys:,} of a record, those above "
+        "{0.threshold:g}"
+    )
 
     max_keys: int
     threshold: float
@@ -544,15 +522,6 @@ class ThresholdedSum(NoisedSum):
             l2_norm_bound=self.l2_norm_bound,
             noise_stddev=self.noise_stddev,
             threshold=self.threshold,
-        )
-
-    @override
-    @property
-    def words(self) -> str:
-        keys = f"{self.max_keys:,} key{'s' * (self.max_keys != 1)}"
-        return _sum_in_words(
-            self,
-            f"sums of at most {keys} a record, those above {self.threshold:g}",
         )
 
 
@@ -630,16 +599,6 @@ class Round:
                 "`seeded` must be True for a query with a seed that the caller "
                 "chose. Received: seeded=False."
             )
-
-
-def _sum_in_words(query: NoisedSum, kind: str) -> str:
-    """Returns the name, the kind, the bound and the noise of a sum."""
-    noise, bound = query.noise_stddev, query.l2_norm_bound
-    ratio = noise / bound if bound > 0 else math.inf
-    return (
-        f"{query.name}: {kind}, bound {bound:g}, noise stddev {noise:g} "
-        f"(multiplier {ratio:.4g})"
-    )
 
 
 @functools.cache
