@@ -18,11 +18,11 @@ from keras_dp.ledger import (
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.reporting.wording import (
     at_most,
+    count_of,
     counted,
-    declared_of_units,
-    declared_rounds,
     libraries_of,
     not_checked,
+    rounds_of_whole_units,
     with_trials,
 )
 
@@ -91,10 +91,8 @@ def taken_on_trust(
     replay: Replay, rounds: Sequence[CountedRound]
 ) -> Iterator[str]:
     """Yields what no row of a ledger shows of the rounds that count."""
-    searches = sum(
-        count
-        for each, count in rounds
-        if isinstance(each.queries[0], Selection)
+    searches = count_of(
+        rounds, lambda each: isinstance(each.queries[0], Selection)
     )
     if searches:
         which = (
@@ -105,13 +103,18 @@ def taken_on_trust(
             "gave that did not win: not from logs, files or times either. "
             "Epsilon counts on that."
         )
-    declared = declared_rounds(rounds)
+    declared = count_of(
+        with_trials(rounds),
+        lambda each: (
+            each.sampling.is_verified and not each.sampling.drawn_by_library
+        ),
+    )
     if declared:
         yield (
             f"The sampling of {counted(declared, 'round')} is as somebody "
             "declared it: no sampler of this library drew the records."
         )
-    seeded = sum(count for each, count in rounds if each.seeded)
+    seeded = count_of(rounds, lambda each: each.seeded)
     if seeded:
         yield (
             f"{counted(seeded, 'round')} had a seed that the caller chose. If "
@@ -131,7 +134,7 @@ def taken_on_trust(
             "together: one person may be in several of them."
         )
     elif unit not in UNITS_OF_ROWS:
-        yield declared_of_units(unit, replay.rows_per_unit, rounds)
+        yield _declared_of_units(unit, replay.rows_per_unit, rounds)
 
 
 def _of_the_theorem(guarantee: Guarantee) -> Iterator[str]:
@@ -159,10 +162,9 @@ def _of_the_theorem(guarantee: Guarantee) -> Iterator[str]:
 def _of_rounds(
     rounds: Sequence[CountedRound], rows_per_unit: int
 ) -> Iterator[str]:
-    bare = sum(
-        count
-        for each, count in rounds
-        if not all(query.is_private for query in each.queries)
+    bare = count_of(
+        rounds,
+        lambda each: not all(query.is_private for query in each.queries),
     )
     if bare:
         yield (
@@ -202,10 +204,8 @@ def _of_rounds(
             f"Samples were truncated: up to {at_most(overflow, 2)} of delta "
             f"pays for that, or less noise where it costs less{together}."
         )
-    unverified = sum(
-        count
-        for each, count in with_trials(rounds)
-        if not each.sampling.is_verified
+    unverified = count_of(
+        with_trials(rounds), lambda each: not each.sampling.is_verified
     )
     if unverified:
         yield (
@@ -243,4 +243,27 @@ def _unsettled(run: RunRecord, name: str) -> str:
     return (
         f"{reserved} and did not settle before it {ended}. Some of them may "
         "never have run."
+    )
+
+
+def _declared_of_units(
+    unit: str, rows_per_unit: int, rounds: Sequence[CountedRound]
+) -> str:
+    """Returns a sentence on the rows of a unit, which were only declared."""
+    whole = rounds_of_whole_units(rounds)
+    others = sum(count for _, count in with_trials(rounds)) - whole
+    rows = counted(rows_per_unit, "row")
+    declared = "was declared, and not checked."
+    if not whole:
+        return f"That one {unit} has at most {rows} of the data {declared}"
+    if not others:
+        return (
+            f"Each {unit} was drawn with all of its rows. To which {unit} a "
+            f"row belongs {declared}"
+        )
+    return (
+        f"{counted(whole, 'round')} drew each {unit} with all of its rows, and "
+        f"{counted(others, 'round')} took each row for one. To which {unit} a "
+        f"row belongs, and that in the latter one {unit} has at most {rows}, "
+        f"{declared}"
     )

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from keras_dp.accountants.trade_off_curves import TradeOff
-from keras_dp.reporting.wording import on_one_line, percent
+from keras_dp.reporting.wording import on_one_line
 
 Points: TypeAlias = Sequence[tuple[float, float]]
 
@@ -209,7 +209,9 @@ def _n(value: float) -> str:
 _LEAST, _POINTS = 1e-5, 121
 
 
-def trade_off_picture(curve: TradeOff, *, logarithmic: bool = False) -> str:
+def trade_off_picture(
+    curve: TradeOff, title: str, *, logarithmic: bool = False
+) -> str:
     """Returns an SVG picture of what every attack is bounded by.
 
     Attacks can be in the shaded area, and nowhere above it. On logarithmic axes
@@ -242,13 +244,7 @@ def trade_off_picture(curve: TradeOff, *, logarithmic: bool = False) -> str:
     else:
         chart.note(0.97, 0.05, "no attack is above the line", "end")
         chart.note(0.97, 0.12, "guessing: dashed", "end")
-    right = percent(0.5 + 0.5 * curve.advantage)
-    hits = percent(float(curve.largest_true_positive_rate(0.001)))
-    return chart.svg(
-        "What an attacker can find out of one person: who has to guess is "
-        f"right at most {right} of the time; with 1 in 1,000 wrong "
-        f"accusations, at most {hits} are found."
-    )
+    return chart.svg(title)
 
 
 def _most(curve: TradeOff, logarithmic: bool) -> Points:

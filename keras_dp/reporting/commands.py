@@ -17,7 +17,7 @@ from keras_dp.errors import (
     OutputError,
     UnsupportedEventError,
 )
-from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.ledger import CountedRound, PrivacyLedger, Round
 from keras_dp.planning import plan
 from keras_dp.planning.calibration import MOST_ROUNDS, default_delta
 from keras_dp.planning.plan import sizes_of
@@ -25,11 +25,11 @@ from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.reporting import arguments
 from keras_dp.reporting.account_state import accounts_document
 from keras_dp.reporting.certificate import Certificate, certify, signing_key
-from keras_dp.reporting.document import Code, Document, Table, Text
+from keras_dp.reporting.document import Code, Document, Text
 from keras_dp.reporting.explanation import explain
-from keras_dp.reporting.report import make_report
+from keras_dp.reporting.report import make_report, round_table
 from keras_dp.reporting.run_costs import json_claim, runs_document
-from keras_dp.reporting.wording import counted, sampled
+from keras_dp.reporting.wording import counted
 
 # A ledger, and the guarantee that is asked of it.
 _GUARANTEE = ("file", "planned delta", "neighbours", "units")
@@ -100,16 +100,11 @@ def _afford(options: argparse.Namespace) -> Document:
             f"Theorem: {AS_IF_FIXED}",
         ]
         facts["then"] = json_claim(then)
-    released = tuple(query.words for query in last.queries)
     return Document(
         f"What is left of {held.header.dataset}",
         (
             Text("", tuple(sentences)),
-            Table(
-                "The last round",
-                ("sample", "released over it"),
-                ((sampled(last.sampling), released),),
-            ),
+            round_table([CountedRound(last, 1)], "The last round"),
         ),
         facts,
     )

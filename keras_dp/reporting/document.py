@@ -14,11 +14,12 @@ dark.
 import html
 import json
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from keras_dp import _check
-from keras_dp.reporting.wording import on_one_line, wrapped
+from keras_dp.reporting.wording import on_one_line
 
 _NO_BREAK = "\N{NO-BREAK SPACE}%"
 
@@ -58,6 +59,8 @@ td.wide{display:block;text-align:left}td.wide::before{content:none}
 Form: TypeAlias = Literal["text", "json", "html", "markdown"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
+# The width of a terminal, in characters.
+_WIDTH = 79
 # Characters that Markdown or HTML would read as more than themselves.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
 
@@ -251,7 +254,7 @@ def _lines(part: Text | Code | Table | Picture) -> Iterator[str]:
         return
     for sentence in part.sentences:
         first = "  - " if part.title else ""
-        yield from wrapped(on_one_line(sentence), first)
+        yield from _wrapped(on_one_line(sentence), first)
 
 
 def _rows(table: Table) -> Iterator[str]:
@@ -273,13 +276,13 @@ def _rows(table: Table) -> Iterator[str]:
             )
             yield f"  {'  '.join(cells).rstrip()}"
         else:
-            yield from wrapped(row[0][0], "  ", "      ")
+            yield from _wrapped(row[0][0], "  ", "      ")
         if index >= len(head):
             for cell in table.rows[index - len(head)][table.short :]:
                 for line in _parts(cell):
-                    yield from wrapped(line, " " * 6, " " * 10)
+                    yield from _wrapped(line, " " * 6, " " * 10)
     for note in table.notes:
-        yield from wrapped(on_one_line(note), "  ")
+        yield from _wrapped(on_one_line(note), "  ")
 
 
 def _parts(cell: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -335,3 +338,14 @@ def _table(table: Table) -> Iterator[str]:
 def _marked(text: str) -> str:
     """Returns a text that Markdown shows as it is."""
     return _SPECIAL.sub(r"\\\1", on_one_line(text))
+
+
+def _wrapped(text: str, first: str = "", later: str = "    ") -> list[str]:
+    """Returns a sentence as lines that fit a terminal."""
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_on_hyphens=False,
+    )

@@ -125,16 +125,15 @@ def meaning_of(replay: Replay, found: Guarantee) -> tuple[Picture | Text, ...]:
     paragraphs: list[Picture | Text] = [_nothing(found)]
     if math.isfinite(claim.epsilon):
         curve = bound_on_attacks(replay, found)
+        membership = tuple(_membership(curve))
         svgs = (
-            trade_off_picture(curve, logarithmic=each) for each in (False, True)
+            trade_off_picture(curve, " ".join(membership), logarithmic=each)
+            for each in (False, True)
         )
         paragraphs = [
             Picture("What an attacker can know", tuple(svgs)),
             _attacker(replay, claim),
-            Text(
-                "What the attacker can find out at most",
-                tuple(_membership(curve)),
-            ),
+            Text("What the attacker can find out at most", membership),
             Text(
                 "What the attacker can reconstruct at most",
                 tuple(_reconstruction(curve, _asked(replay, claim))),

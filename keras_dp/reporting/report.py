@@ -21,6 +21,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
     RunRecord,
+    SamplingEvent,
     Stated,
     Verification,
 )
@@ -46,12 +47,12 @@ from keras_dp.reporting.run_costs import (
     run_table,
 )
 from keras_dp.reporting.wording import (
+    count_of,
     counted,
     finite_precision,
     moment,
     proven_rounds,
     rounds_of_whole_units,
-    sampled,
 )
 
 # The runs of a ledger with accounts cost less than the accounts promise.
@@ -184,7 +185,7 @@ def _of_ledger(ledger: PrivacyLedger, replay: Replay) -> dict[str, Any]:
         "ledger": ledger.name,
         "total_rounds": sum(count for _, count in rounds),
         "unsettled_rounds": ledger.unsettled,
-        "seeded_rounds": sum(n for each, n in rounds if each.seeded),
+        "seeded_rounds": count_of(rounds, lambda each: each.seeded),
         "proven_rounds": proven_rounds(rounds),
         "seals": [
             {
@@ -340,7 +341,7 @@ def _about(
         )
 
 
-def round_table(rounds: Sequence[CountedRound]) -> Table:
+def round_table(rounds: Sequence[CountedRound], title: str = "Rounds") -> Table:
     """Returns the kinds of rounds, with their releases.
 
     Rounds that differ in their pass alone are of one kind. If there are many
@@ -350,7 +351,7 @@ def round_table(rounds: Sequence[CountedRound]) -> Table:
     few = len(kinds) <= _MOST_ROUNDS
     rows: list[tuple[str | tuple[str, ...], ...]] = [
         (
-            f"{count:,} x {sampled(round_.sampling)}"
+            f"{count:,} x {_sampled(round_.sampling)}"
             + f" [in {passes:,} passes]" * (passes > 1),
             tuple(query.words for query in round_.queries),
         )
@@ -363,7 +364,7 @@ def round_table(rounds: Sequence[CountedRound]) -> Table:
         rest = counted(sum(count for _, count, _ in left_out), "round")
         others = counted(len(left_out), "other kind")
         rows.insert(-1, (f"{rest} of {others}, which JSON shows", ()))
-    return Table("Rounds", ("sample", "released over it"), tuple(rows))
+    return Table(title, ("sample", "released over it"), tuple(rows))
 
 
 def _by_kind(rounds: Sequence[CountedRound]) -> list[tuple[Round, int, int]]:
@@ -399,3 +400,9 @@ def _pass_left_out(round_: Round) -> Round | None:
         name = f"{sampling.draw_id}-0"
     one = dataclasses.replace(sampling, epoch_id=name)
     return dataclasses.replace(round_, sampling=one)
+
+
+def _sampled(event: SamplingEvent) -> str:
+    """Returns how a sample was drawn, and whether that was only declared."""
+    declared = event.is_verified and not event.drawn_by_library
+    return event.words + ", as declared" * declared

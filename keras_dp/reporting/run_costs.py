@@ -18,7 +18,7 @@ from keras_dp.ledger import (
     RunRecord,
 )
 from keras_dp.reporting.document import Document, Table, Text
-from keras_dp.reporting.wording import moment, shortened
+from keras_dp.reporting.wording import moment, on_one_line
 
 # The number of early and of late runs whose total is computed; and of early
 # ones beyond `_FEW_KINDS` kinds of rounds, where a total takes some 300 ms.
@@ -205,7 +205,7 @@ def run_table(costs: Sequence[RunCost], notes: tuple[str, ...] = ()) -> Table:
         rows.append(
             (
                 str(cost.run.number),
-                shortened(cost.name, _NAME),
+                _shortened(cost.name, _NAME),
                 cost.state,
                 rounds,
                 shown_epsilon(cost.epsilon),
@@ -279,3 +279,16 @@ def json_claim(found: Claim) -> dict[str, Any]:
         **dataclasses.asdict(found),
         "epsilon": json_number(found.epsilon),
     }
+
+
+def _shortened(text: str, width: int) -> str:
+    """Returns a text on one line of at most `width` characters.
+
+    >>> _shortened("a name that is long", 12)
+    'a nam...long'
+    """
+    text = on_one_line(text)
+    if len(text) <= width:
+        return text
+    end = (width - 3) // 2
+    return f"{text[: width - 3 - end]}...{text[len(text) - end :]}"

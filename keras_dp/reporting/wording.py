@@ -1,20 +1,15 @@
 """Writes numbers, times, names and rounds in words, for documents."""
 
 import decimal
-import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from keras_dp.ledger import (
     ProvenGaussianSum,
     Round,
     RunRecord,
-    SamplingEvent,
     Selection,
 )
-
-# The width of a terminal, in characters.
-WIDTH = 79
 
 # Binary fractions of decimal numbers are a little larger, or a little smaller.
 _TOLERANCE = decimal.Decimal("1e-12")
@@ -86,36 +81,6 @@ def moment(seconds: int) -> str:
         return "a time of no calendar,"
 
 
-def shortened(text: str, width: int) -> str:
-    """Returns a text on one line of at most `width` characters.
-
-    >>> shortened("a name that is long", 12)
-    'a nam...long'
-    """
-    text = on_one_line(text)
-    if len(text) <= width:
-        return text
-    end = (width - 3) // 2
-    return f"{text[: width - 3 - end]}...{text[len(text) - end :]}"
-
-
-def wrapped(text: str, first: str = "", later: str = "    ") -> list[str]:
-    """Returns a sentence as lines that fit a terminal."""
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=later,
-        break_on_hyphens=False,
-    )
-
-
-def sampled(event: SamplingEvent) -> str:
-    """Returns how a sample was drawn, and whether that was only declared."""
-    declared = event.is_verified and not event.drawn_by_library
-    return event.words + ", as declared" * declared
-
-
 def with_trials(
     rounds: Iterable[tuple[Round, int]],
 ) -> Iterator[tuple[Round, int]]:
@@ -129,21 +94,17 @@ def with_trials(
             yield each, count
 
 
+def count_of(
+    rounds: Iterable[tuple[Round, int]], are: Callable[[Round], bool]
+) -> int:
+    """Returns how many of some rounds are such."""
+    return sum(count for each, count in rounds if are(each))
+
+
 def rounds_of_whole_units(rounds: Iterable[tuple[Round, int]]) -> int:
     """Returns the number of rounds that drew units with all their rows."""
-    return sum(
-        count
-        for each, count in with_trials(rounds)
-        if each.sampling.draws_whole_units
-    )
-
-
-def declared_rounds(rounds: Iterable[tuple[Round, int]]) -> int:
-    """Returns the number of rounds of which somebody says how they drew."""
-    return sum(
-        count
-        for each, count in with_trials(rounds)
-        if each.sampling.is_verified and not each.sampling.drawn_by_library
+    return count_of(
+        with_trials(rounds), lambda each: each.sampling.draws_whole_units
     )
 
 
@@ -163,7 +124,7 @@ def proven_rounds(rounds: Iterable[tuple[Round, int]]) -> int:
             for query in each.queries
         )
 
-    return sum(count for each, count in rounds if proven(each))
+    return count_of(rounds, proven)
 
 
 def finite_precision(rounds: int, proven: int) -> str:
@@ -189,29 +150,6 @@ def finite_precision(rounds: int, proven: int) -> str:
         which += f" of {rounds:,}"
     return (
         f"Finite precision: assumed for {which}, that float rounding is small."
-    )
-
-
-def declared_of_units(
-    unit: str, rows_per_unit: int, rounds: Sequence[tuple[Round, int]]
-) -> str:
-    """Returns a sentence on the rows of a unit, which were only declared."""
-    whole = rounds_of_whole_units(rounds)
-    others = sum(count for _, count in with_trials(rounds)) - whole
-    rows = counted(rows_per_unit, "row")
-    declared = "was declared, and not checked."
-    if not whole:
-        return f"That one {unit} has at most {rows} of the data {declared}"
-    if not others:
-        return (
-            f"Each {unit} was drawn with all of its rows. To which {unit} a "
-            f"row belongs {declared}"
-        )
-    return (
-        f"{counted(whole, 'round')} drew each {unit} with all of its rows, and "
-        f"{counted(others, 'round')} took each row for one. To which {unit} a "
-        f"row belongs, and that in the latter one {unit} has at most {rows}, "
-        f"{declared}"
     )
 
 

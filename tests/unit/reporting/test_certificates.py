@@ -114,13 +114,13 @@ class TestCertificates:
         [
             ("epsilon", 0.1, "epsilon was"),
             ("epsilon", math.nan, "epsilon was"),
-            ("rounds", 0, "rounds in"),
+            ("rounds", 0, "rounds was"),
             ("seal_row", 1, "no seal"),
             ("names", "another model", "names was"),
             ("names", "", "names was"),
             ("note", "approved", "note was"),
             # An account promises under its own relation, whatever is asked.
-            ("neighbours", "replace_one", "relation was"),
+            ("neighbours", "replace_one", "neighbours was"),
         ],
     )
     def test_another_statement_is_found(
@@ -222,7 +222,7 @@ class TestOtherLibraries:
         certificate = certify(elsewhere, delta=DELTA)
 
         forged = dataclasses.replace(certificate, libraries=libraries)
-        with pytest.raises(LedgerIntegrityError, match=r"ran in 'other 1\.0'"):
+        with pytest.raises(LedgerIntegrityError, match="libraries was"):
             forged.check(elsewhere)
 
     def test_a_run_without_rounds_ran_nowhere(self, ledger) -> None:

@@ -71,7 +71,9 @@ def lines(root, kind):
 class TestTheTradeOff:
     @pytest.mark.parametrize("logarithmic", [False, True])
     def test_has_the_curve(self, logarithmic) -> None:
-        root = parsed(trade_off_picture(CURVE, logarithmic=logarithmic))
+        root = parsed(
+            trade_off_picture(CURVE, "A title.", logarithmic=logarithmic)
+        )
 
         ((*line,),) = lines(root, "k0")
         low = 1e-5 if logarithmic else 0.0
@@ -90,7 +92,9 @@ class TestTheTradeOff:
     def test_may_be_at_the_edge(self, delta, logarithmic) -> None:
         curve = TradeOff((0.0,), (delta,))
 
-        root = parsed(trade_off_picture(curve, logarithmic=logarithmic))
+        root = parsed(
+            trade_off_picture(curve, "A title.", logarithmic=logarithmic)
+        )
 
         ((*line,),) = lines(root, "k0")
         assert line[-1][0] == WIDTH - RIGHT
