@@ -15,10 +15,7 @@ from keras_dp.gradients.records.outer_product_records import (
 class Axes(NamedTuple):
     """The axes of a contraction, one letter each, as in `tf.einsum`.
 
-    Attributes:
-        inputs: The axes of the inputs, the batch first.
-        kernel: The axes of the kernel.
-        outputs: The axes of the outputs, the batch first.
+    The batch is first in `inputs` and `outputs`.
     """
 
     inputs: str
@@ -54,11 +51,8 @@ def contraction(
     after the batch are positions that share the kernel. If the outputs do not
     have one, the inputs are summed over it.
 
-    Args:
-        inputs: The inputs, `[batch, ...]`.
-        cotangent: The gradient of the losses with respect to the outputs.
-        axes: The axes, of which `is_contraction` is true.
-        shape: The shape of the variable, which the kernel is a reshape of.
+    `axes.is_contraction` must hold. `shape` is that of the variable, which the
+    kernel is a reshape of.
     """
     ins, kernel, outs = axes
     rows = [axis for axis in kernel if axis in ins and axis in outs]
@@ -87,11 +81,7 @@ def _grouped(
 ) -> tf.Tensor:
     """Returns `[batch, ...]` with one axis for each group of axes.
 
-    Args:
-        tensor: The input or the cotangent.
-        axes: The letters of its axes, the batch first. An axis that is in no
-            group is summed.
-        groups: The axes of each group, in order.
+    An axis that is in no group is summed.
     """
     order = "".join([axes[0], *itertools.chain(*groups)])
     sizes = dict(zip(axes, tensor.shape, strict=True))

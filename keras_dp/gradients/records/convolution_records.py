@@ -31,10 +31,8 @@ class Block(NamedTuple):
     """Some rows of taps of the gradients of a kernel.
 
     A row of taps has one index along the first spatial axis of the kernel.
-
-    Attributes:
-        products: `[batch, lefts * columns * channels, rights * filters]`.
-        rows: `rows[i][j]` is the row of the kernel of left `i` and right `j`.
+    `products` are `[batch, lefts * columns * channels, rights * filters]`.
+    `rows[i][j]` is the row of the kernel of left `i` and right `j`.
     """
 
     products: tf.Tensor
@@ -42,11 +40,9 @@ class Block(NamedTuple):
 
 
 class SplitKernelRecords(GradientRecords):
-    """Gradients of a kernel, built in blocks.
+    """Gradients of a kernel `[*taps, channels, filters]`, built in blocks.
 
-    Attributes:
-        blocks: The blocks. Together they have each row of taps once.
-        shape: The shape of the kernel, `[*taps, channels, filters]`.
+    Together the blocks have each row of taps once.
     """
 
     def __init__(self, blocks: list[Block], shape: tuple[int, ...]) -> None:
@@ -180,10 +176,9 @@ class StandardizedRecords(GradientRecords):
     def __init__(self, inner: GradientRecords, plain: tf.Tensor) -> None:
         """Stores the records.
 
-        Args:
-            inner: The gradients with respect to the filters that are convolved,
-                multiplied by `s` of their filter.
-            plain: These filters, `[*taps, channels, filters]`.
+        The `inner` gradients are those with respect to the filters that are
+        convolved, multiplied by `s` of their filter. These filters are `plain`,
+        `[*taps, channels, filters]`.
         """
         self.inner = inner
         self.shape = plain.shape

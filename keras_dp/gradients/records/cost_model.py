@@ -23,15 +23,7 @@ def instantiates(
     """Whether to build the gradients for their norms and their weighted sum.
 
     The factors of `OuterProductRecords` are `[batch, rows, shared, left]` and
-    `[batch, rows, shared, right]`.
-
-    Args:
-        batch: The number of examples.
-        rows: The number of positions with a kernel of their own.
-        shared: The number of terms in the sum of a position.
-        left: The width of the left factor.
-        right: The width of the right factor.
-        itemsize: The bytes of a number.
+    `[batch, rows, shared, right]`, and their numbers have `itemsize` bytes.
     """
     if shared == 1:
         return False  # The norm of one outer product is a product of norms.

@@ -49,9 +49,8 @@ class Arrangement(NamedTuple):
     def apply(self, tensor: tf.Tensor, batch: int | None = None) -> tf.Tensor:
         """Returns gradients in the shape of the variable.
 
-        Args:
-            tensor: `[rows, left, right]`, or `[batch, rows, left, right]`.
-            batch: The number of examples, if the tensor has that axis.
+        The tensor is `[rows, left, right]`. If there is a `batch`, its axis
+        comes first.
         """
         lead = [] if batch is None else [batch]
         order = [*range(len(lead)), *(len(lead) + axis for axis in self.order)]
@@ -214,13 +213,7 @@ class OuterProductRecords(GradientRecords):
     def _contract(
         self, left: tf.Tensor, right: tf.Tensor, blocks: int = 1
     ) -> tf.Tensor:
-        """Returns the sum of each block, `[blocks, rows, left, right]`.
-
-        Args:
-            left: `[batch, rows, shared, left]`.
-            right: `[batch, rows, shared, right]`.
-            blocks: The number of equal blocks of the batch.
-        """
+        """Returns the sum of each block, `[blocks, rows, left, right]`."""
         batch, rows, shared, lefts, rights = self._sizes
         if rows > 1:
             size = [blocks, batch // blocks, rows, shared]
@@ -258,11 +251,7 @@ def _ghost_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     Let `S` be the sum of the norms of the n terms of a row of an example, and
     `u` the unit of rounding. The squared norm has a rounding error of the order
     of `u S^2`, which is added. If the terms cancel further than `least_square`
-    says, that is returned.
-
-    Args:
-        left: `[batch, rows, shared, left]`, from `balanced`.
-        right: `[batch, rows, shared, right]`.
+    says, that is returned. The factors are `balanced`.
     """
     shared, widths = left.shape[2], left.shape[3] + right.shape[3]
     lefts = tf.matmul(left, left, transpose_b=True)
@@ -323,19 +312,12 @@ def sides(
 
     Gradients `[rows, left, right]` have the shape of the variable when they are
     reshaped to `inner`, transposed by `order`, and reshaped once more. The
-    product of the results at `[row, l]` and `[row, r]` is the product of the
-    factors of that entry of the variable.
+    `factors` are a vector for each axis of the variable. The product of the
+    results at `[row, l]` and `[row, r]` is the product of the factors of that
+    entry of the variable.
 
-    Args:
-        factors: A vector for each axis of the variable, of one dtype.
-        inner: See above.
-        order: See above.
-        rows: The number of rows.
-        left: The width of the left side.
-
-    Returns:
-        Tensors `[rows, left]` and `[rows, right]`. `None` if there are none,
-        because an axis of the variable is made of both sides.
+    The results are `[rows, left]` and `[rows, right]`. There are none, `None`,
+    if an axis of the variable is made of both sides.
     """
     kinds = _kinds(inner, rows, left)
     products = {

@@ -73,11 +73,8 @@ def of_outer_products(
     several is that of their Gram matrices, with a margin for all roundings
     (lemma 7).
 
-    Args:
-        left: `[batch, rows, shared, left]`.
-        right: `[batch, rows, shared, right]`.
-        contract: Returns the sums over `batch` and `shared` of two factors,
-            for each of a number of blocks, `[blocks, ...]`.
+    `contract` returns the sums over the batch and `t` of two factors, for each
+    of a number of blocks, `[blocks, ...]`.
     """
     batch, rows, shared, lefts = left.shape
     if shared > 1:
@@ -112,10 +109,8 @@ def of_table_rows(
 ) -> Proven:
     """Returns what is proven of updates to rows, `[batch, n, width]`.
 
-    Args:
-        updates: The updates. No record updates a row twice.
-        added: Adds weighted updates to tables of this many coordinates.
-        size: The number of coordinates of the table.
+    No record updates a row twice. `added` adds weighted updates to tables of
+    `size` coordinates.
     """
     batch, count, width = updates.shape
     rows = tf.reshape(updates, [batch, 1, count * width])
@@ -149,15 +144,10 @@ def _of_sums(
 ) -> Proven:
     """Returns what is proven of sums, by lemma 3.
 
-    Args:
-        sums: See `Proven`.
-        squares: See `Proven`.
-        dtype: In which is added.
-        blocks: See `Proven`.
-        size: The number of coordinates of a record.
-        terms: The number of terms of a record in one coordinate.
-        ratio: By how much the sum of the norms of the terms of a record may
-            exceed the root of `squares`.
+    A record has `size` coordinates, and `terms` terms in one coordinate. The
+    sum of the norms of these terms may exceed the root of `squares` by the
+    factor `ratio`. The other arguments are those of `Proven`, and `dtype` is
+    the one in which is added.
     """
     records = squares.shape[0] // blocks
     if dtype == tf.float64:

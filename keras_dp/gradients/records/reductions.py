@@ -82,11 +82,9 @@ _ALL_FINITE = contextvars.ContextVar("all_finite", default=False)
 class _Together(NamedTuple):
     """How sums are computed that are checked together.
 
-    Attributes:
-        graph: The graph in which all of them are checked.
-        checks: A number for each sum, which is not finite if the sum is not.
-        careful: Whether a check has failed, and examples of weight 0 are set
-            to 0.
+    Each sum has a number in `checks`, which is not finite if the sum is not.
+    All of them are checked in `graph`. With `careful`, a check has failed, and
+    examples of weight 0 are set to 0.
     """
 
     graph: Any
@@ -137,10 +135,6 @@ def sum_under(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     """Returns the weighted sum of the examples.
 
     An example of weight 0 contributes nothing, even if it is not finite.
-
-    Args:
-        weights: Shape `[batch]`.
-        tensor: Shape `[batch, ...]`.
     """
     weights = tf.cast(weights, tensor.dtype)
     return finite_or(
@@ -152,13 +146,7 @@ def sum_under(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
 def block_sums_under(
     weights: tf.Tensor, tensor: tf.Tensor, blocks: int
 ) -> tf.Tensor:
-    """Returns the weighted sums of equal blocks of examples, `[blocks, ...]`.
-
-    Args:
-        weights: Shape `[batch]`.
-        tensor: Shape `[batch, ...]`.
-        blocks: The number of blocks, a divisor of the batch.
-    """
+    """Returns weighted sums of equal blocks of examples, `[blocks, ...]`."""
     if blocks == 1:
         return sum_under(weights, tensor)[tf.newaxis]
     batch, *shape = tensor.shape
@@ -176,12 +164,9 @@ def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Returns a sum, computed in a second way if it is not finite.
 
     Examples that are not finite have weight 0, and are rare. To set them to 0
-    first would copy all others, which takes as long as the sum.
-
-    Args:
-        total: The sum. It is not finite if an example is not, because 0 times
-            infinity is NaN.
-        careful: Computes the sum with the examples of weight 0 set to 0.
+    first would copy all others, which takes as long as the sum. As 0 times
+    infinity is NaN, the sum is not finite if an example is not. `careful`
+    computes it with the examples of weight 0 set to 0.
     """
     if _ALL_FINITE.get():
         return total
@@ -219,10 +204,6 @@ def sums_together(
 
     All of these are computed a second time if one of them is not finite. A
     check of each alone would make the graph of a step a quarter larger.
-
-    Args:
-        sums: Functions of the weights, such as `GradientRecords.weighted_sum`.
-        weights: Shape `[batch]`.
     """
     totals: list[tf.Tensor] = []
     checks: list[tf.Tensor] = []

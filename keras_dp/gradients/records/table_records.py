@@ -38,14 +38,11 @@ class RowRecords(GradientRecords):
         *,
         static_shapes: bool = True,
     ) -> None:
-        """Stores the updates.
+        """Stores updates `[batch, n, width]` of the rows `ids`, `[batch, n]`.
 
-        Args:
-            ids: The rows that are updated, `[batch, n]`, in `[0, rows)`.
-            updates: The updates of these rows, `[batch, n, width]`.
-            rows: The number of rows of the table.
-            static_shapes: Whether no tensor may have a shape that depends on
-                data. If one may, only the updates that share a row are added.
+        The ids are in `[0, rows)`. Without `static_shapes`, a tensor may have a
+        shape that depends on data, and only the updates that share a row are
+        added.
         """
         self.ids, self.updates, self.rows = ids, in_float(updates), rows
         self.static_shapes = static_shapes
@@ -112,12 +109,8 @@ class RowRecords(GradientRecords):
         """Returns the updates, of which the first of a row has the sum of all.
 
         The other updates of that row are 0. It touches only the updates that
-        share a row.
-
-        Args:
-            order: The order that sorts the ids of each example, `[batch, n]`.
-            repeats: Whether an id in that order equals the one before,
-                `[batch, n]`.
+        share a row. `order` sorts the ids of each example, and `repeats` says
+        whether an id in that order equals the one before.
         """
         shares = repeats | tf.pad(repeats[:, 1:], [[0, 0], [0, 1]])
         places = tf.where(shares)
@@ -208,13 +201,9 @@ class TiedTableRecords(GradientRecords):
         lookups: RowRecords | None,
         projections: OuterProductRecords | None,
     ) -> None:
-        """Stores the uses.
+        """Stores the uses, of which one may be `None`.
 
-        Args:
-            lookups: The updates to rows of the table `[rows, width]`, or `None`
-                if no rows were looked up.
-            projections: The outer products, with the rows on the left and the
-                shape of the table, or `None` if nothing was projected.
+        The projections have the rows of the table on the left, and its shape.
         """
         self.lookups, self.projections = lookups, projections
 
@@ -320,5 +309,4 @@ class TiedTableRecords(GradientRecords):
 
 
 def _sum(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of each example's terms, in float64."""
     return tf.reduce_sum(tf.cast(tensor, tf.float64), axis=1)
