@@ -40,9 +40,7 @@ from keras_dp.training.step.step_parts import StepParts
 class BatchKind(NamedTuple):
     """Which step a batch takes. Each kind has a compiled one.
 
-    Attributes:
-        is_whole: Whether the batch is a whole sample, which its step releases.
-        rows: The rows that make one record.
+    A batch that `is_whole` is a whole sample, which its step releases.
     """
 
     is_whole: bool
@@ -52,13 +50,9 @@ class BatchKind(NamedTuple):
 class BatchResult(NamedTuple):
     """The result of a physical batch, for metrics and the ledger.
 
-    Attributes:
-        losses: The loss of each example, with the weight penalties, by the
-            weights from before the release.
-        outputs: The outputs of the model.
-        masks: The Keras mask of each output.
-        released: The event and the private metrics; `None` for a part of a
-            sample.
+    The losses are by the weights from before the release, with the weight
+    penalties. `released` is the event and the private metrics; `None` for a
+    part of a sample.
     """
 
     losses: ExampleLosses
@@ -78,25 +72,13 @@ class _Computed(NamedTuple):
 class BatchComputation:
     """Computes on the physical batches of one compiled private model.
 
-    Attributes:
-        engine: Computes gradients example by example.
-        gradients: Traces it once for each form of batch.
-        sizes: How large answers and their noise were; `None` if the noise has
-            no known variance.
+    `gradients` traces the engine once for each form of batch. `sizes` tells how
+    large answers and their noise were; it is `None` if the noise has no known
+    variance.
     """
 
     def __init__(self, parts: StepParts) -> None:
-        """Finds the layers of the model, or refuses it.
-
-        Args:
-            parts: The parts of the step.
-
-        Raises:
-            UnsupportedLayerError: The model has a layer that cannot be trained
-                privately.
-            ValueError: The statistics of batch normalization are asked for, and
-                no such layer is trained.
-        """
+        """Finds the layers of the model, or refuses it."""
         self._parts = parts
         self._round = parts.round
         self._sums: SampleSums | None = None
@@ -174,13 +156,9 @@ class BatchComputation:
     ) -> BatchResult:
         """Releases a sample that is one physical batch.
 
-        Args:
-            data: Inputs, targets and sample weights.
-            mask: Shape `[batch]`. False is for padding, which can be in any
-                row. `None` if there is no padding.
-            rows: The rows that make one record.
-            planned: The event that the ledger covers. A release with any other
-                event is withheld.
+        `mask`, `[batch]`, is false for padding, which can be in any row; it is
+        `None` if there is no padding. The ledger covers the event `planned`. A
+        release with any other event is withheld.
         """
         empty = self._round.initial_sample(self.templates)
         state = self._parts.optimizer.read_state()
@@ -194,14 +172,7 @@ class BatchComputation:
         rows: RowsOfRecord,
         is_first: tf.Tensor,
     ) -> BatchResult:
-        """Adds a physical batch to its sample, which `of_sums` releases.
-
-        Args:
-            data: See `of_sample`.
-            mask: See `of_sample`.
-            rows: See `of_sample`.
-            is_first: Whether the batch begins the sample, scalar.
-        """
+        """Adds a physical batch to its sample, which `of_sums` releases."""
         before = tf.cond(
             is_first,
             lambda: self._round.initial_sample(self.templates),
@@ -220,15 +191,7 @@ class BatchComputation:
         state: State,
         sample: Sample,
     ) -> tuple[BatchResult, Sample]:
-        """Returns the result of a batch, and the sample with its records.
-
-        Args:
-            data: See `of_sample`.
-            mask: See `of_sample`.
-            rows: See `of_sample`.
-            state: The global state of each query.
-            sample: The sample before the batch, of each query.
-        """
+        """Returns the result of a batch, and the sample with its records."""
         of = self._of_examples if self._updates is None else self._of_users
         computed = of(data, mask, rows)
         with self.engine.computing():
@@ -243,7 +206,6 @@ class BatchComputation:
     def _of_examples(
         self, data: Any, mask: tf.Tensor | None, rows: RowsOfRecord
     ) -> _Computed:
-        """Returns the records of examples, for all queries."""
         x, y, weight = data
         batch = keras.tree.flatten(x)[0].shape[0]
         scale = self._parts.options.loss_scale
@@ -281,7 +243,7 @@ class BatchComputation:
         return _Computed(losses, outputs, batches)
 
     def of_sums(self, planned: Event) -> tuple[Event, dict[str, tf.Tensor]]:
-        """Releases the sums of all replicas, and returns as `released`."""
+        """Releases the sums of all replicas."""
         return self.released(self._made_sums.read(), planned)
 
     @property
@@ -298,13 +260,8 @@ class BatchComputation:
     ) -> tuple[Event, dict[str, tf.Tensor]]:
         """Noises and applies the sums.
 
-        Args:
-            sample: The finished sample, of each query.
-            planned: See `of_sample`.
-            answer: The release of the round; by default that of the step.
-
-        Returns:
-            The event, and the private metrics of this round by name.
+        Returns the event, and the private metrics of this round by name. By
+        default `answer` is the release of the step's round.
         """
         if self._parts.options.replicas.are_many:
             sample = summed(sample)
@@ -362,14 +319,7 @@ def record_batch(
     batch: int,
     rows: RowsOfRecord,
 ) -> RecordBatch:
-    """Returns the gradients of rows, or of groups of them.
-
-    Args:
-        gradients: The lazy records of each variable, one per example.
-        mask: As in `RecordBatch`.
-        batch: The number of rows, with padding.
-        rows: Which rows make one record.
-    """
+    """Returns the gradients of rows, or of groups of them."""
     if rows.are_apart:
         return RecordBatch(gradients, mask)
     shape = [batch // rows.rows, rows.rows]

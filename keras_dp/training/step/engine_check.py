@@ -52,15 +52,7 @@ class EngineCheck:
         return off or batch in self._checked
 
     def run(self, step: PhysicalStep) -> None:
-        """Checks the engine on a batch, unless its size was checked before.
-
-        Args:
-            step: The physical batch.
-
-        Raises:
-            GradientCheckError: See `self_check`.
-            UnsupportedLayerError: See `self_check`.
-        """
+        """Checks the engine on a batch, unless its size was checked before."""
         batch = keras.tree.flatten(step.x)[0].shape[0]
         examples = self._parts.options.self_check_examples
         if not examples:

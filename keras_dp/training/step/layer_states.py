@@ -34,11 +34,7 @@ class LayerSeeds:
     def __init__(self, model: keras.Model, seed: int | None) -> None:
         """Changes nothing yet.
 
-        Args:
-            model: The user's model.
-            seed: The seed of the optimizer, or `None`. Inside
-                `reproducible()` the states follow from it. Outside it has no
-                effect.
+        The seed of the optimizer has no effect outside `reproducible()`.
         """
         self._model = model
         self._seed = seed if _reproducible.is_on() else None
@@ -47,9 +43,8 @@ class LayerSeeds:
     def renew(self, rounds: int) -> None:
         """Replaces all states. The replicas of one process get the same.
 
-        Args:
-            rounds: The number of rounds that the optimizer has released. One
-                seed gives different states after different numbers of rounds.
+        Inside `reproducible()`, one seed gives different states after different
+        numbers of released rounds.
         """
         sequence = None
         if self._seed is not None:
@@ -83,10 +78,6 @@ def renew_adapters(model: keras.Model, optimizer: DPOptimizer) -> None:
 
     Averages of such a pair are those of the adapters before, which the kernel
     holds already. They begin anew, too.
-
-    Args:
-        model: The user's model, built.
-        optimizer: Its private optimizer, built.
     """
     averages = {id(variable): each for variable, each in averages_of(optimizer)}
     renewed = []

@@ -26,12 +26,6 @@ class SampleSums:
     """
 
     def __init__(self, empty: Sample, strategy: tf.distribute.Strategy) -> None:
-        """Creates the variables.
-
-        Args:
-            empty: The state of an empty sample, a nest of tensors.
-            strategy: The strategy of the model.
-        """
         self._structure = empty
         with strategy.scope():
             self._variables = [
@@ -73,14 +67,6 @@ class TracedRelease:
         templates: Mapping[str, Any],
         variables: list[Any],
     ) -> None:
-        """Starts the thread.
-
-        Args:
-            optimizer: The optimizer, which holds the state of the queries.
-            asked: The round.
-            templates: The template of a record of each query.
-            variables: The variables that are trained.
-        """
 
         def arguments() -> Any:
             state = optimizer.read_state()

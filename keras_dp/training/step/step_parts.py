@@ -28,14 +28,7 @@ _LARGEST_LOSS_SCALE = 2.0**15  # The largest power of two in float16.
 def resolved_loss_scale(given: float | None, model: keras.Model) -> float:
     """Returns the loss scale.
 
-    Args:
-        given: The argument `loss_scale` of `compile`. By default it is 1024 if
-            a layer computes in float16, else 1.
-        model: The user's model.
-
-    Raises:
-        TypeError: It is not a number.
-        ValueError: It is not a power of two from 1 to 32768.
+    If none is given, it is 1024 if a layer computes in float16, else 1.
     """
     if given is None:
         layers = layers_of(model)
@@ -65,14 +58,10 @@ class UserUpdates(Protocol):
 class StepOptions:
     """How a step is run.
 
-    Attributes:
-        jit_compile: Whether XLA compiles the step, except for Keras's metrics.
-        run_eagerly: Whether steps run without being traced.
-        loss_scale: The power of two that losses are multiplied by while they
-            are differentiated.
-        self_check_examples: The number of examples whose norms the self-check
-            compares. 0 turns the whole self-check off.
-        replicas: The devices that share a physical batch.
+    XLA compiles the step with `jit_compile`, except for Keras's metrics. Losses
+    are multiplied by the power of two `loss_scale` while they are
+    differentiated. The self-check compares the norms of `self_check_examples`
+    examples; it is off at 0.
     """
 
     jit_compile: bool
@@ -87,15 +76,11 @@ class StepParts:
     """The parts of a training step.
 
     Attributes:
-        model: The user's model, built.
-        optimizer: The optimizer, built for the model and the side queries.
         round: The round that answers: that of the optimizer, or another one
             with the same queries.
         loss: The loss as `keras.Model.compile` prepared it, built. Keras gives
             its class no public name.
         metrics: Keras's metrics, which are not private.
-        side_queries: The queries beside the query of the gradients.
-        options: The options of the step.
         local: From the engine, the loss and its scale to the updates of users,
             if records are these; `None` if records are gradients.
     """

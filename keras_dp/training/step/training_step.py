@@ -47,20 +47,7 @@ class TrainingStep:
     """
 
     def __init__(self, parts: StepParts) -> None:
-        """Finds the layers of the model, or refuses it.
-
-        Args:
-            parts: The parts of the step.
-
-        Raises:
-            PrivateTrainingError: With replicas, a query does not add up
-                samples, or its state was made outside of their strategy.
-            UnsupportedLayerError: The model has a layer that cannot be trained
-                privately.
-            ValueError: Two numbers in the logs would have one name, or
-                statistics of batch normalization are asked for without such a
-                layer.
-        """
+        """Finds the layers of the model, or refuses it."""
         self._parts = parts
         self._computation = BatchComputation(parts)
         self._check = EngineCheck(parts, self._computation)
@@ -83,19 +70,7 @@ class TrainingStep:
     def check_unchanged(
         self, model: keras.Model, optimizer: DPOptimizer
     ) -> None:
-        """Raises if the step was compiled for something else.
-
-        Args:
-            model: The model inside the private model, as it is now.
-            optimizer: The optimizer of the private model, as it is now.
-
-        Raises:
-            PrivateTrainingError: The optimizer, its learning rate, the model or
-                functions of its layers were exchanged; other variables are to
-                be trained; or other queries are to be asked.
-            UnsupportedLayerError: A layer of the model was changed, and can no
-                longer be trained privately.
-        """
+        """Raises if the step was compiled for something else."""
         parts, engine = self._parts, self._computation.engine
         engine.check_layers()
         trained = _ids(engine.variables)
@@ -153,18 +128,9 @@ class TrainingStep:
         """Traces all that a physical batch runs, and runs nothing.
 
         An error of the model, its loss or its metrics shows here, before the
-        ledger holds a round.
-
-        Args:
-            step: The batch.
-            kind: Which step it takes.
-            planned: The event of the release that the ledger will cover.
-            is_first: Whether the batch begins its sample.
-
-        Returns:
-            Runs the batch. It returns the metrics so far, and the event of the
-            release. A part of a sample has neither: `release` follows the last
-            one.
+        ledger holds a round. The result runs the batch. It returns the metrics
+        so far, and the event of the release. A part of a sample has neither:
+        `release` follows the last one.
         """
         before = len(self._traces)
         function, arguments = self._traced(
@@ -190,15 +156,9 @@ class TrainingStep:
     ) -> Callable[[np.ndarray], tuple[Mapping[str, Any], Event]]:
         """Traces what a block of rounds runs, and runs nothing; see `prepare`.
 
-        Args:
-            block: The samples.
-            rows: The rows that make one record.
-            planned: The event of each of the rounds.
-
-        Returns:
-            From the places of the records of rounds, it runs these in one call.
-            It returns the metrics after the last round, and the event of a
-            round: if any differs from the planned one, the first of these.
+        The result takes the places of the records of rounds, and runs these in
+        one call. It returns the metrics after the last round, and the event of
+        a round: if any differs from the planned one, the first of these.
         """
         self._traced_block(block, rows, planned)
 
@@ -215,9 +175,6 @@ class TrainingStep:
 
         With XLA it is a power of four: the same shape serves another number
         that "auto" finds in the next `fit`. To compile takes seconds.
-
-        Args:
-            at_once: `steps_per_execution`.
         """
         if not self._parts.options.jit_compile:
             return min(at_once, LARGEST_BLOCK)
@@ -277,12 +234,8 @@ class TrainingStep:
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Returns a function that runs a block, and what XLA compiles of it.
 
-        The function outlives a training. It must not hold records.
-
-        Args:
-            structure: See `ResidentRecords`.
-            rows: The rows that make one record.
-            is_whole: Whether XLA compiles the whole loop, with the metrics.
+        The function outlives a training. It must not hold records. With
+        `is_whole` XLA compiles the whole loop, with the metrics.
         """
         computation = self._computation
         packed = functools.partial(keras.tree.pack_sequence_as, structure)
@@ -408,11 +361,7 @@ class TrainingStep:
         *,
         is_first: bool,
     ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Returns the step for batches of the shapes of this one.
-
-        Returns:
-            The step, and its arguments.
-        """
+        """Returns the step for batches of these shapes, and its arguments."""
         if not kind.is_whole:
             self._computation.make_sums()
         parts: tuple[Any, ...] = (*step.data, step.mask)
