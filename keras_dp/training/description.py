@@ -36,14 +36,9 @@ def description_of(
 ) -> Iterator[str]:
     """Yields what a private model's summary adds to the model's own.
 
-    Args:
-        model: The user's.
-        optimizer: The optimizer of the private model, `None` before `compile`.
-        target: The target of its training, if there is one.
-        examples_apart: See `EngineCheck`.
-        readings: See `GradientEngine`.
-        one_by_one: Why the rounds of the last training ran one by one, "" if
-            they ran in blocks; `None` before the first.
+    `examples_apart` is that of `EngineCheck`, and `readings` are those of
+    `GradientEngine`. `one_by_one` says why the rounds of the last training ran
+    one by one, "" if they ran in blocks; it is `None` before the first.
     """
     if isinstance(optimizer, DPOptimizer):
         noise = getattr(optimizer.query, "noise_multiplier", None)

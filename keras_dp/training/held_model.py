@@ -45,12 +45,8 @@ class SaveModel(keras.callbacks.ModelCheckpoint):
 def holds_plain_weights(filepath: Any) -> bool:
     """Whether a file has the weights of a model that is not private.
 
-    Args:
-        filepath: Path of a `.weights.h5` or `.keras` file. Others are taken to
-            be of a private model.
-
-    Raises:
-        ValueError: It is the index of weights in several files.
+    Files other than `.weights.h5` and `.keras` are taken to be of a private
+    model.
     """
     path = os.fspath(filepath)
     if path.endswith(".weights.json"):
@@ -69,11 +65,7 @@ def holds_plain_weights(filepath: Any) -> bool:
 
 
 def mark_as_private(store: Any) -> None:
-    """Says in the file of a private model that it is one.
-
-    Args:
-        store: From `save_own_variables`; it takes arrays only.
-    """
+    """Says in the file of a private model that it is one."""
     store[_MARK] = np.ones([])
 
 
@@ -83,11 +75,7 @@ def _has_mark(file: str | IO[bytes]) -> bool:
 
 
 class HeldModel(ClusterModel):
-    """Holds the user's model, and adds no weights of its own.
-
-    Attributes:
-        model: The user's model.
-    """
+    """Holds the user's model, `model`, and adds no weights of its own."""
 
     def __init__(self, model: keras.Model, *, name: str, **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)

@@ -40,12 +40,10 @@ BuiltStep = Callable[[PhysicalStep | None], TrainingStep]
 
 
 class _Planned(NamedTuple):
-    """A round to come.
+    """A round to come, with the events of its release.
 
-    Attributes:
-        event: The events of its release, by query.
-        round: The round as the ledger records it. It is one object as long as
-            it stays the same: the ledger knows at once that it covers it.
+    `round` is one object as long as it stays the same: the ledger knows at once
+    that it covers it.
     """
 
     event: Event
@@ -55,13 +53,10 @@ class _Planned(NamedTuple):
 class _Dispatch(NamedTuple):
     """Rounds that are traced, and that one call will run.
 
-    Attributes:
-        round: Each of the rounds, as the ledger records it.
-        most: The most rounds of the call.
-        more: How many rounds like the first may follow it; `None` if any number
-            may.
-        run: Runs as many of them. It returns the metrics, the event of a round,
-            and how the sample of the next round is drawn.
+    The ledger records each of them as `round`. After the first, up to `more`
+    like it may follow; any number if it is `None`. `run` takes how many are
+    run. It returns the metrics, the event of a round, and how the sample of the
+    next round is drawn.
     """
 
     round: Round
@@ -73,10 +68,8 @@ class _Dispatch(NamedTuple):
 class TrainingLoop:
     """The rounds of one call of `fit` or `train_on_batch`.
 
-    Attributes:
-        training: The terms.
-        logs: The metrics after the last round, empty before the first.
-        is_over: Whether there is no room for a round more.
+    `logs` are the metrics after the last round, empty before the first. The
+    loop `is_over` when there is no room for a round more.
     """
 
     def __init__(
@@ -89,13 +82,8 @@ class TrainingLoop:
     ) -> None:
         """Starts with nothing recorded.
 
-        Args:
-            training: The terms.
-            run: Covers the rounds in the ledger.
-            built_step: Returns the compiled steps for a batch.
-            weights: Remembers the weights after a release.
-            try_out: Is called once the first round is traced, before the ledger
-                holds anything. An error that it raises costs no privacy.
+        `try_out` is called once the first round is traced, before the ledger
+        holds anything. An error that it raises costs no privacy.
         """
         self.training, self._run, self._built_step = training, run, built_step
         self._try_out, self._weights = try_out, weights
@@ -114,12 +102,7 @@ class TrainingLoop:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Marks the optimizer as busy, and settles the ledger at the end.
-
-        Raises:
-            PrivateTrainingError: The optimizer is training already, or a round
-                released something else than the ledger covers.
-        """
+        """Marks the optimizer as busy, and settles the ledger at the end."""
         with busy(self._optimizer):
             try:
                 yield
@@ -138,9 +121,7 @@ class TrainingLoop:
     def begin_epoch(self, epoch: int) -> None:
         """Draws new seeds, and counts the rounds to come.
 
-        Args:
-            epoch: The number of the epoch. A callback may have restored it, so
-                that fewer epochs are left.
+        A callback may have restored a later epoch, so that fewer are left.
         """
         if not self._rounds_run:
             self._first_epoch = epoch
@@ -150,11 +131,7 @@ class TrainingLoop:
         self.renew_seeds()
 
     def end_epoch(self, logs: Mapping[str, Any]) -> None:
-        """Settles the ledger and draws new seeds, before callbacks save.
-
-        Args:
-            logs: The metrics that `fit` shows of the epoch.
-        """
+        """Settles the ledger and draws new seeds, before callbacks save."""
         self._run.settle()
         self._weights.note()
         self.renew_seeds()
@@ -175,14 +152,9 @@ class TrainingLoop:
         """Runs up to `rounds` rounds, and returns how many.
 
         Training ends after the last round that the target and the account leave
-        room for, also if another process took the room for the next one.
-
-        Raises:
-            BudgetExceededError: There is no room for the first round of the
-                loop.
-            StopIteration: The data ended before the first of these rounds.
-            ValueError: A batch has no targets, its parts have different
-                lengths, or its labels or ids are out of range.
+        room for, also if another process took the room for the next one. No
+        room for the first round of the loop is a `BudgetExceededError`. Data
+        that ended before the first of these rounds is a `StopIteration`.
         """
         if self._adapter.is_sampler and self.training.one_by_one:
             iterator = self._adapter.steps
@@ -303,10 +275,9 @@ class TrainingLoop:
         return _Dispatch(round_, 1, more, run)
 
     def _plan(self, sampling: SamplingEvent) -> _Planned:
-        """Plans the next round. If a pass begins with it, the ledger settles.
+        """Plans the next round.
 
-        Args:
-            sampling: How its sample is drawn.
+        If a pass begins with it, the ledger settles.
         """
         before = self._next
         is_same = before is None or before.round.sampling == sampling
@@ -369,11 +340,7 @@ def _out_of_memory(error: Exception) -> PrivateTrainingError:
 
 @contextlib.contextmanager
 def busy(optimizer: DPOptimizer) -> Iterator[None]:
-    """Marks an optimizer as one that runs rounds.
-
-    Raises:
-        PrivateTrainingError: It is training already.
-    """
+    """Marks an optimizer as one that runs rounds, or raises if it is one."""
     if optimizer.is_recording:
         raise nested_training()
     optimizer.is_recording = True

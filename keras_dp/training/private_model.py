@@ -82,13 +82,7 @@ from keras_dp.training.training import (
 
 
 def check_kind(model: Any, *, releases_statistics: bool) -> None:
-    """Raises for a model that cannot train privately, whatever its loss is.
-
-    Raises:
-        TypeError: It is no Keras model, or private already.
-        PrivateTrainingError: It has a step, a loss or metrics of its own.
-        UnsupportedLayerError: A layer makes examples interact.
-    """
+    """Raises for a model that cannot train privately, whatever its loss is."""
     _check_plain(model)
     check_model(model, releases_statistics=releases_statistics)
 
@@ -575,7 +569,6 @@ class PrivateModel(HeldModel):
         return 0 if self._step is None else self._step.trace_count
 
     def _answer_sizes(self) -> Sizes | None:
-        """Returns how large answers and their noise were, if it is known."""
         return None if self._step is None else self._step.answer_sizes()
 
     def _built_step(self, batch: PhysicalStep | None) -> TrainingStep:
@@ -639,19 +632,8 @@ class PrivateModel(HeldModel):
     ) -> Training:
         """Returns the terms of a training, unless it must not begin.
 
-        Args:
-            adapter: The data.
-            fit: Other arguments of Keras's `fit`, by name. With a sampler,
-                their `steps_per_epoch` comes before the rounds that it says.
-            target_epsilon: As in `fit`, like all that follow.
-            delta: The settings' by default.
-            run: The settings' by default.
-
-        Raises:
-            PrivateTrainingError: The optimizer is no longer private, was
-                changed, or does not go with the data.
-            ValueError: There is no data, an argument does not go with it, or
-                there are several audits.
+        By default, delta and the run are those of the settings. `fit` holds
+        other arguments of Keras's own `fit`.
         """
         check_compiled(self, "fit")
         optimizer, said, made = self.optimizer, self._said, self.settings
@@ -717,10 +699,7 @@ class PrivateModel(HeldModel):
     ) -> Iterator[TrainingLoop]:
         """Covers the rounds that run inside, and settles them at the end.
 
-        Args:
-            training: The terms.
-            run: Covers the rounds in the ledger; by default a run of their own,
-                which ends with them.
+        By default they are a run of their own, which ends with them.
         """
         if self._loop is not None:
             raise nested_training()

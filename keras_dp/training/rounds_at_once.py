@@ -39,15 +39,7 @@ def why_one_by_one(
     is_eager: bool,
     is_audited: bool,
 ) -> str:
-    """Returns why rounds are run one by one, "" if they run in blocks.
-
-    Args:
-        source: The argument `x` of `fit`.
-        adapts: Whether the event of a round follows from answers before it.
-        spreads: Whether replicas or workers share each batch.
-        is_eager: Whether steps are not compiled.
-        is_audited: Whether the round of an audit answers.
-    """
+    """Returns why rounds are run one by one, "" if they run in blocks."""
     if not isinstance(source, Sampler):
         return "the batches come from the caller"
     for holds, why in (
@@ -89,11 +81,6 @@ def rounds_at_once(
     It divides an epoch into equal parts. The time follows from a forward pass
     on zeros, so that it tells nothing of the records. It is 1 where a callback
     acts on each round.
-
-    Args:
-        model: The user's model.
-        sampler: Whose records are in memory.
-        fit: The arguments of `fit`, with the rounds of an epoch.
     """
     if name := _acts_on_batches(fit.get("callbacks")):
         if fit.get("verbose"):
@@ -130,9 +117,6 @@ def _acts_on_batches(callbacks: Any) -> str:
     """Returns the name of a callback that must see each round, "" for none.
 
     Callbacks of Keras count rounds where several run at once.
-
-    Args:
-        callbacks: The argument `callbacks` of `fit`.
     """
     for each in keras.tree.flatten(callbacks):
         for name in _OF_BATCHES:

@@ -48,20 +48,13 @@ class Training:
     rounds run is in `TrainingLoop`.
 
     Attributes:
-        model: The user's model.
-        optimizer: The optimizer of the private model.
-        ledger: It records the rounds.
-        side_queries: The queries beside the query of the gradients.
         round: The round of an audit, which answers in the place of that of the
             optimizer; `None` without one.
-        adapter: The data, which yields the samples.
-        replicas: The replicas of the model.
         fit: The arguments for Keras's own `fit`, but for the data.
         one_by_one: Why rounds run one by one, "" if they run in blocks.
         at_once: The most rounds between two calls of callbacks.
         delta: The delta of the target and of the shown epsilon, in (0, 1).
         target: The most that the ledger may spend; `None` for no limit.
-        details: How the ledger describes the run.
         said: The warnings of the private model so far.
     """
 
@@ -81,13 +74,7 @@ class Training:
     said: Said
 
     def check(self) -> None:
-        """Raises for terms that do not go together.
-
-        Raises:
-            PrivateTrainingError: The precision, the strategy, the unit or the
-                data does not go with a private training.
-            ValueError: There is a target with several workers.
-        """
+        """Raises for terms that do not go together."""
         adapter, said = self.adapter, self.said
         ledger, workers = self.ledger, self.replicas.workers
         refusal = refusal_of(ledger, adapter, self.replicas)
@@ -107,22 +94,14 @@ class Training:
             )
 
     def rounds_from(self, epoch: int) -> int | None:
-        """Returns how many rounds run at most; `None` if the data decides.
-
-        Args:
-            epoch: The first epoch.
-        """
+        """Returns how many rounds run at most; `None` if the data decides."""
         steps = self.fit.get("steps_per_epoch")
         if steps is None:
             return None
         return int(steps) * (self.fit.get("epochs", 1) - epoch)
 
     def agreed(self, first_epoch: int) -> tuple[Any, ...]:
-        """Returns what all workers must agree on, next to the planned round.
-
-        Args:
-            first_epoch: The first epoch.
-        """
+        """Returns what all workers must agree on, next to the planned round."""
         return (
             self.fit.get("epochs", 1),
             first_epoch,
@@ -134,12 +113,7 @@ class Training:
         )
 
     def planned(self, event: Event, sampling: SamplingEvent) -> Round:
-        """Returns a round as the ledger records it.
-
-        Args:
-            event: The events of its release, by query.
-            sampling: How its sample is drawn.
-        """
+        """Returns a round as the ledger records it."""
         return self.optimizer.planned_round(
             event,
             sampling,
@@ -176,10 +150,6 @@ class Training:
 
         A worker whose chief records covers its rounds in a ledger that nobody
         reads. Its sums are released with those of the chief or not at all.
-
-        Raises:
-            ValueError: The ledger has no such account, or several of which
-                none was named.
         """
         most, ledger = self.rounds_from(0), self.ledger
         if not isinstance(ledger, PrivacyLedger):
@@ -202,11 +172,7 @@ class Training:
         )
 
     def given_to_keras(self, callbacks: Any) -> dict[str, Any]:
-        """Returns the arguments of Keras's own `fit`.
-
-        Args:
-            callbacks: All callbacks.
-        """
+        """Returns the arguments of Keras's own `fit`."""
         given = {**self.fit, "x": self.adapter.source, "callbacks": callbacks}
         if self.adapter.is_sampler:
             return {**given, "x": self.replicas.nothing()}
@@ -217,11 +183,7 @@ class Training:
 
 
 def audit_of(callbacks: Any) -> Any:
-    """Returns the callback whose round answers, `None` without one.
-
-    Raises:
-        ValueError: There are several.
-    """
+    """Returns the callback whose round answers, `None` without one."""
     audits = [
         each
         for each in keras.tree.flatten(callbacks)
@@ -277,23 +239,14 @@ class FirstLook:
     """
 
     def __init__(self) -> None:
-        """Looks at nothing yet."""
         self._seen: list[Any] = []
 
     def look(
         self, private: keras.Model, training: Training, *, is_one_of_many: bool
     ) -> None:
-        """Looks at the data of a training.
+        """Raises for ids, labels or validation data that would end a training.
 
-        Args:
-            private: The private model.
-            training: The terms.
-            is_one_of_many: Whether it is of one of the batches of
-                `train_on_batch`, of which the first is looked at.
-
-        Raises:
-            ValueError: A label or an id is out of range, or the model cannot be
-                evaluated on the validation data.
+        Of the batches of `train_on_batch`, the first is looked at.
         """
         x, fit = training.adapter.source, training.fit
         y, data = fit.get("y"), fit.get("validation_data")

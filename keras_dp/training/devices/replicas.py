@@ -16,10 +16,7 @@ class Replicas:
     """Spreads physical batches over the replicas of a model.
 
     Attributes:
-        strategy: The strategy of the model. Without a scope it is TensorFlow's
-            default strategy.
         count: The number of replicas, of all workers together.
-        local_count: The number of replicas of this worker.
         workers: The number of processes that train together.
         worker: The index of this process. The chief has index 0.
         are_many: Whether steps must be spread, also over the one replica of a
@@ -54,8 +51,7 @@ class Replicas:
     def parts(self, step: PhysicalStep) -> tuple[Any, ...]:
         """Returns inputs, targets, weights and mask, a part for each replica.
 
-        Args:
-            step: A physical batch of this worker, from `padded`.
+        The batch comes from `padded`.
         """
         nest = (step.x, step.y, step.sample_weight, step.mask)
         leaves = keras.tree.flatten(nest)
@@ -97,9 +93,7 @@ class Replicas:
     def padded(self, step: PhysicalStep, rows: int) -> PhysicalStep:
         """Adds padding to a batch, so that it can be cut into equal parts.
 
-        Args:
-            step: A physical batch of this worker.
-            rows: The number of consecutive rows that must stay together.
+        The parts hold whole groups of `rows` consecutive rows.
         """
         leaves = keras.tree.flatten(step.x)
         batch = leaves[0].shape[0]
@@ -122,13 +116,8 @@ class Replicas:
     def run(self, function: Callable[..., Any], parts: tuple[Any, ...]) -> Any:
         """Calls a function on every replica of this worker, each on its part.
 
-        Args:
-            function: The function.
-            parts: Its arguments, from `parts`.
-
-        Returns:
-            The result of the first replica. The caller uses only values that
-            are equal on all of them.
+        It returns the result of the first replica. The caller uses only values
+        that are equal on all of them.
         """
         results = self.strategy.run(function, args=parts)
         return keras.tree.map_structure(self._first, results)

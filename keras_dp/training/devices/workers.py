@@ -99,18 +99,9 @@ def check_agreement(
 ) -> None:
     """Raises on every worker unless all are about to do the same.
 
-    Every worker must call it at the same point, because it waits for all.
-
-    Args:
-        ledger: The ledger of this worker.
-        adapter: The data of this worker.
-        replicas: The replicas of the model.
-        planned: The round that this worker expects.
-        terms: The result of `Training.agreed`.
-
-    Raises:
-        PrivateTrainingError: They differ in what the ledger is told, in how
-            they update, or in how many rounds they run; or one must not train.
+    Every worker must call it at the same point, because it waits for all. They
+    must agree in what the ledger is told, how they update, and how many rounds
+    they run, and all of them must be able to train.
     """
     index, count = _shard(adapter) or (-1, -1)
     size = getattr(adapter.source, "population_size", None)
