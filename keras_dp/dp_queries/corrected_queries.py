@@ -98,11 +98,6 @@ class ErrorCorrectedQuery(WrappingQuery):
         _check.finite_positive(threshold=self.threshold)
         as_floats(self, "threshold")
 
-    @property
-    @override
-    def inner(self) -> DPQuery:
-        return self.query
-
     @override
     def get_noised_result(
         self, sample_state: Nest, global_state: Nest
@@ -259,11 +254,6 @@ class KSDenoisedQuery(WrappingQuery):
 
     def __post_init__(self) -> None:
         _check.kind(DPQuery, query=self.query)
-
-    @property
-    @override
-    def inner(self) -> DPQuery:
-        return self.query
 
     @override
     def get_noised_result(

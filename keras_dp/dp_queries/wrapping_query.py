@@ -1,6 +1,5 @@
 """Queries that hold another query, and the one that divides by a number."""
 
-import abc
 import dataclasses
 from typing import Any
 
@@ -29,10 +28,12 @@ class WrappingQuery(DPQuery):
 
     __slots__ = ()
 
+    query: DPQuery
+
     @property
-    @abc.abstractmethod
     def inner(self) -> DPQuery:
-        """The query inside."""
+        """The query inside: `query`, where a subclass has no other."""
+        return self.query
 
     def inner_state(self, global_state: Nest) -> Nest:
         """Returns the state of the query inside."""

@@ -144,11 +144,6 @@ class AdaptiveScaleQuery(WrappingQuery):
             )
         as_floats(self, "power", "decay", "floor", "scale_range")
 
-    @property
-    @override
-    def inner(self) -> DPQuery:
-        return self.query
-
     @override
     def inner_state(self, global_state: AdaptiveScaleState) -> Nest:
         return global_state.query
