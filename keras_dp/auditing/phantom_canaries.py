@@ -37,11 +37,11 @@ from keras_dp.optimizers.private_round import (
     GRADIENTS,
     Event,
     PrivateRound,
+    RecordBatch,
     Released,
     Sample,
     State,
 )
-from keras_dp.optimizers.record_batch import RecordBatch
 from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.draw import Pass
 from keras_dp.training import PrivateModel

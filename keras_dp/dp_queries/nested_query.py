@@ -1,7 +1,7 @@
 """Several queries as one: each answers its own part of every record."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -185,12 +185,21 @@ class NestedQuery(DPQuery):
     def coming_events(
         self, global_state: Nest
     ) -> list[tuple[Nest, int]] | None:
-        merged = coming_events_of(
-            [(query, state) for query, state in self._zip(global_state)]
-        )
-        if merged is None:
+        pairs = self._zip(global_state)
+        each = [query.coming_events(state) for query, state in pairs]
+        if all(events is None for events in each):
             return None
-        return [(self._pack(list(events)), count) for events, count in merged]
+        # The rounds go on until those of the first query end.
+        endless = (
+            [(query.planned_event(state), _ENDLESS)]
+            if events is None
+            else events
+            for (query, state), events in zip(pairs, each, strict=True)
+        )
+        return [
+            (self._pack(list(events)), count)
+            for events, count in in_step(*endless)
+        ]
 
     @override
     def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
@@ -217,32 +226,6 @@ class NestedQuery(DPQuery):
     def _pack(self, parts: list[Any]) -> Nest:
         """Puts one nest per leaf query into the structure of `queries`."""
         return _nests.join(self.queries, iter(parts))
-
-
-def coming_events_of(
-    queries: Sequence[tuple[DPQuery, Nest]],
-) -> list[tuple[tuple[Nest, ...], int]] | None:
-    """Returns the events of all rounds to come, of several queries and states.
-
-    A query whose rounds have no end is taken to have the same event in each. A
-    pair holds the event of each query and the number of rounds that have them,
-    up to the end of the first query. The result is `None` if none ends.
-    """
-    of_queries = [query.coming_events(state) for query, state in queries]
-    if all(events is None for events in of_queries):
-        return None
-    return list(
-        in_step(
-            *(
-                [(query.planned_event(state), _ENDLESS)]
-                if events is None
-                else events
-                for (query, state), events in zip(
-                    queries, of_queries, strict=True
-                )
-            )
-        )
-    )
 
 
 def _check_queries(queries: Nest) -> None:

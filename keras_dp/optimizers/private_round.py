@@ -9,12 +9,9 @@ import keras
 import tensorflow as tf
 
 from keras_dp import ledger
-from keras_dp.dp_queries import DPQuery
-from keras_dp.dp_queries.nested_query import coming_events_of
+from keras_dp.dp_queries import DPQuery, NestedQuery
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.noise.seeds import children
 from keras_dp.optimizers.groups import VariableGroups
-from keras_dp.optimizers.record_batch import RecordBatch
 
 GRADIENTS = "gradients"
 
@@ -23,6 +20,17 @@ State: TypeAlias = Mapping[str, Any]  # The global states.
 Sample: TypeAlias = Mapping[str, Any]  # The states of a sample.
 Event: TypeAlias = Mapping[str, Any]  # The events of a release.
 Answers: TypeAlias = Mapping[str, Any]  # The noised answers.
+
+
+class RecordBatch(NamedTuple):
+    """A batch of records for one query: tensors `[batch, ...]` or lazy records.
+
+    The mask, of shape `[batch]`, is false for padding, which can be in any row.
+    It is `None` if there is no padding.
+    """
+
+    records: Any
+    mask: tf.Tensor | None
 
 
 class Released(NamedTuple):
@@ -71,14 +79,19 @@ class PrivateRound:
         return cls({GRADIENTS: gradients, **(side_queries or {})}, groups)
 
     @property
+    def as_one(self) -> NestedQuery:
+        """The queries as one, where all see the same batches."""
+        return NestedQuery(dict(self.queries))
+
+    @property
     def adapts(self) -> bool:
         """Whether events change from round to round."""
-        return any(query.adapts for query in self.queries.values())
+        return self.as_one.adapts
 
     @property
     def is_proven(self) -> bool:
         """Whether a query has a bound that holds in floating point."""
-        return any(query.is_proven for query in self.queries.values())
+        return self.as_one.is_proven
 
     def fingerprint(self) -> str:
         """Returns the queries and groups as text, to be compared later.
@@ -93,13 +106,7 @@ class PrivateRound:
 
     def initial_state(self, seed: int | None) -> State:
         """Returns the global state of each query."""
-        each = children(seed, len(self.queries))
-        return {
-            name: query.initial_global_state(own)
-            for (name, query), own in zip(
-                self.queries.items(), each, strict=True
-            )
-        }
+        return self.as_one.initial_global_state(seed)
 
     def templates(
         self, variables: list[Any], side_templates: Mapping[str, Any]
@@ -110,10 +117,7 @@ class PrivateRound:
 
     def initial_sample(self, templates: Mapping[str, Any]) -> Sample:
         """Returns the state of an empty sample for each query."""
-        return {
-            name: query.initial_sample_state(templates[name])
-            for name, query in self.queries.items()
-        }
+        return self.as_one.initial_sample_state(templates)
 
     def check_sums(self, templates: Mapping[str, Any]) -> None:
         """Raises unless all queries merge samples by adding their states.
@@ -167,25 +171,14 @@ class PrivateRound:
 
     def plan(self, state: State) -> Event:
         """Returns the event of the next release, by name of the query."""
-        return {
-            name: query.planned_event(state[name])
-            for name, query in self.queries.items()
-        }
+        return self.as_one.planned_event(state)
 
     def coming_events(self, state: State) -> list[tuple[Event, int]] | None:
         """Returns the events of all rounds to come, if they are fixed already.
 
         See `DPQuery.coming_events`; the state must have values.
         """
-        merged = coming_events_of(
-            [(query, state[name]) for name, query in self.queries.items()]
-        )
-        if merged is None:
-            return None
-        return [
-            (dict(zip(self.queries, events, strict=True)), count)
-            for events, count in merged
-        ]
+        return self.as_one.coming_events(state)
 
     def release(
         self,
@@ -200,22 +193,12 @@ class PrivateRound:
         which the ledger has. If the state was changed after the ledger recorded
         the round, for example to have less noise, nothing is released.
         """
-        results = {
-            name: query.get_noised_result(sample[name], state[name])
-            for name, query in self.queries.items()
-        }
-        event = {name: result.event for name, result in results.items()}
-        values = {name: result.value for name, result in results.items()}
+        values, following, event = self.as_one.get_noised_result(sample, state)
         answers = _if_equal(event, planned, values)
         gradients = answers[GRADIENTS]
         if self.groups is not None:
             gradients = self.groups.join(variables, gradients)
-        return Released(
-            gradients,
-            answers,
-            {name: result.global_state for name, result in results.items()},
-            event,
-        )
+        return Released(gradients, answers, following, event)
 
     def _grouped(self, variables: list[Any], parts: Any) -> Any:
         if self.groups is None:
@@ -242,9 +225,8 @@ class PrivateRound:
     def metrics(self, state: State) -> dict[str, tf.Tensor]:
         """Returns the public scalars of all queries, by name."""
         return {
-            metric if name == GRADIENTS else f"{name}/{metric}": value
-            for name, query in self.queries.items()
-            for metric, value in query.derive_metrics(state[name]).items()
+            name.removeprefix(f"{GRADIENTS}/"): value
+            for name, value in self.as_one.derive_metrics(state).items()
         }
 
 

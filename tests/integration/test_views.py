@@ -284,7 +284,7 @@ class TestTheBound:
             query.accumulate_records(
                 params,
                 [empty],
-                *record_batch([alike], tf.constant(mask), 9, None),
+                *record_batch([alike], tf.constant(mask), 9, RowsOfRecord()),
             )[0]
             for mask in masks
         ]

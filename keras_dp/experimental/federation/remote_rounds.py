@@ -14,8 +14,12 @@ from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.keras_internals import check_compiled
 from keras_dp.ledger import PoissonUserSampling, PrivacyLedger, Round
-from keras_dp.optimizers.private_round import GRADIENTS, Event, Sample
-from keras_dp.optimizers.record_batch import RecordBatch
+from keras_dp.optimizers.private_round import (
+    GRADIENTS,
+    Event,
+    RecordBatch,
+    Sample,
+)
 from keras_dp.sampling import random_words
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.spending.run import RunDetails

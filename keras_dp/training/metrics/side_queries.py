@@ -15,7 +15,7 @@ from keras_dp.gradients import (
     trained_normalizations,
     update_statistics,
 )
-from keras_dp.optimizers.record_batch import RecordBatch, of_records
+from keras_dp.optimizers.private_round import RecordBatch
 from keras_dp.training.metrics.private_metrics import (
     Examples,
     PrivateMetric,
@@ -139,8 +139,10 @@ class SideQueries:
 
         def own(value: tf.Tensor) -> tf.Tensor:
             # Records of gradients have no views any more.
-            is_of_views = value.shape[0] == rows
-            return of_records(value, views if is_of_views else 1)
+            if views == 1 or value.shape[0] != rows:
+                return value
+            shape = [rows // views, views, *value.shape[1:]]
+            return tf.reduce_mean(tf.reshape(value, shape), axis=1)
 
         if mask is not None:
             mask = mask[::views]

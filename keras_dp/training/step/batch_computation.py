@@ -25,11 +25,11 @@ from keras_dp.optimizers.answer_sizes import AnswerSizes
 from keras_dp.optimizers.private_round import (
     GRADIENTS,
     Event,
+    RecordBatch,
     Released,
     Sample,
     State,
 )
-from keras_dp.optimizers.record_batch import RecordBatch
 from keras_dp.sampling.draw import RowsOfRecord
 from keras_dp.training.devices.replicas import summed
 from keras_dp.training.metrics.example_metrics import masks_of, with_penalties
