@@ -577,7 +577,8 @@ class PrivateModel(HeldModel):
             if batch is None:
                 raise RuntimeError("A first batch must build the steps.")
             with self.distribute_strategy.scope():
-                build_and_check(self, batch)
+                if warning := build_and_check(self, batch):
+                    self._said.warn(warning)
                 judge(BUILT, self.model)
                 self.build_optimizer()
                 self._step = TrainingStep(self.step_parts())

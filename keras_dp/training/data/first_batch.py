@@ -122,8 +122,11 @@ def check_batch(x: Any, y: Any, sample_weight: Any) -> None:
         )
 
 
-def build_and_check(private: keras.Model, batch: Any) -> None:
-    """Builds a compiled private model for a batch, if its parts go together."""
+def build_and_check(private: keras.Model, batch: Any) -> str:
+    """Builds a compiled private model for a batch, if its parts go together.
+
+    The result is a warning, empty without one.
+    """
     x, y, weight = batch.data
     if any(map(_is_text, _leaves(y))):
         raise _not_numbers("y", "targets of text", _NUMBER_CLASSES)
@@ -132,7 +135,7 @@ def build_and_check(private: keras.Model, batch: Any) -> None:
         build_from_batch(private, (x, y, None))
     if weight is not None:
         _check_weights(compiled_loss_of(private), private.model, x, y, weight)
-    _check_finite(private, x, y, batch.mask)
+    return _SOME_LOST if _loses_some(private.model, x, y, batch.mask) else ""
 
 
 @contextlib.contextmanager
@@ -213,14 +216,13 @@ def _fits(weight: tuple[int, ...], entries: tuple[int, ...]) -> bool:
     )
 
 
-def _check_finite(private: keras.Model, x: Any, y: Any, mask: Any) -> None:
-    """Raises for text that must be numbers, and if no record is finite.
+def _loses_some(model: keras.Model, x: Any, y: Any, mask: Any) -> bool:
+    """Returns whether some records are not finite; raises if no record is.
 
-    All of them would count as zero, and rounds release nothing but noise. It
-    warns of some: a ReLU makes the loss that is shown finite. The mask says
-    which rows are records, `[batch]`; `None` stands for all.
+    All of them would count as zero, and rounds release nothing but noise. Some
+    do not show: a ReLU makes the loss that is shown finite. The mask says which
+    rows are records, `[batch]`; `None` stands for all.
     """
-    model = private.model
     if any(map(_is_text, _leaves(x))):
         try:
             model(x)
@@ -234,10 +236,9 @@ def _check_finite(private: keras.Model, x: Any, y: Any, mask: Any) -> None:
     if lost.any():  # A layer of the model may deal with missing values.
         lost &= ~_finite_rows((model(x), y), rows)
     if not lost.any():
-        return
+        return False
     if (lost != real).any():
-        private._said.warn(_SOME_LOST)
-        return
+        return True
     raise PrivateTrainingError(
         "`x` must have records that are finite. Received: a first batch of "
         "which each record has a NaN or an infinity in its inputs or targets. "
