@@ -232,7 +232,7 @@ def calibrate_noise(
     _check.probability(sampling_probability=sampling_probability)
     _check.integer_at_least(1, rounds=rounds)
     return calibrate_scale(
-        lambda scale: _training(sampling_probability, scale, rounds),
+        lambda scale: poisson_training(sampling_probability, scale, rounds),
         target_epsilon=target_epsilon,
         delta=delta,
         ledger=ledger,
@@ -408,10 +408,11 @@ def _scale(log_scale: float) -> float:
     return float(_DIGITS.create_decimal_from_float(math.exp(log_scale)))
 
 
-def _training(
+def poisson_training(
     sampling_probability: float, noise_multiplier: float, rounds: int
 ) -> list[tuple[Round, int]]:
-    query = GaussianSum("calibrated", 1.0, noise_multiplier)
+    """Returns rounds of one Gaussian sum over a Poisson sample."""
+    query = GaussianSum("gradients", 1.0, noise_multiplier)
     return [(Round(PoissonSampling(sampling_probability), (query,)), rounds)]
 
 

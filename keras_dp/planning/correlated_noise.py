@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,22 +102,17 @@ def plan_correlated_noise(
         _check.integer_at_least(1, bands=count)
         if count > rounds or count * sampling_probability > 1:
             continue
-        strategy = optimize_strategy(count, rounds)
-        probability = count * sampling_probability
-        noise = calibrate_correlated_noise(
-            strategy,
-            rounds,
-            target_epsilon=target_epsilon,
-            delta=delta,
-            classes=count,
-            sampling_probability=probability,
-            ledger=ledger,
-            accountant=accountant,
-            neighbours=neighbours,
-        )
-        sum_noise = noise * sum_error(strategy, rounds)
         found.append(
-            CorrelatedNoise(strategy, count, probability, noise, sum_noise)
+            amplified(
+                optimize_strategy(count, rounds),
+                rounds,
+                sampling_probability,
+                target_epsilon=target_epsilon,
+                delta=delta,
+                ledger=ledger,
+                accountant=accountant,
+                neighbours=neighbours,
+            )
         )
     if not found:
         raise ValueError(
@@ -127,6 +122,33 @@ def plan_correlated_noise(
     most = _NEARLY_LEAST * min(each.sum_noise for each in found)
     best = next(each for each in found if each.sum_noise <= most)
     return [best, *(each for each in found if each is not best)]
+
+
+def amplified(
+    strategy: Strategy,
+    rounds: int,
+    sampling_probability: float,
+    **target: Any,
+) -> CorrelatedNoise:
+    """Returns a strategy with the samples that suit it, and its noise.
+
+    With as many classes as bands it is amplified. Where a class would have
+    fewer records than a sample, each class is a sample as a whole.
+    """
+    classes, probability = strategy.bands, 1.0
+    if classes is None or classes * sampling_probability > 1:
+        classes = max(1, round(1 / sampling_probability))
+    else:
+        probability = classes * sampling_probability
+    noise = calibrate_correlated_noise(
+        strategy,
+        rounds,
+        classes=classes,
+        sampling_probability=probability,
+        **target,
+    )
+    of_sums = noise * sum_error(strategy, rounds)
+    return CorrelatedNoise(strategy, classes, probability, noise, of_sums)
 
 
 def sum_error(strategy: Strategy, rounds: int) -> float:

@@ -9,17 +9,12 @@ from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.accountants.replay import replay_of
-from keras_dp.ledger import (
-    GaussianSum,
-    PoissonSampling,
-    Round,
-    Selection,
-    TruncatedNegativeBinomial,
-)
+from keras_dp.ledger import Round, Selection, TruncatedNegativeBinomial
 from keras_dp.planning.calibration import (
     calibrate_scale,
     check_below_share_of,
     check_target,
+    poisson_training,
 )
 from keras_dp.sampling.draw import default_physical_batch_size
 
@@ -334,8 +329,7 @@ def _training(
     steps: int,
     trials: TruncatedNegativeBinomial | None,
 ) -> list[tuple[Round, int]]:
-    query = GaussianSum("gradients", 1.0, noise_multiplier)
-    training = [(Round(PoissonSampling(probability), (query,)), steps)]
+    training = poisson_training(probability, noise_multiplier, steps)
     if trials is None:
         return training
     return [(Selection((tuple(training),), trials).round, 1)]

@@ -1,17 +1,12 @@
 """How long a training is, and how its samples are drawn."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from keras_dp import _check
-from keras_dp.ledger import Strategy
-from keras_dp.planning import (
-    calibrate_correlated_noise,
-    plan,
-    plan_correlated_noise,
-)
-from keras_dp.planning.correlated_noise import CorrelatedNoise, sum_error
+from keras_dp.ledger import BandedToeplitz, Strategy
+from keras_dp.planning import plan, plan_correlated_noise
+from keras_dp.planning.correlated_noise import amplified
 from keras_dp.planning.plan import LARGEST_SHARE, Offers, sizes_of
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.recipes.settings import Settings
@@ -174,10 +169,10 @@ def _correlated(
     share = samples.expected_sample_size / samples.population_size
     terms = settings.held.terms
     if noise != "correlated":
-        (independent,) = plan_correlated_noise(
-            rounds, sampling_probability=share, bands=[1], **terms
+        best, independent = (
+            amplified(each, rounds, share, **terms)
+            for each in (noise, BandedToeplitz((1.0,)))
         )
-        best = _of_strategy(noise, rounds, share, terms)
     else:
         best, *others = plan_correlated_noise(
             rounds, sampling_probability=share, **terms
@@ -195,35 +190,6 @@ def _correlated(
     )
     ratio = best.sum_noise / independent.sum_noise
     return classes, best.strategy, ratio
-
-
-def _of_strategy(
-    strategy: Strategy, rounds: int, share: float, terms: Mapping[str, Any]
-) -> CorrelatedNoise:
-    """Returns a strategy with the samples that suit it, and its noise.
-
-    With as many classes as bands it is amplified. Where a class would have
-    fewer records than a sample, each class is a sample as a whole.
-    """
-    classes, probability = strategy.bands, 1.0
-    if classes is None or classes * share > 1:
-        classes = max(1, round(1 / share))
-    else:
-        probability = classes * share
-    noise = calibrate_correlated_noise(
-        strategy,
-        rounds,
-        classes=classes,
-        sampling_probability=probability,
-        **terms,
-    )
-    return CorrelatedNoise(
-        strategy,
-        classes,
-        probability,
-        noise,
-        noise * sum_error(strategy, rounds),
-    )
 
 
 def _about(settings: Settings, ratio: float | None) -> tuple[str, str]:
