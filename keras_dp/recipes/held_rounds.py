@@ -16,7 +16,11 @@ from keras_dp.ledger import (
     RunRecord,
     ThresholdedSum,
 )
+from keras_dp.planning.calibration import check_below_share_of, default_delta
+from keras_dp.recipes.training_data import TrainingData
 from keras_dp.spending import PrivacyTarget, RunDetails
+from keras_dp.training.advice.condition import judge
+from keras_dp.training.advice.of_trainings import TARGETS
 
 
 class HeldRounds(NamedTuple):
@@ -43,6 +47,24 @@ class HeldRounds(NamedTuple):
         if before is not None:
             replay = replay.until(before.number)
         return cls(ledger, target, replay.that_count().together)
+
+    @classmethod
+    def asked(
+        cls,
+        ledger: PrivacyLedger,
+        data: TrainingData,
+        target_epsilon: float,
+        delta: float | None,
+    ) -> Self:
+        """Returns what counts towards a target for the units of some data.
+
+        Their number decides on the delta, where none is given.
+        """
+        units = data.units_of(ledger.header.rows_per_unit)
+        delta = default_delta(units) if delta is None else delta
+        check_below_share_of(units, delta)
+        judge(TARGETS, target_epsilon)
+        return cls.of(ledger, PrivacyTarget(target_epsilon, delta))
 
     @property
     def rounds(self) -> tuple[CountedRound, ...]:
@@ -119,11 +141,7 @@ class HeldRounds(NamedTuple):
         """Returns what the rounds leave of the target, or nothing."""
         if not self.rounds:
             return ""
-        reasons = (
-            f" The ledger {self.place} holds {self.counted}. At this delta "
-            f"they have epsilon {self.epsilon:.4g} by themselves. If "
-            f"they are about other data, use another ledger.{self._lost()}"
-        )
+        reasons = f" The ledger {self.place} holds {self.sentence}"
         for run in self.ledger.runs:
             if run.rest is not None:
                 reasons += (

@@ -129,35 +129,27 @@ def choose_noise(settings: Settings) -> Settings:
             " Private metrics and batch statistics keep the noise that they "
             "have: give them more."
         )
-    rounds_at = functools.partial(_rounds_at, settings)
     with held.explaining(more):
-        scale = calibrate_scale(rounds_at, **held.terms)
-    least = scale = _rounded_up(scale)
+        scale = calibrate_scale(
+            functools.partial(rounds_at, settings), **held.terms
+        )
+    least = scale = rounded_scale(scale)
     if account is not None:
         scale = least_within(
             account,
-            lambda scale: rounds_at(scale)[0][0],
+            lambda scale: rounds_at(settings, scale)[0][0],
             settings.rounds,
             least=least,
         )
     if scale != least:
-        scale = _rounded_up(scale)
-    query, statistics = _queries_at(settings, scale)
-    released: DPQuery = query
-    if settings.strategy is not None:
-        build(settings.model, settings.samples)
-        specs = [
-            tf.TensorSpec(each.shape, each.dtype)
-            for each in settings.model.trainable_variables
-        ]
-        released = _correlated(settings, query, specs)
-        query = _with_noise_of_sums(settings, query)
-    queries = RoundQueries(query, released, statistics, rounds_at(scale)[0][0])
-    value = f"multiplier {queries.noise_multiplier:.6g}"
+        scale = rounded_scale(scale)
+    settings = with_noise(settings, scale)
+    value = f"multiplier {settings.queries.noise_multiplier:.6g}"
+    statistics = settings.queries.batch_statistics
     if isinstance(statistics, GaussianAverageQuery):
         value += f", of batch statistics {statistics.noise_multiplier:.4g}"
     settings = settings.with_choice(
-        "noise", value, "the least that meets the target", queries=queries
+        "noise", value, "the least that meets the target"
     )
     # Gradients of a real training are shorter than the clip, and differ.
     if settings.signal < _LEAST_SIGNAL:
@@ -188,28 +180,28 @@ def _check_strategy(settings: Settings) -> None:
         )
 
 
-def _queries_at(
-    settings: Settings, scale: float
-) -> tuple[GaussianAverageQuery, Any]:
-    samples, statistics = settings.samples, settings.batch_statistics
-    if statistics == "auto":
-        scale, statistics = plan_batch_statistics(
-            settings.model,
-            noise_multiplier=scale,
-            denominator=samples.expected_sample_size,
-        )
-    clip = settings.l2_norm_clip
-    query = GaussianAverageQuery(
-        clip,
-        scale * samples.rows_of_record.bound_factor * clip,
-        _summed_records(samples),
-        gamma=settings.gamma,
-        precision="proven" if settings.noise == "proven" else "assumed",
-    )
-    return query, statistics
+def with_noise(settings: Settings, scale: float) -> Settings:
+    """Returns settings with the queries that add noise of some scale.
+
+    Guarantee: the noise over the bound on a record is at least `scale`, in
+    floating point too, whatever the clip is.
+    """
+    query, statistics = _queries_at(settings, scale)
+    released: DPQuery = query
+    if settings.strategy is not None:
+        build(settings.model, settings.samples)
+        specs = [
+            tf.TensorSpec(each.shape, each.dtype)
+            for each in settings.model.trainable_variables
+        ]
+        released = _correlated(settings, query, specs)
+        query = _with_noise_of_sums(settings, query)
+    round_ = rounds_at(settings, scale)[0][0]
+    queries = RoundQueries(query, released, statistics, round_)
+    return dataclasses.replace(settings, queries=queries)
 
 
-def _rounds_at(settings: Settings, scale: float) -> list[tuple[Round, int]]:
+def rounds_at(settings: Settings, scale: float) -> list[tuple[Round, int]]:
     """Returns all rounds as the ledger would record them."""
     query, statistics = _queries_at(settings, scale)
     released: DPQuery = query
@@ -232,6 +224,30 @@ def _rounds_at(settings: Settings, scale: float) -> list[tuple[Round, int]]:
         (Round(sampling, queries, samples.seeded), count)
         for (sampling, queries), count in in_step(drawn, of_events)
     ]
+
+
+def _queries_at(
+    settings: Settings, scale: float
+) -> tuple[GaussianAverageQuery, Any]:
+    samples, statistics = settings.samples, settings.batch_statistics
+    if statistics == "auto":
+        scale, statistics = plan_batch_statistics(
+            settings.model,
+            noise_multiplier=scale,
+            denominator=samples.expected_sample_size,
+        )
+    bound = samples.rows_of_record.bound_factor * settings.l2_norm_clip
+    stddev = scale * bound
+    while bound / stddev > 1 / scale:
+        stddev = math.nextafter(stddev, math.inf)
+    query = GaussianAverageQuery(
+        settings.l2_norm_clip,
+        stddev,
+        _summed_records(samples),
+        gamma=settings.gamma,
+        precision="proven" if settings.noise == "proven" else "assumed",
+    )
+    return query, statistics
 
 
 def _correlated(
@@ -264,34 +280,6 @@ def _summed_records(samples: Sampler) -> float:
     return round(samples.expected_records, 6)
 
 
-def _rounded_up(scale: float) -> float:
+def rounded_scale(scale: float) -> float:
+    """Returns a scale of noise as it runs and is printed: rounded up."""
     return float(_DIGITS.create_decimal_from_float(scale))
-
-
-def queries_at(
-    noise_multiplier: float,
-    samples: Sampler,
-    *,
-    l2_norm_clip: float = 1.0,
-    gamma: float | None = None,
-) -> RoundQueries:
-    """Returns queries of gradients alone, with a given noise.
-
-    Guarantee: the noise over the bound on a record is at least
-    `noise_multiplier`, in floating point too, whatever the clip is. It is
-    rounded up to 6 digits.
-    """
-    factor = samples.rows_of_record.bound_factor
-    scale = _rounded_up(noise_multiplier)
-    bound = factor * l2_norm_clip
-    stddev = scale * bound
-    while bound / stddev > 1 / scale:
-        stddev = math.nextafter(stddev, math.inf)
-    query = GaussianAverageQuery(
-        l2_norm_clip, stddev, _summed_records(samples), gamma=gamma
-    )
-    asked = PrivateRound.of(query)
-    event = asked.plan(asked.initial_state(None))
-    ((sampling, _),) = samples.planned(1)
-    round_ = Round(sampling, asked.ledger_events(event, factor), samples.seeded)
-    return RoundQueries(query, query, None, round_)

@@ -22,11 +22,7 @@ from keras_dp.ledger import PrivacyLedger, RunRecord
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers import DPOptimizer
-from keras_dp.planning.calibration import (
-    check_below_share_of,
-    check_target,
-    default_delta,
-)
+from keras_dp.planning.calibration import check_target, default_delta
 from keras_dp.recipes.clip import choose_clip, clip_of
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
@@ -44,10 +40,8 @@ from keras_dp.recipes.samples import (
 )
 from keras_dp.recipes.settings import Choice, Settings
 from keras_dp.recipes.training_data import Records, TrainingData
-from keras_dp.spending import PrivacyTarget, RunDetails
+from keras_dp.spending import RunDetails
 from keras_dp.training import PrivateModel
-from keras_dp.training.advice.condition import judge
-from keras_dp.training.advice.of_trainings import TARGETS
 from keras_dp.training.private_model import check_kind
 
 # More epochs are worth a line if the signal grows by such a factor.
@@ -233,16 +227,12 @@ def make_private(
         )
     else:
         own = records.opened(ledger, given.drawn_unit)
-    units = given.units_of(own.header.rows_per_unit)
-    delta = default_delta(units) if delta is None else delta
-    check_below_share_of(units, delta)
-    judge(TARGETS, target_epsilon)
     asked = Settings(
         model,
         compiled,
         details,
         given,
-        HeldRounds.of(own, PrivacyTarget(target_epsilon, delta)),
+        HeldRounds.asked(own, given, target_epsilon, delta),
         epochs=epochs,
         batch_size=batch_size,
         l2_norm_clip=l2_norm_clip,
@@ -253,10 +243,9 @@ def make_private(
         average=average,
     )
     settings, continued = _beside_held(asked)
+    settings = resolved(settings, ANSWERS)
     if continued is None:
-        settings = _with_signal(resolved(settings, ANSWERS), asked)
-    else:
-        settings = resolved(settings, ANSWERS)
+        settings = _with_signal(settings, asked)
     private = assembled(settings, own)
     if is_new:
         own = records.opened(ledger, given.drawn_unit)
@@ -464,11 +453,11 @@ def _check_numbers(
     epochs: int | None,
     batch_size: int | None,
 ) -> None:
+    check_target(
+        target_epsilon, default_delta(None) if delta is None else delta
+    )
     if epochs is not None:
         _check.integer_at_least(1, epochs=epochs)
-    _check.finite_positive(target_epsilon=target_epsilon)
-    if delta is not None:
-        check_target(target_epsilon, delta)
     if batch_size is not None:
         _check.integer_at_least(1, batch_size=batch_size)
 

@@ -13,6 +13,7 @@ one, and a process with the threads of TensorFlow must not fork.
 """
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import math
@@ -22,8 +23,9 @@ import secrets
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -35,21 +37,25 @@ from keras_dp.keras_internals import (
 from keras_dp.ledger import TruncatedNegativeBinomial
 from keras_dp.tuning.priors import Draw
 
-Content = TypeVar("Content")
 Result = TypeVar("Result")
 
 # The files of the process that libraries in C++ write to.
 _DESCRIPTORS = (1, 2)
 
 
-class Scored(NamedTuple, Generic[Content]):
-    """The result of one trial, and what is released with it if it is the best.
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """The best trial of a private search, and nothing else of it.
 
-    A higher score is better. One that is not finite is the worst.
+    Attributes:
+        model: The trained model, as `build` made it.
+        settings: Its settings by name.
+        score: Its score, higher is better. That of the best one is finite.
     """
 
+    model: keras.Model
+    settings: dict[str, Any]
     score: float
-    content: Content
 
 
 def uniform() -> float:
@@ -59,9 +65,9 @@ def uniform() -> float:
 
 def best_of(
     law: TruncatedNegativeBinomial,
-    trial: Callable[[], Scored[Content]],
+    trial: Callable[[], Found],
     draw: Draw = uniform,
-) -> Scored[Content] | None:
+) -> Found | None:
     """Runs a random number of trials, and returns the best one.
 
     Guarantee: if all trials are alike and independent, given the data, the
@@ -72,15 +78,15 @@ def best_of(
     of the search itself. The result is `None` if no score is finite.
     """
     best: tuple[float, float] | None = None
-    found: Scored[Content] | None = None
+    kept: Found | None = None
     for _ in range(law.trials(draw())):
-        scored = trial()
-        if not math.isfinite(scored.score):
+        found = trial()
+        if not math.isfinite(found.score):
             continue
-        rank = scored.score, draw()
+        rank = found.score, draw()
         if best is None or rank > best:
-            best, found = rank, scored
-    return found
+            best, kept = rank, found
+    return kept
 
 
 class _Stream:

@@ -1,6 +1,5 @@
 """The best of a random number of private trainings, for the price of few."""
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -29,16 +28,15 @@ from keras_dp.ledger import (
 from keras_dp.planning import calibrate_scale
 from keras_dp.planning.calibration import check_target, default_delta
 from keras_dp.recipes.held_rounds import HeldRounds
+from keras_dp.recipes.noise_for_target import rounded_scale
 from keras_dp.recipes.samples import sampler_of
 from keras_dp.recipes.training_data import Records
 from keras_dp.sampling import Sampler
-from keras_dp.spending import PrivacyTarget, RunDetails
+from keras_dp.spending import RunDetails
 from keras_dp.spending.run import new_run
-from keras_dp.training.advice.condition import judge
-from keras_dp.training.advice.of_trainings import TARGETS
 from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
 from keras_dp.tuning.best_of import (
-    Scored,
+    Found,
     best_of,
     like_the_first,
     silenced,
@@ -61,21 +59,6 @@ _Result = TypeVar("_Result")
 _PRECISION = 1e-4
 # The event of a search whose errors were shown.
 _ERRORS = Round(FullDataset(True), (NonPrivateSum("errors that were shown"),))
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """The best trial of a private search, and nothing else of it.
-
-    Attributes:
-        model: The trained model, as `build` made it.
-        settings: Its settings by name.
-        score: Its score, finite.
-    """
-
-    model: keras.Model
-    settings: dict[str, Any]
-    score: float
 
 
 class SearchCost(NamedTuple):
@@ -207,9 +190,9 @@ class PrivateSearch:
         # One body: nothing is opened or priced before all else is checked.
         self._space = checked_space(space)
         _check.kind(TruncatedNegativeBinomial, law=law)
-        _check.finite_positive(target_epsilon=target_epsilon)
-        if delta is not None:
-            check_target(target_epsilon, delta)
+        check_target(
+            target_epsilon, default_delta(None) if delta is None else delta
+        )
         _check.boolean(debug=debug, verbose=verbose)
         _check_functions(build, score)
         self._law, self._debug, self._verbose = law, debug, verbose
@@ -220,12 +203,8 @@ class PrivateSearch:
         if isinstance(score, PrivateScore):
             _check_single_records(given.drawn_unit)
         self._ledger: PrivacyLedger = records.opened(ledger, given.drawn_unit)
-        header = self._ledger.header
-        if delta is None:
-            delta = default_delta(given.units_of(header.rows_per_unit))
-        self.target = PrivacyTarget(target_epsilon, delta)
-        judge(TARGETS, target_epsilon)
-        held = HeldRounds.of(self._ledger, self.target)
+        held = HeldRounds.asked(self._ledger, given, target_epsilon, delta)
+        self.target = held.target
         lengths = _checked_epochs(values_of(self._space, "epochs", epochs))
         sizes = values_of(self._space, "batch_size", batch_size)
         for size in sizes:
@@ -241,7 +220,13 @@ class PrivateSearch:
             "learning_rate": learning_rate,
         }
         self._trials = Trials(
-            build, samples, score, header.unit, defaults, average, delta
+            build,
+            samples,
+            score,
+            self._ledger.header.unit,
+            defaults,
+            average,
+            self.target.delta,
         )
         # Trials name their layers like this first one.
         self._names = name_counts()
@@ -318,12 +303,11 @@ class PrivateSearch:
             self._check_records()
             self._record()
             best = self._secretly(lambda: best_of(self._law, self._trial))
-        found = None if best is None else best.content
-        if found is not None:
-            warn_of_other_ledgers(found.model, self._ledger)
+        if best is not None:
+            warn_of_other_ledgers(best.model, self._ledger)
         if self._verbose:
-            print_line(_told(found))
-        return found
+            print_line(_told(best))
+        return best
 
     def _secretly(self, function: Callable[[], _Result]) -> _Result:
         # Once around all trials: no trial leaves what one trial leaves.
@@ -337,12 +321,12 @@ class PrivateSearch:
         if fault is not None:
             raise fault
 
-    def _trial(self) -> Scored[Found]:
+    def _trial(self) -> Found:
         with like_the_first(self._names):
             settings = drawn(self._space, uniform)
             noise = self.noise_multipliers[self._trials.kind_of(settings)]
             model, score = self._trials.run(settings, noise)
-        return Scored(score, Found(model, settings, score))
+        return Found(model, settings, score)
 
     def _check_room(self) -> None:
         """Raises if the ledger holds more than when the noise was found."""
@@ -402,7 +386,10 @@ class PrivateSearch:
         }
 
         def scaled(factor: float) -> dict[tuple[Any, int], float]:
-            return {kind: noise * factor for kind, noise in base.items()}
+            return {
+                kind: rounded_scale(noise * factor)
+                for kind, noise in base.items()
+            }
 
         more = ""
         if isinstance(self._trials.score, PrivateScore):

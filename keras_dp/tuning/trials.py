@@ -28,7 +28,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.preprocessing.release import noised, released
 from keras_dp.recipes.clip import choose_clip
-from keras_dp.recipes.noise_for_target import queries_at
+from keras_dp.recipes.noise_for_target import rounds_at, with_noise
 from keras_dp.recipes.private_training import (
     ANSWERS,
     assembled,
@@ -47,8 +47,9 @@ _UNITS = 2.0**30
 
 # The size and the noise of a training on made-up records.
 _RECORDS, _NOISE_MULTIPLIER = 64, 1.0
-# The account of a trial limits its rounds, and nothing else.
-_ANY_EPSILON = 1e300
+# The account of a trial limits its rounds, and nothing else. A plan is paid for
+# whatever the clip is.
+_ANY_EPSILON, _ANY_CLIP = 1e300, 1.0
 
 
 class PrivateScore:
@@ -203,10 +204,15 @@ class Trials:
         self, batch_size: int | None, epochs: int, noise_multiplier: float
     ) -> tuple[CountedRound, ...]:
         """Returns the rounds of `plan` that train."""
-        samples = self.samples[batch_size]
-        rounds = epochs * samples.rounds_per_epoch
-        queries = queries_at(noise_multiplier, samples)
-        return (CountedRound(queries.round, rounds),)
+        asked = Settings(
+            None,
+            {},
+            epochs=epochs,
+            samples=self.samples[batch_size],
+            l2_norm_clip=_ANY_CLIP,
+        )
+        rounds = rounds_at(asked, noise_multiplier)
+        return tuple(CountedRound(*each) for each in rounds)
 
     def kind_of(self, settings: Mapping[str, Any]) -> tuple[int | None, int]:
         """Returns what decides on the plan: the batch size and the epochs."""
@@ -281,26 +287,15 @@ class Trials:
     ) -> PrivateModel:
         """Returns a new model that trains as a trial does."""
         chosen = self._of_training(settings)
-        samples = self.samples[chosen["batch_size"]]
         model = self.built(settings)
-        clipped = choose_clip(
-            Settings(
-                model,
-                compile_options(model),
-                epochs=chosen["epochs"],
-                samples=samples,
-                l2_norm_clip=chosen["l2_norm_clip"],
-                learning_rate=chosen["learning_rate"],
-                average=self.average,
-            )
+        asked = Settings(
+            model,
+            compile_options(model),
+            samples=self.samples[chosen["batch_size"]],
+            average=self.average,
+            **chosen,
         )
-        queries = queries_at(
-            noise_multiplier,
-            samples,
-            l2_norm_clip=clipped.l2_norm_clip,
-            gamma=clipped.gamma,
-        )
-        found = dataclasses.replace(clipped, queries=queries)
+        found = with_noise(choose_clip(asked), noise_multiplier)
         return assembled(resolved(found, ANSWERS), ledger)
 
     def _ledger(self, plan: tuple[CountedRound, ...]) -> PrivacyLedger:

@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 
 from keras_dp.ledger import TruncatedNegativeBinomial
-from keras_dp.tuning.best_of import Scored, best_of
+from keras_dp.tuning.best_of import Found, best_of
 from tests.trial_laws import generating
 
 TRIAL_EPSILON = 0.5
@@ -34,7 +34,7 @@ def says_no(law, planted: bool, seed: int, search=best_of) -> int:
 
     def trial():
         answer = float(draw() < probability)
-        return Scored(answer, answer)
+        return Found(None, {}, answer)
 
     found = (search(law, trial, draw) for _ in range(SEARCHES))
     return sum(best is not None and best.score == 0.0 for best in found)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from keras_dp.ledger import TruncatedNegativeBinomial
-from keras_dp.tuning.best_of import Scored, best_of, uniform
+from keras_dp.tuning.best_of import Found, best_of, uniform
 
 LAW = TruncatedNegativeBinomial(shape=1, mean=4)
 
@@ -26,13 +26,15 @@ def _many_trials():
 def test_a_score_that_is_not_finite_is_the_worst(bad) -> None:
     scores = iter([bad, -5.0] + [bad] * 100)
 
-    best = best_of(LAW, lambda: Scored(next(scores), None), _many_trials())
+    best = best_of(LAW, lambda: Found(None, {}, next(scores)), _many_trials())
 
-    assert best == Scored(-5.0, None)
+    assert best.score == -5.0
 
 
 def test_trials_without_a_score_give_nothing() -> None:
-    assert best_of(LAW, lambda: Scored(math.nan, 1), _many_trials()) is None
+    assert (
+        best_of(LAW, lambda: Found(None, {}, math.nan), _many_trials()) is None
+    )
 
 
 def test_the_number_is_drawn_before_the_first_trial_and_once() -> None:
@@ -45,7 +47,7 @@ def test_the_number_is_drawn_before_the_first_trial_and_once() -> None:
 
     def trial():
         order.append("trial")
-        return Scored(math.nan, None)
+        return Found(None, {}, math.nan)
 
     best_of(LAW, trial, drawing)
 
@@ -67,10 +69,10 @@ def test_ties_are_broken_at_random() -> None:
         draws = iter([for_three])
         best = best_of(
             law,
-            lambda names=names: Scored(1.0, next(names)),
+            lambda names=names: Found(next(names), {}, 1.0),
             lambda draws=draws: next(draws, None) or draw(),
         )
-        won[best.content] += 1
+        won[best.model] += 1
 
     assert sum(won.values()) == 6000
     assert all(abs(won[name] / 6000 - 1 / 3) < 0.03 for name in range(3))

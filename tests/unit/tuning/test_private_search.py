@@ -465,6 +465,7 @@ class TestBadInput:
             ({"score": "accuracy"}, TypeError, "`score` must"),
             ({"build": None}, TypeError, "`build` must"),
             ({"target_epsilon": -1.0}, ValueError, "target_epsilon"),
+            ({"delta": 0.01}, ValueError, "`delta` must be less than 1/N"),
             ({"debug": 1}, TypeError, "debug"),
             (
                 {
