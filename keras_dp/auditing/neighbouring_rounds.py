@@ -34,6 +34,11 @@ from keras_dp.training.data.data_adapter import DataAdapter
 
 # Sums over parts add up to the sum of the sample, to the accuracy of float32.
 _ADDITIVE = 1e-3
+_CHANGES_OTHERS = (
+    " changes what the others contribute: the sum over a sample is not that "
+    "over its parts. Look for what is computed over the batch, in layers, the "
+    "loss, metrics or the query."
+)
 # The neighbours that show what later physical batches do in another way.
 _IN_SPLIT_SAMPLES = {
     "as it is",
@@ -256,7 +261,8 @@ class _Questions:
                 self._compare_flow(base, other, where)
                 if present and len(own) == self._group:
                     alone = self._round.observed(only(changed, own))
-                    self._compare_parts(where, other, base, alone)
+                    message = where + _CHANGES_OTHERS
+                    self._compare_parts(message, other, base, alone)
             unit = own[0] - own[0] % self._group + np.arange(self._group)
             for loose in (False, True):
                 parts = (
@@ -267,7 +273,7 @@ class _Questions:
                         only(self._batch, unit),
                     )
                 )
-                self._compare_parts("a record", *parts)
+                self._compare_parts("a record" + _CHANGES_OTHERS, *parts)
         for name, share in self._shares.items():
             self._found.measured.append(
                 f"a record moved the sum of {name!r} by at most "
@@ -296,7 +302,12 @@ class _Questions:
         seeds_apart, others_apart = _seeds_apart(apart)
         self._compare_flow(others, others_apart, where)
         if seeds == seeds_apart:
-            self._compare_whole(whole, apart)
+            self._compare_parts(
+                "a sample in three physical batches has another sum than in "
+                "one. Each record must be added once, whatever the batch.",
+                whole,
+                apart,
+            )
         for part in (middle, last):
             own = part[0, : self._own]
             base = self._round.observed(*split(without(self._batch, own)))
@@ -327,7 +338,7 @@ class _Questions:
         known: list[tuple[str, noise.Measured]] = []
         for event, own in zip(
             events,
-            noise.measured_noise(self._round.queries, mechanisms, events),
+            noise.measured_noise(self._round.queries, events),
             strict=True,
         ):
             if own is not None:
@@ -340,7 +351,7 @@ class _Questions:
                             "both.",
                         )
                 known.append((event.name, own))
-            if own is None or not (own.draws or noise.is_known(event)):
+            if own is None or not (own or noise.is_known(event)):
                 found.not_measured.append(
                     f"the noise of {event.name!r}, a {type(event).__name__}: "
                     "its answers do not follow its sum in a straight line."
@@ -350,8 +361,9 @@ class _Questions:
             if departure is not None:
                 found.add("noise", event.name, departure + ".")
             else:
+                size = sum(draws.size for draws in own)
                 found.measured.append(
-                    f"{own.size:,} draws of the noise of {event.name!r} are "
+                    f"{size:,} draws of the noise of {event.name!r} are "
                     "as the ledger says."
                 )
 
@@ -410,16 +422,12 @@ class _Questions:
                 )
 
     def _compare_parts(
-        self,
-        where: str,
-        whole: Observation,
-        others: Observation,
-        alone: Observation,
+        self, message: str, whole: Observation, *parts: Observation
     ) -> None:
-        """Compares a sum over a sample with those over the others and one."""
+        """Compares a sum over a sample with those over its parts."""
         for event, *mechanisms in zip(
             self._events,
-            *(each.mechanisms for each in (whole, others, alone)),
+            *(each.mechanisms for each in (whole, *parts)),
             strict=False,
         ):
             sums = [sensitivity.sum_of(each) for each in mechanisms]
@@ -427,33 +435,10 @@ class _Questions:
             if not np.isfinite(size):
                 continue  # The question of sensitivity covers this.
             apart = sensitivity.norm(
-                [w - r - s for w, r, s in zip(*sums, strict=True)]
+                [leaf - sum(own) for leaf, *own in zip(*sums, strict=True)]
             )
             if not apart <= _ADDITIVE * size:
-                self._found.add(
-                    "independence",
-                    event.name,
-                    f"{where} changes what the others contribute: the sum over "
-                    "a sample is not that over its parts. Look for what is "
-                    "computed over the batch, in layers, the loss, metrics or "
-                    "the query.",
-                )
-
-    def _compare_whole(self, one: Observation, several: Observation) -> None:
-        """Compares the sum of one physical batch with that of several."""
-        for event, *mechanisms in zip(
-            self._events, one.mechanisms, several.mechanisms, strict=False
-        ):
-            sums = [sensitivity.sum_of(each) for each in mechanisms]
-            apart = sensitivity.distance(*sums)
-            if not apart <= _ADDITIVE * max(map(sensitivity.norm, sums)):
-                self._found.add(
-                    "independence",
-                    event.name,
-                    "a sample in three physical batches has another sum than "
-                    "in one. Each record must be added once, whatever the "
-                    "batch.",
-                )
+                self._found.add("independence", event.name, message)
 
 
 def _rows_of_unit(adapter: DataAdapter) -> int:

@@ -1,7 +1,8 @@
 """Samples that differ in one privacy unit, in physical batches of one shape."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -11,6 +12,9 @@ import tensorflow as tf
 from keras_dp.training.data.batches import PhysicalStep
 
 Rows = npt.NDArray[np.int64]
+# From the rows of a unit, and those of other records, to new rows. Rows of
+# others keep ids in their range.
+_Change: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 # The square of this number, and most products with it, overflow float32.
 _HUGE = 1e30
@@ -75,92 +79,84 @@ def neighbours(batch: PhysicalStep, own: Rows) -> Iterator[Neighbour]:
     All records of the batch must take part.
     """
     yield Neighbour("as it is", batch, True)
-    for name, x, y, weight in (
-        ("of zeros", _zeros, None, None),
-        ("with huge inputs", _huge, None, None),
-        ("with huge inputs and targets", _huge, _huge, None),
-        ("with targets far above", None, _far_above, None),
-        ("with targets far below", None, _far_below, None),
-        ("with NaN in its inputs", _nan, None, None),
-        ("with NaN in its targets", None, _nan, None),
-        ("with a huge sample weight", None, None, _huge),
-        ("with other targets", None, _rolled, None),
-        ("that is another record twice", _rolled, _rolled, _rolled),
-    ):
-        changed = batch._replace(
-            x=_changed(batch.x, own, x),
-            y=_changed(batch.y, own, y),
-            sample_weight=_changed(batch.sample_weight, own, weight),
-        )
+    for name, *changes in _CHANGES:
+        changed = _with(batch, own, *changes)
         if not _same(changed, batch):
             yield Neighbour(name, changed, True)
-    padded = without(batch, own)
-    yield Neighbour(
-        "that is padding, with NaN in it",
-        padded._replace(
-            x=_changed(batch.x, own, _nan), y=_changed(batch.y, own, _nan)
-        ),
-        False,
-    )
-    yield Neighbour(
-        "that is padding, with another record in it",
-        padded._replace(
-            x=_changed(batch.x, own, _rolled), y=_changed(batch.y, own, _rolled)
-        ),
-        False,
+    for name, *changes in _CHANGES_OF_PADDING:
+        yield Neighbour(name, _with(without(batch, own), own, *changes), False)
+
+
+def _with(
+    batch: PhysicalStep,
+    own: Rows,
+    x: _Change | None,
+    y: _Change | None,
+    weight: _Change | None,
+) -> PhysicalStep:
+    return batch._replace(
+        x=_changed(batch.x, own, x),
+        y=_changed(batch.y, own, y),
+        sample_weight=_changed(batch.sample_weight, own, weight),
     )
 
 
-def _changed(part: Any, own: Rows, change: Any) -> Any:
+def _changed(part: Any, own: Rows, change: _Change | None) -> Any:
     if change is None:
         return part
 
     def changed(leaf: tf.Tensor) -> tf.Tensor:
-        rows = change(leaf, own)
-        if rows is None:
-            return leaf
+        others = (own + len(own)) % int(leaf.shape[0])
+        rows = change(tf.gather(leaf, own), tf.gather(leaf, others))
         return tf.tensor_scatter_nd_update(leaf, own[:, np.newaxis], rows)
 
     return _mapped(changed, part)
 
 
-def _zeros(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
-    if leaf.dtype == tf.string:
-        return None
-    return tf.zeros_like(tf.gather(leaf, own))
+def _zeros(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    return rows if rows.dtype == tf.string else tf.zeros_like(rows)
 
 
-def _huge(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
-    if not leaf.dtype.is_floating:
-        return _rolled(leaf, own)
-    most = min(_HUGE, leaf.dtype.max / 4)
-    return tf.ones_like(tf.gather(leaf, own)) * tf.cast(most, leaf.dtype)
+def _huge(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    if not rows.dtype.is_floating:
+        return others
+    most = min(_HUGE, rows.dtype.max / 4)
+    return tf.ones_like(rows) * tf.cast(most, rows.dtype)
 
 
-def _far_above(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
-    if not leaf.dtype.is_floating:
-        return None
-    return tf.gather(leaf, own) + tf.cast(_FAR, leaf.dtype)
+def _far_above(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    return rows + tf.cast(_FAR, rows.dtype) if rows.dtype.is_floating else rows
 
 
-def _far_below(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
-    if not leaf.dtype.is_floating:
-        return None
-    return tf.gather(leaf, own) - tf.cast(_FAR, leaf.dtype)
+def _far_below(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    return rows - tf.cast(_FAR, rows.dtype) if rows.dtype.is_floating else rows
 
 
-def _nan(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
-    if not leaf.dtype.is_floating:
-        return None
-    return tf.fill(
-        tf.shape(tf.gather(leaf, own)), leaf.dtype.as_numpy_dtype("nan")
-    )
+def _nan(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    return rows * math.nan if rows.dtype.is_floating else rows
 
 
-def _rolled(leaf: tf.Tensor, own: Rows) -> tf.Tensor:
-    """Returns the rows of other records, so that ids stay in their range."""
-    count = int(leaf.shape[0])
-    return tf.gather(leaf, (own + len(own)) % count)
+def _rolled(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    return others
+
+
+# How the inputs, the targets and the weights of a unit are changed.
+_CHANGES: tuple[tuple[Any, ...], ...] = (
+    ("of zeros", _zeros, None, None),
+    ("with huge inputs", _huge, None, None),
+    ("with huge inputs and targets", _huge, _huge, None),
+    ("with targets far above", None, _far_above, None),
+    ("with targets far below", None, _far_below, None),
+    ("with NaN in its inputs", _nan, None, None),
+    ("with NaN in its targets", None, _nan, None),
+    ("with a huge sample weight", None, None, _huge),
+    ("with other targets", None, _rolled, None),
+    ("that is another record twice", _rolled, _rolled, _rolled),
+)
+_CHANGES_OF_PADDING: tuple[tuple[Any, ...], ...] = (
+    ("that is padding, with NaN in it", _nan, _nan, None),
+    ("that is padding, with another record in it", _rolled, _rolled, None),
+)
 
 
 def _same(one: PhysicalStep, two: PhysicalStep) -> bool:

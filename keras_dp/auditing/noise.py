@@ -13,7 +13,7 @@ that `normal_draws` tests them alike for every kind of noise.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -25,9 +25,13 @@ from scipy import special
 from keras_dp import ledger
 from keras_dp.auditing import normal_draws, sensitivity
 from keras_dp.auditing.normal_draws import BITS_OF_FLOAT, FALSE_ALARM
-from keras_dp.dp_queries import DPQuery, Mechanism, QueryResult
+from keras_dp.dp_queries import DPQuery, QueryResult
 
 Noise = npt.NDArray[np.float64]
+# The noise of one event, in the unit of the sum, as arrays `[rounds,
+# coordinates]`: of all coordinates, and of a few in many rounds. It is empty if
+# the noise moves with the sum.
+Measured: TypeAlias = list[Noise]
 
 # So many draws tell a standard deviation that is 2 % too small: its sum of
 # squares is 12.6 standard deviations away, and a false alarm at 6.4.
@@ -45,31 +49,13 @@ _SIZES_OF_SUMS = (1, 30, 1000)
 _OTHER_SHAPE = (TypeError, ValueError, tf.errors.OpError)
 
 
-class Measured(NamedTuple):
-    """The measured noise of one event, in the unit of the sum.
-
-    Attributes:
-        draws: Arrays `[rounds, coordinates]`: of all coordinates, and of a few
-            in many rounds. Empty if the noise moves with the sum.
-    """
-
-    draws: list[Noise]
-
-    @property
-    def size(self) -> int:
-        """The number of draws."""
-        return sum(each.size for each in self.draws)
-
-
 def measured_noise(
     queries: Sequence[tuple[DPQuery, Any, Any]],
-    mechanisms: Sequence[Mechanism],
     events: Sequence[ledger.SumQueryEvent],
 ) -> list[Measured | None]:
     """Returns the noise of each event, or `None` if it cannot be measured.
 
-    Each query comes with its sample and its state. The mechanisms are those of
-    all queries, one for each event.
+    Each query comes with its sample and its state.
     """
     measured: list[Measured | None] = []
     start = 0
@@ -87,7 +73,7 @@ def measured_noise(
             if leaves is not None:
                 found = _joined(leaves[place : place + size])
                 place += size
-            if found is None or not found.draws:
+            if not found:
                 inner = _noise_of(*mechanism, [event])
                 found = None if inner is None else _joined(inner)
             measured.append(found)
@@ -102,12 +88,12 @@ def departure(event: ledger.SumQueryEvent, noise: Measured) -> str | None:
     known = _distribution(event)
     if known is None:
         return None
-    if not noise.draws:
+    if not noise:
         return (
             "the noise changes with the sum, or the answer is no multiple of "
             "the sum with its noise. Let a query around this one change answers"
         )
-    for draws in noise.draws:
+    for draws in noise:
         if not np.isfinite(draws).all():
             return "the noise is not finite"
         if known.scale == 0 or not draws.any():
@@ -129,7 +115,7 @@ def is_known(event: ledger.SumQueryEvent) -> bool:
 
 def correlated(one: Measured, two: Measured) -> bool:
     """Returns whether the noises of two events depend on each other."""
-    for a, b in zip(one.draws, two.draws, strict=False):
+    for a, b in zip(one, two, strict=False):
         rounds, size = (
             min(each) for each in zip(a.shape, b.shape, strict=True)
         )
@@ -200,14 +186,12 @@ def _(event: ledger.EncodedSum) -> _Distribution:
     return _Distribution(event.noise.scale, normal)
 
 
-def _joined(leaves: Sequence[list[Noise] | None]) -> Measured | None:
+def _joined(leaves: Sequence[Measured | None]) -> Measured:
     """Returns the noise on several leaves together."""
     known = [leaf for leaf in leaves if leaf is not None]
     if len(known) < len(leaves):
-        return Measured([])
-    return Measured(
-        [np.concatenate(parts, axis=1) for parts in zip(*known, strict=True)]
-    )
+        return []
+    return [np.concatenate(parts, axis=1) for parts in zip(*known, strict=True)]
 
 
 def _noise_of(
@@ -215,7 +199,7 @@ def _noise_of(
     sample: Any,
     state: Any,
     events: Sequence[ledger.SumQueryEvent],
-) -> list[list[Noise] | None] | None:
+) -> list[Measured | None] | None:
     """Returns the noise on each leaf of the answer.
 
     The result is `None` if the answers do not have the structure of the sums,

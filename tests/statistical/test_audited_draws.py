@@ -83,11 +83,11 @@ FAULTS = (
 def test_a_fault_of_draws_is_found(fault) -> None:
     draws = NUMBERS.normal(size=(2000, 100)).astype(np.float32)
     event = GaussianSum("all", 1.0, 1.0)
-    assert noise.departure(event, noise.Measured([draws * 1.0])) is None
+    assert noise.departure(event, [draws * 1.0]) is None
 
     fault(draws)
 
-    assert noise.departure(event, noise.Measured([draws * 1.0])) is not None
+    assert noise.departure(event, [draws * 1.0]) is not None
 
 
 KINDS = {
@@ -110,8 +110,8 @@ KINDS = {
 def test_noise_of_every_kind_becomes_normal(kind) -> None:
     event, draw_noise = KINDS[kind]
 
-    right = noise.Measured([draw_noise((2000, 100))])
-    wrong = noise.Measured([1.02 * draw_noise((2000, 100))])
+    right = [draw_noise((2000, 100))]
+    wrong = [1.02 * draw_noise((2000, 100))]
 
     assert noise.departure(event, right) is None
     assert "times that in the ledger" in str(noise.departure(event, wrong))
