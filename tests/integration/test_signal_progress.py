@@ -12,10 +12,7 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
 )
 from keras_dp.optimizers.answer_sizes import Sizes
-from keras_dp.training.callbacks.signal_progress import (
-    advice_on_layers,
-    layer_signals,
-)
+from keras_dp.training.callbacks.signal_progress import advice_on_layers
 
 RECORDS, BATCH = 400, 40
 X = np.random.default_rng(0).normal(size=[RECORDS, 5]).astype("float32")
@@ -165,11 +162,7 @@ class TestAdvice:
         ],
     )
     def test_names_layers_that_noise_moved_further(self, rounds, layers, words):
-        found = layer_signals(sizes(rounds, *layers))
+        text = advice_on_layers(sizes(rounds, *layers))
 
-        text = advice_on_layers(found)
-
-        for signal, (_, _, ratio) in zip(found, layers, strict=True):
-            assert signal.signal_to_noise == pytest.approx(ratio)
         assert bool(text) == bool(words)
         assert all(word in text for word in words)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,25 +14,6 @@ from keras_dp.optimizers.answer_sizes import Sizes
 # An estimate is taken to be off by at most so many standard deviations.
 _STANDARD_DEVIATIONS = 3.0
 _MOST_NAMES = 5
-
-
-class LayerSignal(NamedTuple):
-    """The signal that reached the weights of one layer.
-
-    Attributes:
-        weights: The number of its trained weights.
-        signal_to_noise: The norm of the signal in a round, divided by that of
-            the noise: the root of a mean over rounds of squares.
-        most_drift: An upper bound on the squared distance that the signal of
-            all rounds could move the weights, divided by the expected squared
-            distance that the noise moved them, for SGD: signals that all point
-            the same way.
-    """
-
-    name: str
-    weights: int
-    signal_to_noise: float
-    most_drift: float
 
 
 class SignalProgress(keras.callbacks.Callback):
@@ -77,17 +58,17 @@ class SignalProgress(keras.callbacks.Callback):
         now = self._sizes()
         if not self.params.get("verbose") or now is None:
             return
-        text = advice_on_layers(layer_signals(now.since(self._at_begin)))
+        text = advice_on_layers(now.since(self._at_begin))
         if text:
             print_line(text)
 
 
-def layer_signals(sizes: Sizes) -> list[LayerSignal]:
-    """Returns the signal of each layer that has noise, in the model's order."""
+def advice_on_layers(sizes: Sizes) -> str:
+    """Returns what to do, empty if every layer may have learned."""
     of_layer: dict[str, list[int]] = {}
     for i, path in enumerate(sizes.paths):
         of_layer.setdefault(path.rpartition("/")[0] or path, []).append(i)
-    found = []
+    lost = []
     for name, members in of_layer.items():
         own = Sizes(
             (),
@@ -96,32 +77,11 @@ def layer_signals(sizes: Sizes) -> list[LayerSignal]:
             sizes.answers[members],
             sizes.noise[members],
         )
-        if not own.noise.sum() > 0:
-            continue
-        signal, weights = _signal(own), int(own.coordinates.sum())
-        # The squared norm of d normal numbers over R rounds, relative to its
-        # mean, has the standard deviation sqrt(2 / (d R)). It is larger where
-        # the variables of a layer differ in their noise.
-        shares = own.noise / own.noise.sum()
-        spread = math.sqrt(
-            2 / max(1, own.rounds) * np.sum(shares**2 / own.coordinates)
-        )
-        most = signal + _STANDARD_DEVIATIONS * spread
-        found.append(
-            LayerSignal(name, weights, math.sqrt(signal), own.rounds * most)
-        )
-    return found
-
-
-def advice_on_layers(layers: list[LayerSignal]) -> str:
-    """Returns what to do, empty if every layer may have learned."""
-    lost = [layer for layer in layers if layer.most_drift < 1]
+        if own.noise.sum() > 0 and _most_drift(own) < 1:
+            lost.append(f"{name} ({int(own.coordinates.sum()):,} weights)")
     if not lost:
         return ""
-    names = ", ".join(
-        f"{layer.name} ({layer.weights:,} weights)"
-        for layer in lost[:_MOST_NAMES]
-    )
+    names = ", ".join(lost[:_MOST_NAMES])
     more = len(lost) - _MOST_NAMES
     if more > 0:
         names += f" and {more} more layers"
@@ -131,6 +91,22 @@ def advice_on_layers(layers: list[LayerSignal]) -> str:
         "layers or fixed features, as of a scattering network, may do better "
         "(docs/choosing.md)."
     )
+
+
+def _most_drift(sizes: Sizes) -> float:
+    """Returns how far signals could move weights, beside what noise did.
+
+    It is an upper bound on the squared distance for SGD and signals that all
+    point the same way, divided by the expected squared distance of the noise.
+    """
+    # The squared norm of d normal numbers over R rounds, relative to its mean,
+    # has the standard deviation sqrt(2 / (d R)). It is larger where the
+    # variables of a layer differ in their noise.
+    shares = sizes.noise / sizes.noise.sum()
+    spread = math.sqrt(
+        2 / max(1, sizes.rounds) * np.sum(shares**2 / sizes.coordinates)
+    )
+    return sizes.rounds * (_signal(sizes) + _STANDARD_DEVIATIONS * spread)
 
 
 def _signal(sizes: Sizes) -> float:
