@@ -1,7 +1,7 @@
 """Accounts of a ledger, each opened with a budget that sets the prices."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from keras_dp import _check
@@ -23,7 +23,6 @@ from keras_dp.ledger import (
     CountedRound,
     PrivacyLedger,
     Round,
-    RunRecord,
 )
 from keras_dp.ledger.rows.codec import UNREADABLE, canonical, parsed
 
@@ -72,7 +71,7 @@ def open_account(
         opened: tuple[AccountRecord, ...], held: tuple[CountedRound, ...]
     ) -> Account:
         paying = budget if opened else budget.check_held(held)
-        shared = _trees(paying) & _plans_of_trees(opened).keys()
+        shared = paying.trees & _plans_of_trees(opened).keys()
         if shared:
             raise ValueError(
                 "`budget` must plan trees that no other account has, because "
@@ -117,16 +116,15 @@ def chosen_account(
     Without a name it is the only one: several accounts are refused then, as is
     a name that no account has.
     """
-    opened = ledger.accounts
-    if account is not None:
-        return _named(opened, account)
-    if len(opened) > 1:
+    opened = {each.account.name: each for each in ledger.accounts}
+    if account is None and len(opened) < 2:
+        return next(iter(opened.values()), None)
+    if account not in opened:
         raise ValueError(
             "`account` must name one of the accounts of the ledger. Received: "
-            f"account=None. Choose one of "
-            f"{[each.account.name for each in opened]!r}."
+            f"account={account!r}. Choose one of {[*opened]!r}."
         )
-    return opened[0] if opened else None
+    return opened[account]
 
 
 def charge_of(account: AccountRecord, round_: Round) -> Charge:
@@ -170,28 +168,26 @@ def verify_prices(ledger: PrivacyLedger) -> None:
     accounts = {each.number: each for each in ledger.accounts}
     for each in accounts.values():
         if budget_of(each.account).capacities != each.balance.capacities:
-            raise LedgerIntegrityError(
+            raise _not_to_be_trusted(
                 f"The capacities of the account {each.account.name!r} are not "
-                "those of its budget. The ledger must not be trusted. Restore "
-                "it from a copy."
+                "those of its budget"
             )
-    for run, round_, paid in _payments(ledger):
+    payments = ((run, *paid) for run in ledger.runs for paid in run.charges)
+    for run, round_, paid in payments:
         account = accounts[paid.account]
         if run.start is None or run.start.account != account.account.name:
-            raise LedgerIntegrityError(
+            raise _not_to_be_trusted(
                 f"Run {run.number} was paid by {account.account.name!r}, which "
-                "is not its account. The ledger must not be trusted. Restore "
-                "it from a copy."
+                "is not its account"
             )
         try:
             price: object = charge_of(account, round_).prices
         except (BudgetExceededError, UnsupportedEventError) as error:
             price = error
         if price != paid.prices:
-            raise LedgerIntegrityError(
+            raise _not_to_be_trusted(
                 f"Run {run.number} paid {paid.prices!r} for "
-                f"{_check.shown(round_)}, and the price is {price}. The ledger "
-                "must not be trusted. Restore it from a copy."
+                f"{_check.shown(round_)}, and the price is {price}"
             )
     reason = why_not_covered(Replay(ledger)) if accounts else ""
     if reason:
@@ -202,6 +198,12 @@ def verify_prices(ledger: PrivacyLedger) -> None:
         )
 
 
+def _not_to_be_trusted(found: str) -> LedgerIntegrityError:
+    return LedgerIntegrityError(
+        f"{found}. The ledger must not be trusted. Restore it from a copy."
+    )
+
+
 def _holds(budget: Budget, unpaid: tuple[CountedRound, ...]) -> bool:
     try:
         return budget.holds(unpaid)
@@ -209,31 +211,8 @@ def _holds(budget: Budget, unpaid: tuple[CountedRound, ...]) -> bool:
         return False
 
 
-def _trees(budget: Budget) -> frozenset[str]:
-    return budget.trees if isinstance(budget, FixedPlan) else frozenset()
-
-
 def _plans_of_trees(accounts: Iterable[AccountRecord]) -> Counter[str]:
     """Returns for each tree in how many plans it is."""
     return Counter(
-        tree for each in accounts for tree in _trees(budget_of(each.account))
-    )
-
-
-def _payments(
-    ledger: PrivacyLedger,
-) -> Iterator[tuple[RunRecord, Round, Charge]]:
-    for run in ledger.runs:
-        for round_, charge in run.charges:
-            yield run, round_, charge
-
-
-def _named(accounts: tuple[AccountRecord, ...], name: str) -> AccountRecord:
-    for each in accounts:
-        if each.account.name == name:
-            return each
-    raise ValueError(
-        "`account` must be the name of an account of the ledger. Received: "
-        f"{name!r}. The ledger has "
-        f"{[each.account.name for each in accounts]!r}."
+        tree for each in accounts for tree in budget_of(each.account).trees
     )

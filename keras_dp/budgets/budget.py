@@ -59,6 +59,11 @@ class Budget(abc.ABC):
     def capacities(self) -> tuple[int, ...]:
         """Returns the largest amount that may be spent from each slot."""
 
+    @property
+    def trees(self) -> frozenset[str]:
+        """The ids of the trees and mechanisms that the promise covers."""
+        return frozenset()
+
     @abc.abstractmethod
     def promise(self, delta: float) -> float:
         """Returns the epsilon that the budget promises at another delta.

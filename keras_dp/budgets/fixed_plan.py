@@ -135,8 +135,8 @@ class FixedPlan(Budget):
         )
 
     @property
+    @override
     def trees(self) -> frozenset[str]:
-        """The ids of the trees and mechanisms that the promise covers."""
         return frozenset(
             query.span_id
             for round_, _ in (*self.held, *self.rounds)
