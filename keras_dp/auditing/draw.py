@@ -94,7 +94,6 @@ class _Drawn(NamedTuple):
 
 @functools.singledispatch
 def _departures(event: ledger.SamplingEvent, drawn: _Drawn) -> list[str]:
-    """Returns how samples depart from their event, as it says in the ledger."""
     return []
 
 
@@ -302,7 +301,6 @@ def _shares(
 
 
 def _passes(draws: list[Sample]) -> list[str]:
-    """Checks that a record takes part in one batch of a pass at most."""
     passes: dict[Any, list[Any]] = {}
     for draw in draws:
         rows = draw.rows[draw.rows >= 0]

@@ -187,7 +187,6 @@ def _(event: ledger.EncodedSum) -> _Distribution:
 
 
 def _joined(leaves: Sequence[Measured | None]) -> Measured:
-    """Returns the noise on several leaves together."""
     known = [leaf for leaf in leaves if leaf is not None]
     if len(known) < len(leaves):
         return []

@@ -326,7 +326,6 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         return PhantomRound(queries, phantoms=self._phantoms)
 
     def _most(self, probability: float) -> int:
-        """Returns how many take part in one round at most."""
         count = int(self.coins.sum())
         most = scipy.stats.binom.isf(_OVERFLOW, count, probability)
         return max(1, min(count, int(most) + 1))
@@ -353,7 +352,6 @@ def _fair_coins(count: int) -> npt.NDArray[np.bool_]:
 
 
 def _probability_of(adapter: DataAdapter) -> float:
-    """Returns the probability that a record is in a round."""
     sampling: Any = UnverifiedSampling()
     if adapter.is_sampler:
         sampling = adapter.source.sampling_of(Pass.new())

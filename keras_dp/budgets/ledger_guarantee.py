@@ -166,7 +166,6 @@ def _basis(
 
 
 def _cost_more(replay: Replay, ran: Claim, promised: Claim) -> bool:
-    """Returns whether the rounds that ran cost more than was promised."""
     if ran.neighbours != promised.neighbours:
         ran = dataclasses.replace(ran, epsilon=math.inf)
     if ran.epsilon <= promised.epsilon:
@@ -178,7 +177,6 @@ def _cost_more(replay: Replay, ran: Claim, promised: Claim) -> bool:
 def _of_accounts(
     replay: Replay, ran: Claim, delta: float, covers: Replay
 ) -> Guarantee:
-    """Returns what all accounts promise together."""
     whole = [budget_of(each.account) for each in replay.accounts]
     share = delta / len(whole)
     one_relation = len({budget.neighbours for budget in whole}) == 1

@@ -184,7 +184,6 @@ class RenyiFilter(Budget):
 
 @functools.lru_cache(maxsize=4096)
 def _prices(budget: RenyiFilter, round_: Round) -> tuple[tuple[int, int], ...]:
-    """Returns the price of a round, and remembers it."""
     mechanisms = _mechanisms(round_, budget.neighbours)
     cost = _divergence(mechanisms, budget.order) * _ROUND_UP
     return ((0, units(cost, budget.size)),) if cost else ()

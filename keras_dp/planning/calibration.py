@@ -96,8 +96,6 @@ def most_that_meet(
 
 
 class _Bracket(NamedTuple):
-    """Parameters on both sides of the target."""
-
     unsafe: float
     safe: float
 

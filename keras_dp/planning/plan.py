@@ -121,7 +121,6 @@ class Offers:
         return min(enough, key=lambda row: row.batch_size)
 
     def __str__(self) -> str:
-        """Returns `as_text()`."""
         return self.as_text()
 
     def as_text(self) -> str:

@@ -289,7 +289,6 @@ def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
 def _capped(
     arrays: Any, unit_ids: Any, rows_per_unit: Any
 ) -> tuple[Any, np.ndarray]:
-    """Returns records with capped units, and the id of each of them."""
     records = len(Source(arrays))
     if len(unit_ids) != records:
         raise ValueError(

@@ -479,7 +479,6 @@ def _checked_epochs(lengths: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _check_alike(samples: Iterable[Sampler]) -> None:
-    """Raises unless all rounds of a training are drawn in the same way."""
     if any(len(each.planned(2)) > 1 for each in samples):
         raise ValueError(
             "`data` must draw all rounds alike: the plan of a trial has one "

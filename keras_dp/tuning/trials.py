@@ -369,8 +369,6 @@ def fault_of_records(
 
 
 def _made_up(structure: Any) -> Any:
-    """Returns records that nobody measured, of a structure."""
-
     def leaf(spec: Any) -> npt.NDArray[Any]:
         shape = (_RECORDS, *spec.shape)
         if spec.dtype.kind != "f":

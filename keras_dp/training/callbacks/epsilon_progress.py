@@ -110,7 +110,6 @@ class EpsilonProgress(keras.callbacks.Callback):
         self._next = ended + max(_INTERVAL_SECONDS, _SHARE * (ended - started))
 
     def _print_guarantee(self) -> None:
-        """Prints what to publish if more was planned than ran."""
         found = guarantee(self._ledger, delta=self._delta)
         if found.ex_post is not None:
             more = "Its accounts promise more"
@@ -125,7 +124,6 @@ class EpsilonProgress(keras.callbacks.Callback):
 def _counts(
     ledger: PrivacyLedger | Replay,
 ) -> collections.Counter[Round]:
-    """Returns how often a ledger holds each round."""
     counts: collections.Counter[Round] = collections.Counter()
     for round_, count in ledger.rounds:
         counts[round_] += count
