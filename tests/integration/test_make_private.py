@@ -157,7 +157,7 @@ class TestWhatItMakes:
 
         with pytest.raises(
             CalibrationError,
-            match="have epsilon 27",
+            match="of epsilon 27",
         ):
             made(ledger=own)
 
