@@ -20,7 +20,7 @@ from keras_dp.ledger import (
     Round,
     UnverifiedSampling,
 )
-from keras_dp.planning.calibration import check_target
+from keras_dp.planning.calibration import MOST_ROUNDS, check_target
 from keras_dp.planning.rounds_left import rounds_left, rounds_left_of
 
 
@@ -66,10 +66,11 @@ class EpsilonLimit:
         target: PrivacyTarget,
         ledger: PrivacyLedger,
         rounds_per_pass: int | None = None,
+        most: int = MOST_ROUNDS,
     ) -> None:
-        """Starts without a search."""
+        """Starts without a search, which looks for `most` rounds at most."""
         self.target, self._ledger = target, ledger
-        self._rounds_per_pass = rounds_per_pass
+        self._rounds_per_pass, self._most_wanted = rounds_per_pass, most
         self._question: tuple[object, ...] = ()
         self._most = 0
         self.seen = ""
@@ -108,7 +109,7 @@ class EpsilonLimit:
                 delta=self.target.delta,
                 rounds_per_pass=self._rounds_per_pass,
             )
-            most = left()
+            most = left(most=self._most_wanted)
             if most < promised:
                 most = max(most, left(most=promised))
             self._question, self._most = question, own + most

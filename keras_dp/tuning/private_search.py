@@ -13,7 +13,6 @@ from keras_dp import _check
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.replay import Replay
 from keras_dp.errors import (
-    BudgetExceededError,
     PrivateTrainingError,
 )
 from keras_dp.keras_internals import name_counts, print_line
@@ -33,6 +32,7 @@ from keras_dp.recipes.samples import sampler_of
 from keras_dp.recipes.training_data import Records
 from keras_dp.sampling import Sampler
 from keras_dp.spending import RunDetails
+from keras_dp.spending.epsilon_limit import EpsilonLimit
 from keras_dp.spending.run import new_run
 from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
 from keras_dp.tuning.best_of import (
@@ -295,7 +295,6 @@ class PrivateSearch:
         if rehearsal and not self._has_sampler:
             with silenced(), like_the_first(self._names):
                 rehearse(self._trials, drawn(self._space, uniform))
-        self._check_room()
         if self._debug:
             self._record()
             best = best_of(self._law, self._trial)
@@ -328,33 +327,21 @@ class PrivateSearch:
             model, score = self._trials.run(settings, noise)
         return Found(model, settings, score)
 
-    def _check_room(self) -> None:
-        """Raises if the ledger holds more than when the noise was found."""
-        if self._debug:
-            return
-        held = HeldRounds.of(self._ledger, self.target)
-        together = held.replay.plus([(self.round, 1)])
-        epsilon = together.claim(delta=self.target.delta).epsilon
-        if epsilon > self.target.epsilon:
-            raise BudgetExceededError(
-                "`target_epsilon` must leave room for the search. Received: "
-                f"target_epsilon={self.target.epsilon!r} at "
-                f"delta={self.target.delta!r}, for a ledger that would have "
-                f"epsilon {epsilon:.4g}. No trial ran. Each search counts, "
-                "also one that was interrupted: make another PrivateSearch, "
-                "with a larger target."
-            )
-
     def _record(self) -> None:
         """Writes the whole run of the search into the ledger, and ends it.
 
         A row that is written later would tell the time that the trials took.
+        The ledger may hold more than when the noise was found.
         """
+        limit = None  # With errors that are shown, no epsilon is finite.
+        if not self._debug:
+            limit = EpsilonLimit(self.target, self._ledger, most=1)
         with new_run(
             self._ledger,
             self._details,
             name="search",
             most=1,
+            target=limit,
             delta=self.target.delta,
         ) as run:
             run.cover(self.round)
