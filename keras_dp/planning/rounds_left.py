@@ -1,7 +1,8 @@
 """Calculates how many more rounds a privacy target allows after a ledger."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from keras_dp import _check
 from keras_dp._counted import first_of
@@ -28,7 +29,7 @@ _MOST_PASSES_OF_TREES = 2000
 
 def rounds_left(
     ledger: LedgerLike,
-    planned: Round,
+    planned: Round | Sequence[tuple[Round, int]],
     *,
     target_epsilon: float,
     delta: float,
@@ -38,7 +39,7 @@ def rounds_left(
     units: int = 1,
     rounds_per_pass: int | None = None,
 ) -> int:
-    """Returns how many more rounds of one kind meet a privacy target.
+    """Returns how many more rounds, planned in order, meet a privacy target.
 
     Guarantee: if the result is not 0, `accountant` reports at most
     `target_epsilon` at `delta` for the ledger followed by that many rounds.
@@ -51,7 +52,8 @@ def rounds_left(
 
     Args:
         ledger: The rounds that are already spent.
-        planned: One of the rounds to come.
+        planned: One of the rounds to come, if these are of one kind. Or all of
+            them in order, as pairs of a Round and its count.
         target_epsilon: > 0.
         delta: In (0, 0.5].
         most: The largest number of rounds to consider, >= 1.
@@ -80,27 +82,35 @@ def rounds_left(
     50
     >>> rounds_left([(step, 12_000)], step, target_epsilon=1.0, delta=1e-5)
     0
+    >>> less = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 2.0),))
+    >>> rounds_left(
+    ...     [], [(step, 5000), (less, 5000)], target_epsilon=1.0, delta=1e-5)
+    6332
     """
     check_target(target_epsilon, delta)
     _check.integer_at_least(1, most=most)
-    held = replay_of(ledger)
-    first = held.plus([(planned, 1)])
-    relation = first.relation(neighbours)
-    by = accountant or first.accountant(relation)
+    coming: Callable[[int], list[tuple[Round, int]]]
+    if isinstance(planned, Round):
+        first: Sequence[tuple[Round, int]] = [(planned, 1)]
+        coming = functools.partial(_repeated, planned, rounds_per_pass)
+    else:
+        first, coming = planned, functools.partial(first_of, planned)
+        most = min(most, sum(count for _, count in planned))
     size = 1 if rounds_per_pass is None else rounds_per_pass
     most = -(-most // size)
-    is_cyclic = isinstance(planned.sampling, CyclicPoissonSampling)
-    if (_of_trees(planned) or is_cyclic) and size > 1:
+    if size > 1 and any(_needs_ids(each) for each, _ in first):
         most = min(most, _MOST_PASSES_OF_TREES)
+    held = replay_of(ledger)
+    known = held.plus(first)
+    relation = known.relation(neighbours)
+    by = accountant or known.accountant(relation)
 
     def epsilon(by: Accountant, count: int) -> float:
-        coming = (
-            [(planned, count)]
-            if rounds_per_pass is None
-            else _passes(planned, count, rounds_per_pass)
-        )
         return by.epsilon(
-            held.plus(coming), delta=delta, neighbours=relation, units=units
+            held.plus(coming(count)),
+            delta=delta,
+            neighbours=relation,
+            units=units,
         )
 
     if epsilon(by, most) <= target_epsilon:
@@ -114,57 +124,16 @@ def rounds_left(
     return 0 if isinstance(found, Unreachable) else found * size
 
 
-def rounds_left_of(
-    ledger: LedgerLike,
-    coming: Sequence[tuple[Round, int]],
-    *,
-    target_epsilon: float,
-    delta: float,
-) -> int:
-    """Returns how many of the rounds to come, in order, meet a privacy target.
-
-    Guarantee: if the result n is not 0, the tightest accountant reports at most
-    `target_epsilon` at `delta` for the ledger followed by the first n rounds.
-
-    >>> from keras_dp.ledger import GaussianSum, PoissonSampling
-    >>> more, less = (Round(PoissonSampling(0.01), (GaussianSum("a", 1.0, z),))
-    ...               for z in (4.0, 2.0))
-    >>> rounds_left_of(
-    ...     [], [(more, 5000), (less, 5000)], target_epsilon=1.0, delta=1e-5)
-    6332
-    """
-    held = replay_of(ledger)
-    whole = held.plus(coming)
-    relation = whole.relation()
-    by = whole.accountant(relation)
-
-    def epsilon(by: Accountant, count: int) -> float:
-        return by.epsilon(
-            held.plus(first_of(coming, count)),
-            delta=delta,
-            neighbours=relation,
-        )
-
-    most = sum(count for _, count in coming)
-    if epsilon(by, most) <= target_epsilon:
-        return most
-    found = searched(
-        epsilon,
-        lambda of: most_that_meet(of, target_epsilon, most=most, start=most),
-        by,
-        target_epsilon,
-    )
-    return 0 if isinstance(found, Unreachable) else found
-
-
-def _passes(
-    planned: Round, count: int, rounds_per_pass: int
+def _repeated(
+    planned: Round, rounds_per_pass: int | None, count: int
 ) -> list[tuple[Round, int]]:
-    """Returns rounds with the same privacy loss as passes over the data.
+    """Returns rounds, or rounds with the privacy loss of passes over the data.
 
     A pass of equal rounds over disjoint batches costs as much as one of them
     without sampling. A tree spans several passes, which need different ids.
     """
+    if rounds_per_pass is None:
+        return [(planned, count)]
     sampling = planned.sampling
     if isinstance(sampling, CyclicPoissonSampling):
         draw, first = sampling.draw_id, sampling.cycle
@@ -176,7 +145,7 @@ def _passes(
             (dataclasses.replace(planned, sampling=each), rounds_per_pass)
             for each in cycles
         ]
-    if not _of_trees(planned):
+    if not _needs_ids(planned):
         alike = dataclasses.replace(planned, sampling=UnverifiedSampling())
         return [(alike, count)]
     return [
@@ -190,5 +159,8 @@ def _passes(
     ]
 
 
-def _of_trees(planned: Round) -> bool:
-    return any(query.span_id is not None for query in planned.queries)
+def _needs_ids(planned: Round) -> bool:
+    """Returns whether each pass over the data needs an id of its own."""
+    return isinstance(planned.sampling, CyclicPoissonSampling) or any(
+        query.span_id is not None for query in planned.queries
+    )

@@ -21,7 +21,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.planning.calibration import MOST_ROUNDS, check_target
-from keras_dp.planning.rounds_left import rounds_left, rounds_left_of
+from keras_dp.planning.rounds_left import rounds_left
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class EpsilonLimit:
         unlike = tuple(each for each in held.own if each.round not in known)
         question = (tuple(coming), held.others, unlike)
         if question != self._question:
-            most = rounds_left_of(
+            most = rounds_left(
                 held.together,
                 rest_of(coming, own),
                 target_epsilon=self.target.epsilon,
