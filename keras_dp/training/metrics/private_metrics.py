@@ -155,30 +155,13 @@ class PrivateMean(PrivateMetric):
         return map_examples(one_example, rows)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PrivateGradientMetric(PrivateMetric):
-    """One quantity of the norm of each example's gradient, before the clip.
-
-    The norm is the joint one over all trained variables.
-    """
-
-    @override
-    def records(self, examples: Examples) -> tf.Tensor:
-        return self.records_of_norms(records_lib.norms(examples.gradients))
-
-    @abc.abstractmethod
-    def records_of_norms(self, norms: tf.Tensor) -> tf.Tensor:
-        """Returns the record of each example.
-
-        Args:
-            norms: L2 norms of the examples' gradients, `[batch]`.
-        """
-
-
 @keras.saving.register_keras_serializable(package="keras_dp")
 @dataclasses.dataclass(frozen=True, slots=True)
-class PrivateGradientNorm(PrivateGradientMetric):
+class PrivateGradientNorm(PrivateMetric):
     """The norm of each example's gradient, which the query clips.
+
+    It is the joint norm over all trained variables, before the clip of the
+    gradients.
 
     An average near the clip says that many gradients are cut. An average far
     below the clip says that a smaller clip would do. The noise is proportional
@@ -193,13 +176,13 @@ class PrivateGradientNorm(PrivateGradientMetric):
     """
 
     @override
-    def records_of_norms(self, norms: tf.Tensor) -> tf.Tensor:
-        return norms
+    def records(self, examples: Examples) -> tf.Tensor:
+        return records_lib.norms(examples.gradients)
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
 @dataclasses.dataclass(frozen=True, slots=True)
-class PrivateClippedShare(PrivateGradientMetric):
+class PrivateClippedShare(PrivateMetric):
     """The share of the examples whose gradients are longer than a norm.
 
     Each record is 0 or 1, so that the query needs a clip of 1. Choose a smaller
@@ -224,7 +207,8 @@ class PrivateClippedShare(PrivateGradientMetric):
         _check.finite_positive(l2_norm=self.l2_norm)
 
     @override
-    def records_of_norms(self, norms: tf.Tensor) -> tf.Tensor:
+    def records(self, examples: Examples) -> tf.Tensor:
+        norms = records_lib.norms(examples.gradients)
         return tf.cast(norms > tf.cast(self.l2_norm, norms.dtype), tf.float32)
 
 
