@@ -22,7 +22,7 @@ from keras_dp.sampling.draw import default_physical_batch_size
 _ENOUGH = 0.95
 # Sizes are powers of two from the smallest to this share of the data.
 LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
-_FEWEST_STEPS = 100
+FEWEST_STEPS = 100
 _MARK = "  <-- take"
 # The price of a search is no nearer to the least one.
 _PRECISION_OF_SEARCH = 1e-4
@@ -113,7 +113,7 @@ class Offers:
         than 100 steps are left out. If no row has 100 steps, this is the row
         with the most steps.
         """
-        long = [row for row in self.rows if row.steps >= _FEWEST_STEPS]
+        long = [row for row in self.rows if row.steps >= FEWEST_STEPS]
         if not long:
             return max(self.rows, key=lambda row: row.steps)
         best = max(row.signal for row in long)
@@ -157,7 +157,7 @@ class Offers:
     def _advice(self) -> Iterator[str]:
         size = self.recommended.batch_size
         yield (
-            f"Take {size:,}: of the sizes with {_FEWEST_STEPS} steps or more, "
+            f"Take {size:,}: of the sizes with {FEWEST_STEPS} steps or more, "
             f"the smallest with {_ENOUGH:.0%} of the best signal, which is "
             "sqrt(steps) / (noise/example)."
         )

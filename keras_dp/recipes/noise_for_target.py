@@ -34,8 +34,8 @@ from keras_dp.training.metrics.side_queries import (
 
 # The largest scale that is searched.
 _MOST = 1e12
-# The least signal of a training, in standard deviations of its noise.
-_LEAST_SIGNAL = 3.0
+# A signal of fewer standard deviations of its noise is none.
+_NO_SIGNAL = 3.0
 # Noise is rounded up to so many digits. So it is the same wherever it is
 # computed, and what is printed is what runs.
 _DIGITS = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
@@ -152,7 +152,7 @@ def choose_noise(settings: Settings) -> Settings:
         "noise", value, "the least that meets the target"
     )
     # Gradients of a real training are shorter than the clip, and differ.
-    if settings.signal < _LEAST_SIGNAL:
+    if settings.signal < _NO_SIGNAL:
         with held.explaining():
             raise CalibrationError(
                 "`target_epsilon`, and the account, if there is one, must "

@@ -7,7 +7,7 @@ from keras_dp import _check
 from keras_dp.ledger import BandedToeplitz, Strategy
 from keras_dp.planning import plan, plan_correlated_noise
 from keras_dp.planning.correlated_noise import amplified
-from keras_dp.planning.plan import LARGEST_SHARE, Offers, sizes_of
+from keras_dp.planning.plan import FEWEST_STEPS, LARGEST_SHARE, Offers, sizes_of
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.recipes.settings import Settings
 from keras_dp.recipes.training_data import TrainingData
@@ -17,9 +17,9 @@ from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches, Sampler
 Noise: TypeAlias = Literal["independent", "proven", "correlated"] | Strategy
 # The noise of a round depends on no other round.
 _ALONE = ("independent", "proven")
-# Numbers of epochs that are chosen from, the share of the signal of the last
-# that is enough (docs/measurements.md), and the fewest rounds.
-_EPOCHS, _ENOUGH, _FEWEST_ROUNDS = (40, 80), 0.97, 100
+# Numbers of epochs that are chosen from, and which share of the signal of the
+# last is enough (docs/measurements.md).
+_EPOCHS, _ENOUGH = (40, 80), 0.97
 
 
 def choose_epochs(settings: Settings) -> Settings:
@@ -45,7 +45,7 @@ def enough_epochs(settings: Settings) -> int:
         size = max(1, round(share * population))
 
     def signal(epochs: int) -> float:
-        share = min(LARGEST_SHARE, epochs / _FEWEST_ROUNDS)
+        share = min(LARGEST_SHARE, epochs / FEWEST_STEPS)
         sizes = [size or max(1, int(share * population))]
         found = _plan(population, epochs, settings.held, sizes)
         return found.rows[0].signal
@@ -55,7 +55,7 @@ def enough_epochs(settings: Settings) -> int:
     if size is None:
         return enough
     each = max(1, round(population / size))
-    return max(enough, math.ceil(_FEWEST_ROUNDS / each))
+    return max(enough, math.ceil(FEWEST_STEPS / each))
 
 
 def choose_samples(settings: Settings) -> Settings:
