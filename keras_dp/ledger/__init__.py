@@ -39,7 +39,7 @@ from keras_dp.ledger.privacy_ledger import PrivacyLedger
 from keras_dp.ledger.rows.charges import Charge as Charge
 from keras_dp.ledger.rows.contents import AccountRecord as AccountRecord
 from keras_dp.ledger.rows.contents import RunRecord as RunRecord
-from keras_dp.ledger.rows.contents import Stated as Stated
+from keras_dp.ledger.rows.contents import SealRecord as SealRecord
 from keras_dp.ledger.rows.contents import Verification as Verification
 from keras_dp.ledger.rows.header import Header as Header
 from keras_dp.ledger.rows.run_writer import Limits as Limits

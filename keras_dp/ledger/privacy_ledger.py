@@ -19,10 +19,9 @@ from keras_dp.ledger.rows.contents import (
     AccountRecord,
     Contents,
     RunRecord,
-    Stated,
+    SealRecord,
     Verification,
     accounts_of,
-    stated,
     verified,
 )
 from keras_dp.ledger.rows.header import Header
@@ -259,9 +258,10 @@ class PrivacyLedger:
             return accounts_of(database)
 
     @property
-    def seals(self) -> tuple[Stated[Seal], ...]:
+    def seals(self) -> tuple[SealRecord, ...]:
         """All seals in the order of their writing."""
-        return self._stated(Seal.kind)
+        with self._handle.reading() as database:
+            return tuple(map(SealRecord.of, log.rows(database, Seal.kind)))
 
     def __bool__(self) -> bool:
         """True, also for a ledger without rounds."""
@@ -456,7 +456,7 @@ class PrivacyLedger:
             log.append_statement(connection, account)
             return accounts_of(connection)[-1]
 
-    def seal(self, note: str = "") -> Stated[Seal]:
+    def seal(self, note: str = "") -> SealRecord:
         """Writes a seal, a row after which no earlier row is changed.
 
         A certificate that names the seal can be checked later, against this
@@ -474,7 +474,7 @@ class PrivacyLedger:
         """
         with self.lock() as connection:
             number = log.append_statement(connection, Seal(note))
-            return stated(log.row(connection, number))
+            return SealRecord.of(log.row(connection, number))
 
     def until(self, row: int) -> Self:
         """Returns a copy, in memory, of the ledger up to a row.
@@ -529,10 +529,6 @@ class PrivacyLedger:
             f"<PrivacyLedger {place}, dataset={self._header.dataset!r}, "
             f"unit={self._header.unit!r}{state}>"
         )
-
-    def _stated(self, kind: str) -> tuple[Stated[Any], ...]:
-        with self._handle.reading() as database:
-            return tuple(map(stated, log.rows(database, kind)))
 
 
 def _new_header(

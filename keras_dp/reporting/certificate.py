@@ -374,7 +374,7 @@ def _certificate(
         libraries=libraries_of(sealed.runs),
         proven_rounds=proven_rounds(sealed.rounds),
         names=", ".join(dict.fromkeys(x.name for x in sealed.runs if x.number)),
-        note=seal.statement.note,
+        note=seal.note,
     )
 
 

@@ -22,12 +22,11 @@ from keras_dp.ledger import (
     Round,
     RunRecord,
     SamplingEvent,
-    Stated,
+    SealRecord,
     Verification,
 )
 from keras_dp.ledger.rows.codec import content_from_round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
-from keras_dp.ledger.rows.statements import Seal
 from keras_dp.reporting.account_state import (
     account_states,
     account_table,
@@ -187,15 +186,7 @@ def _of_ledger(ledger: PrivacyLedger, replay: Replay) -> dict[str, Any]:
         "unsettled_rounds": ledger.unsettled,
         "seeded_rounds": count_of(rounds, lambda each: each.seeded),
         "proven_rounds": proven_rounds(rounds),
-        "seals": [
-            {
-                "number": each.number,
-                "hash": each.hash,
-                "time": each.time,
-                "note": each.statement.note,
-            }
-            for each in ledger.seals
-        ],
+        "seals": [each._asdict() for each in ledger.seals],
         "versions": _versions(replay.runs),
     }
 
@@ -299,7 +290,7 @@ def _versions(runs: tuple[RunRecord, ...]) -> dict[str, list[str]]:
     return {name: [*each] for name, each in sorted(found.items())}
 
 
-def _seal_table(seals: tuple[Stated[Seal], ...]) -> Table:
+def _seal_table(seals: tuple[SealRecord, ...]) -> Table:
     return Table(
         "Seals, before which no row changes",
         ("row", "when (UTC)", "hash", "note"),
@@ -308,7 +299,7 @@ def _seal_table(seals: tuple[Stated[Seal], ...]) -> Table:
                 f"{seal.number:,}",
                 moment(seal.time),
                 seal.hash,
-                seal.statement.note,
+                seal.note,
             )
             for seal in seals
         ),

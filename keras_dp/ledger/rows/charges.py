@@ -12,8 +12,8 @@ in any process. So a transaction can decide whether a round fits.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from keras_dp.errors import BudgetExceededError, LedgerFormatError
-from keras_dp.ledger.rows.codec import canonical, decoded
+from keras_dp.errors import BudgetExceededError
+from keras_dp.ledger.rows.codec import canonical, decoded, readable
 from keras_dp.ledger.rows.row import LARGEST_COUNT
 
 
@@ -55,15 +55,11 @@ class Charge(NamedTuple):
     @classmethod
     def from_text(cls, text: str) -> "Charge":
         """Inverts `as_text`."""
-        try:
+        with readable("A charge of the ledger"):
             account, pairs = decoded(text)
             charge = cls(account, tuple((slot, price) for slot, price in pairs))
             if charge.as_text() != text:
                 raise ValueError("it is not written as `as_text` writes it")
-        except (TypeError, ValueError) as error:
-            raise LedgerFormatError(
-                f"A charge of the ledger cannot be read: {error}"
-            ) from error
         return charge
 
 

@@ -5,11 +5,12 @@ compares and hashes the text of a round. Kinds and fields never change their
 meaning. An unknown kind or field is refused, not skipped.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import noise_families, rounds
@@ -36,10 +37,21 @@ _KINDS: dict[str, type[Any]] = {
     **noise_families.ALL,
     **{each.kind: each for each in (BandedToeplitz, BinaryTree)},
 }
-_T = TypeVar("_T")
+_ROUND = "A round of the ledger"
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 # A ledger is read many times, and may have 10^5 kinds of rounds.
 _REMEMBERED = 2**17
+
+
+@contextlib.contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Names what is read inside, where it has another form."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise LedgerFormatError(
+            f"{what} cannot be read: {error}. Restore the ledger from a copy."
+        ) from error
 
 
 def canonical(content: Any) -> str:
@@ -125,12 +137,14 @@ def round_from_text(text: str) -> rounds.Round:
     A text that is not canonical is refused, and a kind, a field or a value that
     this version does not know.
     """
-    return round_from_content(_reading(parsed, text))
+    with readable(_ROUND):
+        return _round(parsed(text))
 
 
 def round_from_content(content: Any) -> rounds.Round:
     """Inverts `content_from_round`."""
-    return _reading(_round, content)
+    with readable(_ROUND):
+        return _round(content)
 
 
 def content_from_value(value: Any) -> dict[str, Any]:
@@ -140,20 +154,12 @@ def content_from_value(value: Any) -> dict[str, Any]:
 
 def value_from_content(content: Any) -> Any:
     """Inverts `content_from_value`."""
-    return _reading(_event, content)
-
-
-def _reading(read: Callable[[Any], _T], content: Any) -> _T:
-    try:
-        return read(content)
-    except UNREADABLE as error:
-        raise LedgerFormatError(
-            f"A round of the ledger cannot be read: {error}"
-        ) from error
+    with readable(_ROUND):
+        return _event(content)
 
 
 def _round(content: Any) -> rounds.Round:
-    check_names("A round of the ledger", rounds.Round, content)
+    check_names(_ROUND, rounds.Round, content)
     sampling = content["sampling"]
     return rounds.Round(
         _same_event(tuple(sampling), *sampling.values()),

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Literal, NamedTuple, cast
 
 from keras_dp.ledger.events.rounds import Round
 from keras_dp.ledger.rows import chain, log
@@ -18,13 +18,12 @@ from keras_dp.ledger.rows.statements import (
     RunEnd,
     RunPlan,
     RunStart,
+    Seal,
     statement_from_text,
     statement_of,
 )
 
 State = Literal["planned", "running", "finished", "died", "unknown"]
-
-_Statement = TypeVar("_Statement")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,20 +140,26 @@ class AccountRecord(NamedTuple):
     opened: int
 
 
-class Stated(NamedTuple, Generic[_Statement]):
-    """A statement of a ledger, such as a seal, with its row.
+class SealRecord(NamedTuple):
+    """A seal of a ledger, with its row.
 
     Attributes:
         number: The number of its row.
         hash: The hash over this row and all rows before it.
         time: When it was written, in seconds since 1970 (UTC).
-        statement: The statement, as it was written.
+        note: The text that was written with it.
     """
 
     number: int
     hash: str
     time: int
-    statement: _Statement
+    note: str
+
+    @classmethod
+    def of(cls, row: Row) -> "SealRecord":
+        """Returns the seal in a row."""
+        note = statement_of(Seal, row.body).note
+        return cls(row.seq, row.hash, row.time, note)
 
 
 class Verification(NamedTuple):
@@ -219,12 +224,6 @@ def verified(rows: list[Row], meta: dict[str, str]) -> Verification:
         else:
             statement_from_text(row.kind, row.body)
     return Verification(int(meta["rows"]), int(meta["total"]), meta["head"])
-
-
-def stated(row: Row) -> Stated[Any]:
-    """Returns the statement of a row."""
-    statement = statement_from_text(row.kind, row.body)
-    return Stated(row.seq, row.hash, row.time, statement)
 
 
 def accounts_of(database: log.Database) -> tuple[AccountRecord, ...]:

@@ -4,12 +4,11 @@ import dataclasses
 
 from keras_dp import _check
 from keras_dp._version import __version__
-from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.rows.codec import (
-    UNREADABLE,
     canonical,
     check_names,
     decoded,
+    readable,
 )
 
 FORMAT_VERSION = 4
@@ -80,15 +79,11 @@ class Header:
         Raises:
             LedgerFormatError: The text is not one that `as_text` returns.
         """
-        try:
+        what = "The header of the ledger"
+        with readable(what):
             content = decoded(text)
-            check_names("The header of the ledger", cls, content)
+            check_names(what, cls, content)
             header = cls(**content)
             if header.as_text() != text:
                 raise ValueError("it is not written as `as_text` writes it")
-        except UNREADABLE as error:
-            raise LedgerFormatError(
-                f"The header of the ledger cannot be read: {error}. Restore "
-                "the ledger from a copy."
-            ) from error
         return header

@@ -11,18 +11,17 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, cast
 
 from keras_dp import _check
-from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events.rounds import Round
 from keras_dp.ledger.rows.author import Author
 from keras_dp.ledger.rows.charges import opened
 from keras_dp.ledger.rows.codec import (
-    UNREADABLE,
     canonical,
     check_names,
     content_from_round,
     decoded,
     names_of,
     parsed,
+    readable,
     round_from_content,
 )
 
@@ -199,7 +198,7 @@ class Seal:
         _check.kind(str, note=self.note)
 
 
-_Kind = TypeVar("_Kind", RunStart, Account)
+_Kind = TypeVar("_Kind", RunStart, Account, Seal)
 Statement = RunStart | RunPlan | RunEnd | Account | Seal
 
 _CLASSES: dict[str, type[Any]] = {
@@ -243,15 +242,11 @@ def _fields(value: Any) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1024)
 def statement_from_text(kind: str, text: str) -> Statement:
     """Inverts `text_from_statement`; the kind is one of `KINDS`."""
-    try:
+    with readable(f"A row of kind {kind!r}"):
         statement = _statement(kind, decoded(text))
         # So it is canonical, too.
         if text_from_statement(statement) != text:
             raise ValueError("it is not as this version writes it")
-    except UNREADABLE as error:
-        raise LedgerFormatError(
-            f"A row of kind {kind!r} cannot be read: {error}"
-        ) from error
     return statement
 
 

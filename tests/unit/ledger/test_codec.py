@@ -11,7 +11,7 @@ import pytest
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import rounds
 from keras_dp.ledger.events.noise_families import GaussianNoise
-from keras_dp.ledger.rows.author import this_process
+from keras_dp.ledger.rows.author import Author
 from keras_dp.ledger.rows.codec import (
     canonical,
     round_from_text,
@@ -43,8 +43,9 @@ QUERIES = [
     rounds.NonPrivateSum("loss"),
     rounds.ThresholdedSum("words", 1.0, 4.0, 10**12, 1e300),
 ]
+AUTHOR = Author("ann", "host", "hash", 1, "2", "fit.py", "", ())
 STATEMENTS = [
-    RunStart("night", "training", "", None, "", this_process()),
+    RunStart("night", "training", "", None, "", AUTHOR),
     RunPlan(()),
     RunEnd("stopped"),
     Seal("note"),

@@ -10,6 +10,7 @@ import pytest
 from keras_dp import budgets
 from keras_dp.errors import (
     BudgetExceededError,
+    LedgerFormatError,
     LedgerIntegrityError,
     LedgerWriteError,
 )
@@ -444,7 +445,7 @@ class TestSeals:
         ledger.seal()
 
         assert ledger.seals[0] == seal
-        assert (seal.number, seal.statement.note) == (4, "audited")
+        assert (seal.number, seal.note) == (4, "audited")
         assert len(ledger) == 12
         ledger.verify()
 
@@ -467,7 +468,7 @@ class TestTexts:
     def test_statements_that_nobody_can_have_written_are_errors(
         self, kind, text
     ) -> None:
-        with pytest.raises(statements.LedgerFormatError):
+        with pytest.raises(LedgerFormatError):
             statements.statement_from_text(kind, text)
 
     def test_a_statement_comes_back(self, ledger) -> None:

@@ -77,7 +77,7 @@ class TestCertificates:
         assert certificate.epsilon == pytest.approx(
             Fourier().epsilon([(STEP, 505)], delta=DELTA), abs=1e-6
         )
-        assert ledger.seals[0].statement.note == "first audit"
+        assert ledger.seals[0].note == "first audit"
         printed = render(certificate.document(), "text")
         for words in ("first audit", *(run.name for run in ledger.runs)):
             assert words in printed
