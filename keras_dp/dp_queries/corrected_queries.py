@@ -179,7 +179,7 @@ def _stddev(noise: LeafNoise) -> tf.Tensor:
             "`query` must have Gaussian noise on each leaf to be corrected. "
             f"Received: noise of {noise.family!r}."
         )
-    return tf.cast(noise.scale, tf.float64) * noise.family.scale
+    return tf.cast(noise.scale, tf.float64)
 
 
 def _log_ndtr(x: tf.Tensor) -> tf.Tensor:

@@ -39,8 +39,8 @@ class GaussianEvent(NamedTuple):
 class LeafNoise(NamedTuple):
     """The noise on each coordinate of a leaf: a draw of `family` times `scale`.
 
-    The scale is a scalar tensor of float64, >= 0. Leaves that one query answers
-    together have an equal `part`.
+    The family has the scale 1, and `scale` is a scalar tensor of float64, >= 0.
+    Leaves that one query answers together have an equal `part`.
     """
 
     family: ledger.NoiseDistribution
@@ -114,7 +114,9 @@ class DPQuery(Configured, abc.ABC):
             sample_state: The sum so far.
             record: Nest of the structure of the template.
         """
-        batch = records_lib.batch_of_one(record)
+        batch = keras.tree.map_structure(
+            lambda leaf: tf.convert_to_tensor(leaf)[tf.newaxis], record
+        )
         return self.accumulate_records(params, sample_state, batch)
 
     @abc.abstractmethod
@@ -294,21 +296,12 @@ def gaussian_variances(
         noise = query.result_noise(global_state, value)
     except TypeError:
         return None
-    # Leaves that share a scale share the operations.
-    distinct = {
-        (id(own.scale), own.family.variance): own.scale
-        for own in noise
-        if isinstance(own.family, ledger.GaussianNoise)
-    }
-    squares = {
-        key: tf.square(scale) * key[1] for key, scale in distinct.items()
-    }
-    variances = [
-        squares[id(own.scale), own.family.variance]
-        for own in noise
-        if isinstance(own.family, ledger.GaussianNoise)
-    ]
-    return variances if variances and len(variances) == len(noise) else None
+    gaussian = [isinstance(own.family, ledger.GaussianNoise) for own in noise]
+    if not noise or not all(gaussian):
+        return None
+    # Leaves that share a scale share the operation.
+    squares = {id(own.scale): tf.square(own.scale) for own in noise}
+    return [squares[id(own.scale)] for own in noise]
 
 
 def add(sample_state: Nest, contribution: Nest) -> Nest:

@@ -96,11 +96,6 @@ def norms(
             own if scale == 1 else own / scale
             for own, scale in zip(each, scales, strict=True)
         ]
-    return joint_norms(each)
-
-
-def joint_norms(each: list[tf.Tensor]) -> tf.Tensor:
-    """Returns the joint norm of each record, from the norms of its parts."""
     if len(each) == 1:
         return each[0]
     dtype = tf.float64 if tf.float64 in {n.dtype for n in each} else tf.float32
@@ -204,13 +199,6 @@ def clipped_sum(
     unit = tf.cast(l2_norm_clip, tf.float64) / gamma
     return keras.tree.map_structure(
         lambda total: total * tf.cast(unit, total.dtype), sums
-    )
-
-
-def batch_of_one(record: Any) -> Any:
-    """Returns the batch that holds only this record."""
-    return keras.tree.map_structure(
-        lambda leaf: tf.convert_to_tensor(leaf)[tf.newaxis], record
     )
 
 

@@ -40,7 +40,7 @@ from keras_dp.ledger.events.noise_families import (
     StudentTNoise,
 )
 from keras_dp.ledger.events.tfp_noise import Curve, TFPNoise
-from keras_dp.noise import grid, seeds
+from keras_dp.noise import grid, seeds, streams
 
 # In floats, Student's t with more degrees of freedom is the normal one. Twice
 # this number is still a float32.
@@ -82,11 +82,21 @@ def cdf(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
     )
 
 
+def signed_uniform(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns uniform variables in [-1, 1], symmetric about 0 and never 0.
+
+    Near 0, where the noise becomes large, they keep all digits of a float.
+    """
+    words = streams.words(seeds.size_of(like), seed)
+    words = tf.cast(tf.reshape(words, tf.shape(like)), like.dtype)
+    return (words + tf.constant(0.5, like.dtype)) * 2.0**-63
+
+
 def _two_uniform(
     like: tf.Tensor, seed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     one, two = seeds.split(seed, 2)
-    return seeds.signed_uniform(like, one), seeds.signed_uniform(like, two)
+    return signed_uniform(like, one), signed_uniform(like, two)
 
 
 def _scaled(draw: tf.Tensor, noise: ledger.NoiseDistribution) -> tf.Tensor:
@@ -108,13 +118,13 @@ def _(noise: StudentTNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 @sample.register
 def _(noise: LaplaceNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return _scaled(laplace(seeds.signed_uniform(like, seed)), noise)
+    return _scaled(laplace(signed_uniform(like, seed)), noise)
 
 
 @sample.register
 def _(noise: TFPNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     # In float64: a step of the table is small beside the rounding of float32.
-    u = seeds.signed_uniform(tf.zeros(tf.shape(like), tf.float64), seed)
+    u = signed_uniform(tf.zeros(tf.shape(like), tf.float64), seed)
     log_size = _on_curve(
         noise.table.draws, tf.math.log(-tf.math.log(tf.abs(u)))
     )

@@ -73,20 +73,6 @@ def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
     return tf.unstack(tf.reshape(words, [count, streams.LENGTH]))
 
 
-def words(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns uniform random int64 of the shape of `like`, of all 64 bits."""
-    return tf.reshape(streams.words(size_of(like), seed), tf.shape(like))
-
-
-def signed_uniform(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns uniform variables in [-1, 1], symmetric about 0 and never 0.
-
-    Near 0, where the noise becomes large, they keep all digits of a float.
-    """
-    half = tf.constant(0.5, like.dtype)
-    return (tf.cast(words(like, seed), like.dtype) + half) * 2.0**-63
-
-
 def size_of(like: tf.Tensor) -> int | tf.Tensor:
     """Returns the number of values, static if known."""
     count = like.shape.num_elements()

@@ -135,17 +135,16 @@ def run_query(place: Place, how: str, begins: str) -> None:
 
 def run_rounds(place, ledger, state, continues, how=""):
     """Runs the rounds that a mechanism has left, as a training does."""
-    mechanism = state.secret_mechanism
-    left = ROUNDS - int(mechanism.noise.step)
+    left = ROUNDS - int(state.secret_noise.step)
     run = new_run(ledger, RunDetails(continues=continues), most=left)
     step = Round(FullDataset(), QUERY.ledger_events(QUERY.planned_event(state)))
-    while (row := int(state.secret_mechanism.noise.step)) < ROUNDS:
+    while (row := int(state.secret_noise.step)) < ROUNDS:
         if how != "late":
             run.cover(step, most=ROUNDS - row)
         place.keep(tf.nest.map_structure(np.asarray, state))
-        noise = state.secret_mechanism.noise
+        noise = state.secret_noise
         result = QUERY.get_noised_result(tf.zeros([2]), state)
-        place.note(mechanism.mechanism_id.numpy(), row, noise.seed.numpy())
+        place.note(state.secret_id.numpy(), row, noise.seed.numpy())
         if how == "late":
             run.cover(step, most=ROUNDS - row)
         state = result.global_state
@@ -161,8 +160,8 @@ def run_fit(place: Place, how: str, begins: str) -> None:
     specs = [tf.TensorSpec((1, 1)), tf.TensorSpec((1,))]
 
     def note(model: keras_dp.PrivateModel) -> None:
-        state = model.optimizer.read_state()[GRADIENTS].secret_mechanism
-        made, step, key = state.mechanism_id, state.noise.step, state.noise.seed
+        state = model.optimizer.read_state()[GRADIENTS]
+        made, (step, _, key) = state
         place.note(made.numpy(), int(step) - 1, key.numpy())
 
     while True:

@@ -10,11 +10,7 @@ import tensorflow as tf
 from keras_dp import _check, _nests, ledger
 from keras_dp._override import override
 from keras_dp.dp_queries import saving
-from keras_dp.dp_queries.dp_query import (
-    Nest,
-    QueryResult,
-    zeros_like_record,
-)
+from keras_dp.dp_queries.dp_query import Nest, QueryResult
 from keras_dp.dp_queries.gaussian.gaussian_query import divided
 from keras_dp.dp_queries.gaussian.gaussian_sums import (
     GaussianSumQuery,
@@ -47,22 +43,15 @@ class CorrelatedEvent(NamedTuple):
     mechanism_id: tf.Tensor
 
 
-class MechanismState(NamedTuple):
-    """Mechanisms with their noise, which is never saved.
+class CorrelatedState(NamedTuple):
+    """The id and the noise of mechanisms, which are never saved.
 
-    `mechanism_id` is the id of the first mechanism, int64 of shape `[2]`. It is
-    public, and independent of the noise. The next mechanism has the next
-    number.
+    The id is that of the first mechanism, int64 of shape `[2]`. It is public,
+    and independent of the noise. The next mechanism has the next number.
     """
 
-    mechanism_id: tf.Tensor
-    noise: filtered_noise.FilteredNoise
-
-
-class CorrelatedState(NamedTuple):
-    """The mechanism of the next round, which is never saved."""
-
-    secret_mechanism: MechanismState
+    secret_id: tf.Tensor
+    secret_noise: filtered_noise.FilteredNoise
 
 
 @register
@@ -190,15 +179,15 @@ class CorrelatedSumQuery(SummingQuery):
 
     @override
     def initial_global_state(self, seed: int | None = None) -> CorrelatedState:
-        like = keras.tree.flatten(self._zeros())
+        like = empty_sum(_nests.thawed(self.record_specs))
         # Its id is never from a seed: two runs of one seed are two mechanisms.
         return CorrelatedState(
-            MechanismState(
-                seeds.fresh_id(),
-                filtered_noise.initial(
-                    like, self.strategy.filter(self.period), seeds.fresh(seed)
-                ),
-            )
+            seeds.fresh_id(),
+            filtered_noise.initial(
+                keras.tree.flatten(like),
+                self.strategy.filter(self.period),
+                seeds.fresh(seed),
+            ),
         )
 
     @override
@@ -225,8 +214,7 @@ class CorrelatedSumQuery(SummingQuery):
 
     @override
     def planned_event(self, global_state: CorrelatedState) -> CorrelatedEvent:
-        mechanism = global_state.secret_mechanism
-        step = mechanism.noise.step
+        step = global_state.secret_noise.step
         if tf.executing_eagerly() and step >= self.rounds:
             raise ValueError(
                 "`rounds` must be at least the number of rounds of the "
@@ -238,7 +226,7 @@ class CorrelatedSumQuery(SummingQuery):
             tf.constant(self.l2_norm_clip, tf.float64),
             tf.constant(self.stddev, tf.float64),
             tf.minimum(self.rounds - number * self.period, self.period),
-            mechanism.mechanism_id + [0, 1] * number,
+            global_state.secret_id + [0, 1] * number,
         )
 
     @override
@@ -246,7 +234,7 @@ class CorrelatedSumQuery(SummingQuery):
         self, global_state: CorrelatedState
     ) -> list[tuple[CorrelatedEvent, int]]:
         found: list[tuple[CorrelatedEvent, int]] = []
-        step = int(global_state.secret_mechanism.noise.step)
+        step = int(global_state.secret_noise.step)
         if step >= self.rounds:
             return found
         event = self.planned_event(global_state)
@@ -278,9 +266,8 @@ class CorrelatedSumQuery(SummingQuery):
     def get_noised_result(
         self, sample_state: Nest, global_state: CorrelatedState
     ) -> QueryResult:
-        mechanism = global_state.secret_mechanism
         answers, following = filtered_noise.following(
-            mechanism.noise,
+            global_state.secret_noise,
             self.strategy.filter(self.period),
             self.rounds,
             keras.tree.flatten(sample_state),
@@ -291,12 +278,9 @@ class CorrelatedSumQuery(SummingQuery):
         scales = self.record_query.scales_of(value)
         return QueryResult(
             value=divided(value, [1 / scale for scale in scales]),
-            global_state=CorrelatedState(mechanism._replace(noise=following)),
+            global_state=global_state._replace(secret_noise=following),
             event=self.planned_event(global_state),
         )
-
-    def _zeros(self) -> Nest:
-        return empty_sum(zeros_like_record(_nests.thawed(self.record_specs)))
 
     def _event(
         self, name: str, stddev: float, mechanism_id: str
