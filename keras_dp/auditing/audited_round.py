@@ -12,14 +12,13 @@ import tensorflow as tf
 
 from keras_dp.dp_queries import Mechanism
 from keras_dp.gradients import naming_fixed_rows
-from keras_dp.ledger import Round
 from keras_dp.optimizers.private_round import Released, Sample, State
 from keras_dp.training.data.batches import PhysicalStep
-from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.private_model import PrivateModel
 from keras_dp.training.step.batch_computation import BatchComputation
 from keras_dp.training.step.engine_check import EngineCheck
 from keras_dp.training.step.layer_states import LayerSeeds
+from keras_dp.training.training import Training
 
 # With a clip that is larger by this factor, ordinary records are not clipped.
 _NO_CLIP = 1e6
@@ -60,7 +59,7 @@ class AuditedRound:
     def __init__(
         self,
         private_model: PrivateModel,
-        adapter: DataAdapter,
+        training: Training,
         whole: PhysicalStep,
         batch: PhysicalStep,
     ) -> None:
@@ -71,8 +70,8 @@ class AuditedRound:
         batches must have the shapes of `batch`.
         """
         private_model._built_step(batch)
-        self._model, self._rows = private_model, adapter.rows_of_record
-        self._optimizer = optimizer = private_model.optimizer
+        self._rows = training.adapter.rows_of_record
+        self._optimizer = optimizer = training.optimizer
         parts = private_model.step_parts()
         if parts.local is None:
             options = dataclasses.replace(
@@ -82,7 +81,12 @@ class AuditedRound:
         self._computation = BatchComputation(parts)
         event = optimizer.plan()
         self._event, self._state = event, optimizer.read_state()
-        self._variables = _variables(private_model)
+        moved = [
+            *private_model.variables,
+            *training.side_queries.variables,
+            *optimizer.variables,
+        ]
+        self._variables = list({id(each): each for each in moved}.values())
         self._values = [tf.identity(each) for each in self._variables]
         with naming_fixed_rows(parts.model, whole.x):
             EngineCheck(parts, self._computation).run(whole)
@@ -103,12 +107,7 @@ class AuditedRound:
             (query, sums[name], self._state[name])
             for name, query in optimizer.round.queries.items()
         ]
-        self.planned: Round = optimizer.planned_round(
-            event,
-            batch.sampling,
-            seeded=adapter.seeded,
-            gradient_bound_factor=adapter.rows_of_record.bound_factor,
-        )
+        self.planned = training.planned(event, batch.sampling)
 
     def observed(
         self, *batches: PhysicalStep, loose: bool = False
@@ -171,7 +170,7 @@ class AuditedRound:
 @contextlib.contextmanager
 def audited(
     private_model: PrivateModel,
-    adapter: DataAdapter,
+    training: Training,
     whole: PhysicalStep,
     batch: PhysicalStep,
 ) -> Iterator[AuditedRound]:
@@ -183,7 +182,7 @@ def audited(
     that was drawn here. For this reason an `Observation` must not become known.
     A model that was not built stays built.
     """
-    round_ = AuditedRound(private_model, adapter, whole, batch)
+    round_ = AuditedRound(private_model, training, whole, batch)
     try:
         yield round_
     finally:
@@ -192,10 +191,10 @@ def audited(
 
 
 def exposed_metrics(
-    private_model: PrivateModel, batch: PhysicalStep
+    private_model: PrivateModel, training: Training, batch: PhysicalStep
 ) -> tuple[str, ...]:
     """Returns the names of metrics that `fit` shows without noise."""
-    if private_model._side_queries.metrics is not None:
+    if training.side_queries.metrics is not None:
         return ()
     x, y, weight = batch.data
     private_model.compute_metrics(
@@ -223,16 +222,6 @@ def _with_clips(state: Any, factor: float) -> Any:
     if isinstance(state, (list, tuple)):
         return type(state)(_with_clips(part, factor) for part in state)
     return state
-
-
-def _variables(model: PrivateModel) -> list[Any]:
-    """Returns the variables that a round may move, each once."""
-    found = [
-        *model.variables,
-        *model._side_queries.variables,
-        *model.optimizer.variables,
-    ]
-    return list({id(variable): variable for variable in found}.values())
 
 
 def _name(variable: Any) -> str:

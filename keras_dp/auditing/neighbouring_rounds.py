@@ -128,8 +128,8 @@ def check(
     first = _first_batch(adapter)
     batch = small_batch(first, group, group * records)
     try:
-        with audited(private_model, adapter, first, batch) as round_:
-            found.exposed = exposed_metrics(private_model, batch)
+        with audited(private_model, training, first, batch) as round_:
+            found.exposed = exposed_metrics(private_model, training, batch)
             questions = _Questions(round_, batch, adapter, found)
             questions.of_the_record()
             questions.of_neighbours()
