@@ -246,7 +246,7 @@ class FirstLook:
     ) -> None:
         """Raises for ids, labels or validation data that would end a training.
 
-        Of the batches of `train_on_batch`, the first is looked at.
+        It looks at the first of the batches of `train_on_batch` alone.
         """
         x, fit = training.adapter.source, training.fit
         y, data = fit.get("y"), fit.get("validation_data")
