@@ -13,13 +13,17 @@ import keras
 import numpy as np
 
 from keras_dp._override import override
-from keras_dp.keras_internals import takes_training
+from keras_dp.keras_internals import (
+    FitHooks,
+    build_from_batch,
+    takes_training,
+)
 from keras_dp.sampling import Sampler
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import BESIDES_A_SAMPLER
 from keras_dp.training.data.batches import batches_in_order
 from keras_dp.training.data.first_batch import check_some_targets
-from keras_dp.training.devices.replicas import ClusterModel
+from keras_dp.training.devices.replicas import Replicas
 
 _MARK = "is_private"
 
@@ -64,18 +68,17 @@ def holds_plain_weights(filepath: Any) -> bool:
     return path.endswith(".weights.h5") and not _has_mark(path)
 
 
-def mark_as_private(store: Any) -> None:
-    """Says in the file of a private model that it is one."""
-    store[_MARK] = np.ones([])
-
-
 def _has_mark(file: str | IO[bytes]) -> bool:
     with h5py.File(file) as weights:
         return f"vars/{_MARK}" in weights
 
 
-class HeldModel(ClusterModel):
-    """Holds the user's model, `model`, and adds no weights of its own."""
+class HeldModel(FitHooks):
+    """Holds the user's model, `model`, and adds no weights of its own.
+
+    It evaluates on several workers as on one. Each worker evaluates the
+    examples that Keras gives it. All workers get the metrics of all examples.
+    """
 
     def __init__(self, model: keras.Model, *, name: str, **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
@@ -92,6 +95,28 @@ class HeldModel(ClusterModel):
     @override
     def predict_step(self, data: Any) -> Any:
         return self.model.predict_step(data)  # The user may have their own.
+
+    @override
+    def build_for_fit(self, iterator: Any, data_batch: Any) -> None:
+        replicas = Replicas(self.distribute_strategy)
+        if replicas.workers == 1:
+            super().build_for_fit(iterator, data_batch)
+            return
+        # Keras takes a mean over the parts of a batch. Some of the parts are on
+        # other workers, and so it raises.
+        if iterator is not None:
+            _, _, batches = next(iter(iterator))
+            data_batch = replicas.whole(next(iter(batches)))
+        with replicas.strategy.scope():
+            build_from_batch(self, data_batch)
+
+    @override
+    def test_step(self, data: Any) -> Any:
+        logs = super().test_step(data)
+        if Replicas(self.distribute_strategy).workers == 1:
+            return logs
+        # Keras takes the mean of metrics along an axis, which scalars lack.
+        return {name: value[None] for name, value in logs.items()}
 
     @override
     def evaluate(
@@ -160,7 +185,8 @@ class HeldModel(ClusterModel):
 
     @override
     def save_own_variables(self, store: Any) -> None:
-        mark_as_private(store)  # All weights are in the model inside.
+        # All weights are in the model inside. A file takes arrays only.
+        store[_MARK] = np.ones([])
 
     @override
     def load_own_variables(self, store: Any) -> None:
