@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.dp_queries import Mechanism
-from keras_dp.gradients import naming_fixed_rows
 from keras_dp.optimizers.private_round import Released, Sample, State
 from keras_dp.training.data.batches import PhysicalStep
 from keras_dp.training.private_model import PrivateModel
@@ -74,10 +73,7 @@ class AuditedRound:
         self._optimizer = optimizer = training.optimizer
         parts = private_model.step_parts()
         if parts.local is None:
-            options = dataclasses.replace(
-                parts.options, self_check_examples=_SELF_CHECK
-            )
-            parts = dataclasses.replace(parts, options=options)
+            parts = dataclasses.replace(parts, self_check_examples=_SELF_CHECK)
         self._computation = BatchComputation(parts)
         event = optimizer.plan()
         self._event, self._state = event, optimizer.read_state()
@@ -88,13 +84,12 @@ class AuditedRound:
         ]
         self._variables = list({id(each): each for each in moved}.values())
         self._values = [tf.identity(each) for each in self._variables]
-        with naming_fixed_rows(parts.model, whole.x):
-            EngineCheck(parts, self._computation).run(whole)
+        EngineCheck(parts, self._computation).run(whole)
         self._accumulate, self._release = self._added, self._given
-        if not parts.options.run_eagerly:
+        if not parts.run_eagerly:
             self._accumulate = tf.function(
                 self._added,
-                jit_compile=parts.options.jit_compile or None,
+                jit_compile=parts.jit_compile or None,
                 autograph=False,
             )
             self._release = tf.function(self._given, autograph=False)

@@ -231,7 +231,7 @@ class TrainingLoop:
         sampling_of = self._adapter.source.sampling_of
         batch = self._adapter.source.physical_batch_size
         step = self._built_step(None) if self._rounds_run else None
-        if step is not None and step.is_checked(batch):
+        if step is not None and step.check.is_done(batch):
             planned = self._plan(sampling_of(first.of))
         else:
             step, planned = self._checked_step(next(samples.steps_of(first)))
@@ -315,9 +315,9 @@ class TrainingLoop:
             self.renew_seeds()  # Building may have made generators.
         # The first replica is checked, with its own copy of the weights.
         with counting_one_replica():
-            step.check(batch)
-        if step.examples_apart:
-            self._run.note = f"examples kept apart: {step.examples_apart}"
+            step.check.run(batch)
+        if apart := step.check.examples_apart:
+            self._run.note = f"examples kept apart: {apart}"
         if not self._rounds_run and self.training.replicas.workers > 1:
             check_agreement(
                 self.training.ledger,

@@ -67,11 +67,7 @@ from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.metrics.side_queries import SideQueries
 from keras_dp.training.rounds_at_once import rounds_at_once, why_one_by_one
-from keras_dp.training.step.step_parts import (
-    StepOptions,
-    StepParts,
-    resolved_loss_scale,
-)
+from keras_dp.training.step.step_parts import StepParts, resolved_loss_scale
 from keras_dp.training.step.training_step import TrainingStep
 from keras_dp.training.training import (
     FirstLook,
@@ -600,13 +596,11 @@ class PrivateModel(HeldModel):
                 functools.partial(metric_updates, self),
             ),
             side_queries=self._side_queries,
-            options=StepOptions(
-                jit_compile=bool(self.jit_compile),
-                run_eagerly=self.run_eagerly,
-                loss_scale=self.loss_scale,
-                self_check_examples=self.self_check_examples,
-                replicas=Replicas(self.distribute_strategy),
-            ),
+            jit_compile=bool(self.jit_compile),
+            run_eagerly=self.run_eagerly,
+            loss_scale=self.loss_scale,
+            self_check_examples=self.self_check_examples,
+            replicas=Replicas(self.distribute_strategy),
         )
 
     @override

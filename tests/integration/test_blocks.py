@@ -310,8 +310,8 @@ def test_another_size_of_batches_is_checked_anew(monkeypatch) -> None:
     private.self_check_examples = 2
     private.fit(poisson(), steps_per_epoch=5, verbose=0)
     first = poisson().physical_batch_size
-    assert private._step.is_checked(first)
-    assert not private._step.is_checked(first + 8)
+    assert private._step.check.is_done(first)
+    assert not private._step.check.is_done(first + 8)
     calls = calls_of(monkeypatch)
     monkeypatch.setattr(EngineCheck, "run", lambda self, step: None)
 

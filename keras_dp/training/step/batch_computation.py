@@ -84,12 +84,12 @@ class BatchComputation:
         self._sums: SampleSums | None = None
         self._release: TracedRelease | None = None
         # A trace holds variables, and each replica has its own.
-        many = parts.options.replicas.are_many
+        many = parts.replicas.are_many
         self._loss_maps = None if many else TracedMaps()
         statistics = parts.side_queries.statistics
         self.engine = GradientEngine(
             parts.model,
-            jit_compile=parts.options.jit_compile,
+            jit_compile=parts.jit_compile,
             releases_statistics=statistics is not None,
         )
         self.gradients = TracedGradients(
@@ -100,12 +100,12 @@ class BatchComputation:
         self.sizes = AnswerSizes.of(
             parts.optimizer,
             self.engine.variables,
-            parts.options.replicas.strategy,
+            parts.replicas.strategy,
         )
         self._updates = None
         if parts.local is not None:
             self._updates = parts.local(
-                self.engine, parts.loss, parts.options.loss_scale
+                self.engine, parts.loss, parts.loss_scale
             )
         if statistics is not None and not self.engine.normalized:
             raise ValueError(
@@ -144,7 +144,7 @@ class BatchComputation:
         if self._sums is None:
             self._sums = SampleSums(
                 self._round.initial_sample(self.templates),
-                self._parts.options.replicas.strategy,
+                self._parts.replicas.strategy,
             )
 
     def of_sample(
@@ -208,7 +208,7 @@ class BatchComputation:
     ) -> _Computed:
         x, y, weight = data
         batch = keras.tree.flatten(x)[0].shape[0]
-        scale = self._parts.options.loss_scale
+        scale = self._parts.loss_scale
         result, losses = self.gradients.of(x, y, weight, scale)
         gradients = record_batch(result.records, mask, batch, rows)
         with without_variable_writes(self.engine.model):
@@ -263,7 +263,7 @@ class BatchComputation:
         Returns the event, and the private metrics of this round by name. By
         default `answer` is the release of the step's round.
         """
-        if self._parts.options.replicas.are_many:
+        if self._parts.replicas.are_many:
             sample = summed(sample)
         variables = self.engine.variables
         before = self._parts.optimizer.read_state()
@@ -299,7 +299,7 @@ class BatchComputation:
                 outputs,
                 weight,
                 batch,
-                loss_scale=self._parts.options.loss_scale,
+                loss_scale=self._parts.loss_scale,
                 maps=self._loss_maps,
             )
 

@@ -10,6 +10,7 @@ from absl import logging
 from keras_dp.gradients import (
     batch_losses,
     example_losses,
+    naming_fixed_rows,
     self_check,
     summing,
 )
@@ -43,18 +44,18 @@ class EngineCheck:
         engine = self._computation.engine
         if engine.is_proven_apart:
             return "proven"
-        is_tested = engine.not_shown and self._parts.options.self_check_examples
+        is_tested = engine.not_shown and self._parts.self_check_examples
         return "tested" if is_tested else ""
 
     def is_done(self, batch: int) -> bool:
         """Whether batches of this many rows need no check."""
-        off = not self._parts.options.self_check_examples
+        off = not self._parts.self_check_examples
         return off or batch in self._checked
 
     def run(self, step: PhysicalStep) -> None:
         """Checks the engine on a batch, unless its size was checked before."""
         batch = keras.tree.flatten(step.x)[0].shape[0]
-        examples = self._parts.options.self_check_examples
+        examples = self._parts.self_check_examples
         if not examples:
             return
         # A step may have been traced since the last check.
@@ -64,17 +65,18 @@ class EngineCheck:
         x, y, tells = example_batch(step, examples)
         rows = max(2, batch)
         losses_of, splits_of = self._losses_of(y, rows)
-        finite = self_check(
-            self._computation.engine,
-            x,
-            losses_of,
-            rows,
-            splits_of=splits_of,
-            gradients_of=self._gradients_of(x, y, step.sample_weight, rows),
-            examples=examples,
-            eagerly=self._parts.options.run_eagerly,
-            bits=self._parts.round.is_proven,
-        )
+        with naming_fixed_rows(self._parts.model, step.x):
+            finite = self_check(
+                self._computation.engine,
+                x,
+                losses_of,
+                rows,
+                splits_of=splits_of,
+                gradients_of=self._gradients_of(x, y, step.sample_weight, rows),
+                examples=examples,
+                eagerly=self._parts.run_eagerly,
+                bits=self._parts.round.is_proven,
+            )
         if finite and tells:
             self._checked.add(batch)
         self._warn_of_what_is_not_shown()
@@ -85,10 +87,10 @@ class EngineCheck:
         Random numbers must move with their examples, and a loss scale makes
         gradients overflow: these models are traced once more for the check.
         """
-        options, gradients = self._parts.options, self._computation.gradients
-        scale = options.loss_scale
-        is_apart = options.run_eagerly or options.replicas.are_many
-        if is_apart or scale != 1 or self._parts.local is not None:
+        parts, gradients = self._parts, self._computation.gradients
+        scale = parts.loss_scale
+        is_apart = parts.run_eagerly or parts.replicas.are_many
+        if is_apart or scale != 1 or parts.local is not None:
             return None
 
         def each(function: Callable[[tf.Tensor], tf.Tensor], nest: Any) -> Any:

@@ -55,23 +55,6 @@ class UserUpdates(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StepOptions:
-    """How a step is run.
-
-    XLA compiles the step with `jit_compile`, except for Keras's metrics. Losses
-    are multiplied by the power of two `loss_scale` while they are
-    differentiated. The self-check compares the norms of `self_check_examples`
-    examples; it is off at 0.
-    """
-
-    jit_compile: bool
-    run_eagerly: bool
-    loss_scale: float
-    self_check_examples: int
-    replicas: Replicas
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class StepParts:
     """The parts of a training step.
 
@@ -81,6 +64,11 @@ class StepParts:
         loss: The loss as `keras.Model.compile` prepared it, built. Keras gives
             its class no public name.
         metrics: Keras's metrics, which are not private.
+        jit_compile: Whether XLA compiles the step, except for Keras's metrics.
+        loss_scale: The power of two that losses are multiplied by while they
+            are differentiated.
+        self_check_examples: The number of examples whose norms the self-check
+            compares. 0 turns the whole self-check off.
         local: From the engine, the loss and its scale to the updates of users,
             if records are these; `None` if records are gradients.
     """
@@ -91,5 +79,9 @@ class StepParts:
     loss: Any
     metrics: ExampleMetrics
     side_queries: SideQueries
-    options: StepOptions
+    jit_compile: bool
+    run_eagerly: bool
+    loss_scale: float
+    self_check_examples: int
+    replicas: Replicas
     local: Callable[[GradientEngine, Any, float], UserUpdates] | None = None

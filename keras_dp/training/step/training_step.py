@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_dp._nests import Nest
 from keras_dp.errors import MetricsNotCompiledError, PrivateTrainingError
-from keras_dp.gradients import naming_fixed_rows, trained_normalizations
+from keras_dp.gradients import trained_normalizations
 from keras_dp.keras_internals import (
     learning_rate_of,
     optimizers_in,
@@ -43,14 +43,15 @@ class TrainingStep:
     """The compiled steps of one private model, made for one `compile`.
 
     Variables hold the sums of a sample that spans several physical batches. A
-    sample in a single batch, the ordinary case, needs none.
+    sample in a single batch, the ordinary case, needs none. `check` looks at
+    the engine on batches.
     """
 
     def __init__(self, parts: StepParts) -> None:
         """Finds the layers of the model, or refuses it."""
         self._parts = parts
         self._computation = BatchComputation(parts)
-        self._check = EngineCheck(parts, self._computation)
+        self.check = EngineCheck(parts, self._computation)
         self._inner = parts.optimizer.inner
         self._rates = _rates_of(self._inner)
         self._asked = parts.optimizer.round.fingerprint()
@@ -60,7 +61,7 @@ class TrainingStep:
         self._compiled_cores: dict[BatchKind, Any] = {}
         optimizer = parts.optimizer
         parts.side_queries.check_names(optimizer.public_metrics())
-        replicas = parts.options.replicas
+        replicas = parts.replicas
         if replicas.are_many:
             parts.round.check_sums(self._computation.templates)
             judge(REPLICATED, optimizer, replicas.strategy)
@@ -99,23 +100,9 @@ class TrainingStep:
                 "make new PrivateGradients."
             )
 
-    @property
-    def model(self) -> keras.Model:
-        """The user's model."""
-        return self._parts.model
-
     def close(self) -> None:
         """Waits for the thread that traces the release."""
         self._computation.close()
-
-    def check(self, step: PhysicalStep) -> None:
-        """Checks the engine on a batch, as `EngineCheck` does."""
-        with naming_fixed_rows(self.model, step.x):
-            self._check.run(step)
-
-    def is_checked(self, batch: int) -> bool:
-        """Whether batches of this many rows need no more checks."""
-        return self._check.is_done(batch)
 
     def prepare(
         self,
@@ -176,7 +163,7 @@ class TrainingStep:
         With XLA it is a power of four: the same shape serves another number
         that "auto" finds in the next `fit`. To compile takes seconds.
         """
-        if not self._parts.options.jit_compile:
+        if not self._parts.jit_compile:
             return min(at_once, LARGEST_BLOCK)
         room = 1
         while room < at_once:
@@ -192,7 +179,7 @@ class TrainingStep:
         which the places of rounds that are not run are left over.
         """
         rounds, batch = block.places.shape
-        jit, places = self._parts.options.jit_compile, block.places
+        jit, places = self._parts.jit_compile, block.places
         if jit:
             more = [(0, block.room - rounds), (0, 0)]
             places = np.pad(places, more, constant_values=-1)
@@ -281,7 +268,7 @@ class TrainingStep:
         core, loop = one, rounds
         if is_whole:
             loop = tf.function(rounds, jit_compile=True, autograph=False)
-        elif self._parts.options.jit_compile:
+        elif self._parts.jit_compile:
             core = tf.function(one, jit_compile=True, autograph=False)
 
         def whole(leaves: Any, places: Any, count: Any, planned: Event) -> Any:
@@ -322,14 +309,9 @@ class TrainingStep:
         return self._trace((key,), key, (planned,))
 
     @property
-    def examples_apart(self) -> str:
-        """How it is known that examples are kept apart; see `EngineCheck`."""
-        return self._check.examples_apart
-
-    @property
     def known_of_model(self) -> tuple[str, Mapping[str, str]]:
         """How examples are kept apart, and how gradients follow."""
-        return self.examples_apart, self._computation.engine.readings
+        return self.check.examples_apart, self._computation.engine.readings
 
     def answer_sizes(self) -> Sizes | None:
         """Returns how large answers and their noise were, if it is known."""
@@ -343,12 +325,12 @@ class TrainingStep:
         Each worker draws its own samples, and one may need more batches than
         another. So steps that workers take together are not part of a batch.
         """
-        return self._parts.options.replicas.workers > 1
+        return self._parts.replicas.workers > 1
 
     @property
     def trace_count(self) -> int:
         """The number of traces of all steps; 0 if they run eagerly."""
-        if self._parts.options.run_eagerly:
+        if self._parts.run_eagerly:
             return 0
         functions = self._functions.values()
         return sum(f.experimental_get_tracing_count() for f in functions)
@@ -372,7 +354,7 @@ class TrainingStep:
             for leaf in keras.tree.flatten(parts)
         )
         nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
-        replicas = self._parts.options.replicas
+        replicas = self._parts.replicas
         if replicas.are_many:
             parts = replicas.parts(step)
         more = planned if kind.is_whole else tf.constant(is_first)
@@ -385,12 +367,12 @@ class TrainingStep:
     ) -> Callable[..., Any]:
         """Returns a function of this name, traced once for each key."""
         function = self._functions[name]
-        if self._parts.options.run_eagerly:
+        if self._parts.run_eagerly:
             return function
         if key not in self._traces:
             self._traces[key] = rewritten_once(trace_of(function, *arguments))
         # The trace of one replica does not take the batches of several.
-        many = self._parts.options.replicas.are_many
+        many = self._parts.replicas.are_many
         return function if many else self._traces[key]
 
     def _function(self, kind: BatchKind) -> Any:
@@ -403,7 +385,7 @@ class TrainingStep:
         def core(x: Any, y: Any, weight: Any, mask: Any, more: Any) -> Any:
             return of((x, y, weight), mask, kind.rows, more)
 
-        if self._parts.options.jit_compile:
+        if self._parts.jit_compile:
             core = tf.function(core, jit_compile=True, autograph=False)
             self._compiled_cores[kind] = core
 
@@ -428,7 +410,7 @@ class TrainingStep:
 
     def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a step on all replicas, for metrics and the event."""
-        replicas = self._parts.options.replicas
+        replicas = self._parts.replicas
 
         def whole(*parts: Any) -> Any:
             if replicas.are_many:
@@ -439,7 +421,7 @@ class TrainingStep:
                 return {}, None
             return self._logs(), released[0]
 
-        if self._parts.options.run_eagerly:
+        if self._parts.run_eagerly:
             return whole
         return tf.function(whole, autograph=False)
 
