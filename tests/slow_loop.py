@@ -65,7 +65,7 @@ def answers(records, dtype):
         full=records.materialize(),
         norms=records.squared_norms(),
         total=records.weighted_sum(tf.constant(WEIGHTS, dtype)),
-        taken=records.take(tf.constant(TAKEN)).materialize(),
+        taken=records.materialize(tf.constant(TAKEN)),
         groups=groups.materialize(),
         group_norms=groups.squared_norms(),
         group_total=groups.weighted_sum(tf.constant(WEIGHTS[:2], dtype)),

@@ -24,7 +24,7 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import GradientRecords, ZeroRecords
-from keras_dp.gradients.records.records import MaterializedRecords
+from keras_dp.gradients.records.records import MaterializedRecords, taken
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -207,13 +207,9 @@ class _Coordinates(GradientRecords):
         return tf.math.unsorted_segment_sum(values, self._places, self._count)
 
     @override
-    def materialize(self) -> tf.Tensor:
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
         unit = tf.one_hot(self._places, self._count, dtype=tf.float32)
-        return self._lengths[:, tf.newaxis] * unit
-
-    @override
-    def take(self, indices: tf.Tensor) -> GradientRecords:
-        return MaterializedRecords(self.materialize()).take(indices)
+        return taken(self._lengths[:, tf.newaxis] * unit, indices)
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> GradientRecords:

@@ -23,8 +23,8 @@ class LazyRecords(Protocol):
 
     It gives norms and sums without holding the records in memory. Queries that
     clip by a norm call `squared_norms` and `weighted_sum`. Queries that need
-    the coordinates `take` a few records at a time, and `materialize` these.
-    Training in microbatches calls `grouped`.
+    the coordinates `materialize` a few records at a time. Training in
+    microbatches calls `grouped`.
     """
 
     def squared_norms(self) -> tf.Tensor:
@@ -53,11 +53,11 @@ class LazyRecords(Protocol):
     def proven(self) -> Proven:
         """Returns what is proven of the norms and of the sum."""
 
-    def materialize(self) -> tf.Tensor:
-        """Returns the records themselves, shape `[batch, ...]`."""
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        """Returns the records at these places, by default all of them.
 
-    def take(self, indices: tf.Tensor) -> "LazyRecords":
-        """Returns the records at these places, `[n]` with a static `n`."""
+        The places are `[n]` with a static `n`, the records `[n, ...]`.
+        """
 
     def grouped(self, size: int, weights: tf.Tensor) -> "LazyRecords":
         """Returns one record for each group of `size` consecutive records.

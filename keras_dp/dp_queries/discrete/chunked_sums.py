@@ -109,4 +109,4 @@ def _rows(
 def _taken(leaf: records_lib.Leaf, indices: tf.Tensor) -> tf.Tensor:
     if not isinstance(leaf, records_lib.LazyRecords):
         return tf.gather(leaf, indices)
-    return leaf.take(indices).materialize()
+    return leaf.materialize(indices)

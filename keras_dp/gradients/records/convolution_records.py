@@ -1,7 +1,7 @@
 """Gradients of the kernels of convolutions, in blocks or standardized."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -14,16 +14,16 @@ from keras_dp.gradients.records.outer_product_records import (
 from keras_dp.gradients.records.proven_bounds import of_built
 from keras_dp.gradients.records.records import (
     GradientRecords,
-    grouped_axis,
+    group_sums,
     outer_product,
     summed,
+    taken,
 )
 from keras_dp.gradients.records.reductions import (
     at_least,
     squared_sums,
     sum_under,
     unit_of,
-    weighted,
 )
 
 
@@ -55,12 +55,11 @@ class SplitKernelRecords(GradientRecords):
             != [block.rows for block in self.blocks]
         ):
             return None
-        return SplitKernelRecords(
+        return self._with(
             [
-                Block(one.products + two.products, one.rows)
+                one.products + two.products
                 for one, two in zip(self.blocks, other.blocks, strict=True)
-            ],
-            self.shape,
+            ]
         )
 
     @override
@@ -69,36 +68,32 @@ class SplitKernelRecords(GradientRecords):
 
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        return self._mapped(lambda rows: sum_under(weights, rows))._arranged()
+        return self._arranged(
+            [sum_under(weights, block.products) for block in self.blocks]
+        )
 
     @override
     def proven(self) -> Proven:
         each = [of_built(block.products) for block in self.blocks]
         squares, error, absolute = joint(each)
-
-        def sums(weights: tf.Tensor) -> tf.Tensor:
-            blocks = [
-                Block(own.sums(weights), block.rows)
-                for own, block in zip(each, self.blocks, strict=True)
-            ]
-            return SplitKernelRecords(blocks, self.shape)._arranged()
-
-        return Proven(squares, each[0].blocks, error, absolute, sums)
+        return Proven(
+            squares,
+            each[0].blocks,
+            error,
+            absolute,
+            lambda weights: self._arranged([own.sums(weights) for own in each]),
+        )
 
     @override
-    def materialize(self) -> tf.Tensor:
-        return self._arranged()
-
-    @override
-    def take(self, indices: tf.Tensor) -> "SplitKernelRecords":
-        return self._mapped(lambda rows: tf.gather(rows, indices))
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        return self._arranged(
+            [taken(block.products, indices) for block in self.blocks]
+        )
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "SplitKernelRecords":
-        return self._mapped(
-            lambda rows: tf.reduce_sum(
-                grouped_axis(weighted(rows, weights), size), axis=1
-            )
+        return self._with(
+            [group_sums(block.products, size, weights) for block in self.blocks]
         )
 
     @override
@@ -108,27 +103,25 @@ class SplitKernelRecords(GradientRecords):
         rows, filters = tf.cast(rows, dtype), tf.cast(filters, dtype)
         width = tf.reshape(outer_product(columns, dtype), [-1])
 
-        def scaled(block: Block) -> Block:
+        def scaled(block: Block) -> tf.Tensor:
             own = tf.gather(rows, block.rows)  # Shape [lefts, rights].
             scale = tf.einsum("ij,w,f->iwjf", own, width, filters)
             scale = tf.reshape(scale, block.products.shape[1:])
-            return Block(block.products * scale, block.rows)
+            return block.products * scale
 
-        return SplitKernelRecords(list(map(scaled, self.blocks)), self.shape)
+        return self._with([scaled(block) for block in self.blocks])
 
-    def _mapped(
-        self, function: Callable[[tf.Tensor], tf.Tensor]
-    ) -> "SplitKernelRecords":
+    def _with(self, products: list[tf.Tensor]) -> "SplitKernelRecords":
+        blocks = zip(products, self.blocks, strict=True)
         return SplitKernelRecords(
-            [Block(function(b.products), b.rows) for b in self.blocks],
-            self.shape,
+            [Block(own, block.rows) for own, block in blocks], self.shape
         )
 
-    def _arranged(self) -> tf.Tensor:
-        """Returns the gradients in the shape of the kernel, `[..., *shape]`."""
+    def _arranged(self, blocks: list[tf.Tensor]) -> tf.Tensor:
+        """Returns products of all blocks as a kernel, `[..., *shape]`."""
         width = math.prod(self.shape[1:-1])
         by_row: dict[int, tf.Tensor] = {}
-        for products, own in self.blocks:
+        for products, (_, own) in zip(blocks, self.blocks, strict=True):
             parts = tf.reshape(
                 products,
                 [
@@ -208,12 +201,8 @@ class StandardizedRecords(GradientRecords):
         return self._mapped(total[tf.newaxis])[0]
 
     @override
-    def materialize(self) -> tf.Tensor:
-        return self._mapped(self.inner.materialize())
-
-    @override
-    def take(self, indices: tf.Tensor) -> "StandardizedRecords":
-        return self._with(self.inner.take(indices))
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        return self._mapped(self.inner.materialize(indices))
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "StandardizedRecords":

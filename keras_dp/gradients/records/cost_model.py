@@ -27,27 +27,14 @@ def instantiates(
     """
     if shared == 1:
         return False  # The norm of one outer product is a product of norms.
-    sizes = (batch, rows, shared, left, right, itemsize)
-    built, ghost = instantiated_bytes(*sizes), ghost_bytes(*sizes)
+    number = batch * rows * itemsize
+    built = number * left * right
+    # The Gram matrices, their product and the factors.
+    ghost = number * shared * (3 * shared + left + right)
     if max(built, ghost) > LARGEST_BYTES:
         return built <= ghost
+    sizes = (batch, rows, shared, left, right, itemsize)
     return instantiated_seconds(*sizes) <= ghost_seconds(*sizes)
-
-
-def instantiated_bytes(
-    batch: int, rows: int, shared: int, left: int, right: int, itemsize: int
-) -> int:
-    """Returns the bytes of the gradients of all examples."""
-    del shared
-    return batch * rows * left * right * itemsize
-
-
-def ghost_bytes(
-    batch: int, rows: int, shared: int, left: int, right: int, itemsize: int
-) -> int:
-    """Returns the bytes of the Gram matrices, their product and the factors."""
-    terms = batch * rows * shared
-    return terms * (3 * shared + left + right) * itemsize
 
 
 def instantiated_seconds(

@@ -168,16 +168,15 @@ class OuterProductRecords(GradientRecords):
         return self.arrangement.apply(total[0])
 
     @override
-    def materialize(self) -> tf.Tensor:
-        return self.arrangement.apply(self._instantiated(), self._sizes[0])
-
-    @override
-    def take(self, indices: tf.Tensor) -> "OuterProductRecords":
-        return OuterProductRecords(
-            tf.gather(self.left, indices),
-            tf.gather(self.right, indices),
-            self.arrangement,
-        )
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        if indices is None:
+            products = self._instantiated()
+        else:
+            left, right = (
+                tf.gather(side, indices) for side in (self.left, self.right)
+            )
+            products = tf.matmul(left, right, transpose_a=True)
+        return self.arrangement.apply(products, products.shape[0])
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "OuterProductRecords":

@@ -86,15 +86,12 @@ class GradientRecords(abc.ABC):
         return of_built(gradients)
 
     @abc.abstractmethod
-    def materialize(self) -> tf.Tensor:
-        """Returns all per-example gradients, `[batch, *shape]`."""
-
-    @abc.abstractmethod
-    def take(self, indices: tf.Tensor) -> "GradientRecords":
-        """Returns the records of some examples.
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        """Returns per-example gradients, `[batch, *shape]` or `[n, *shape]`.
 
         Args:
-            indices: Places in the batch, shape `[n]` with a static `n`.
+            indices: The places of some examples, shape `[n]` with a static `n`;
+                all of them by default.
         """
 
     @abc.abstractmethod
@@ -148,17 +145,12 @@ class MaterializedRecords(GradientRecords):
         return sum_under(weights, self.gradients)
 
     @override
-    def materialize(self) -> tf.Tensor:
-        return self.gradients
-
-    @override
-    def take(self, indices: tf.Tensor) -> "MaterializedRecords":
-        return MaterializedRecords(tf.gather(self.gradients, indices))
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        return taken(self.gradients, indices)
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "MaterializedRecords":
-        groups = grouped_axis(weighted(self.gradients, weights), size)
-        return MaterializedRecords(tf.reduce_sum(groups, axis=1))
+        return MaterializedRecords(group_sums(self.gradients, size, weights))
 
     @override
     def scaled(self, factors: Sequence[tf.Tensor]) -> "MaterializedRecords":
@@ -193,12 +185,9 @@ class ZeroRecords(GradientRecords):
         return Proven(squares, 1, 0.0, 0.0, lambda weights: nothing)
 
     @override
-    def materialize(self) -> tf.Tensor:
-        return tf.zeros([self.batch, *self.template.shape], self.template.dtype)
-
-    @override
-    def take(self, indices: tf.Tensor) -> "ZeroRecords":
-        return ZeroRecords(indices.shape[0], self.template)
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        batch = self.batch if indices is None else indices.shape[0]
+        return tf.zeros([batch, *self.template.shape], self.template.dtype)
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "ZeroRecords":
@@ -228,6 +217,17 @@ def grouped_axis(tensor: tf.Tensor, size: int) -> tf.Tensor:
     """Returns `[batch, ...]` as `[batch / size, size, ...]`."""
     batch, *rest = tensor.shape
     return tf.reshape(tensor, [batch // size, size, *rest])
+
+
+def group_sums(tensor: tf.Tensor, size: int, weights: tf.Tensor) -> tf.Tensor:
+    """Returns the weighted sum of each group of `size` examples."""
+    groups = grouped_axis(weighted(tensor, weights), size)
+    return tf.reduce_sum(groups, axis=1)
+
+
+def taken(tensor: tf.Tensor, indices: tf.Tensor | None) -> tf.Tensor:
+    """Returns what belongs to some examples, or to all of them."""
+    return tensor if indices is None else tf.gather(tensor, indices)
 
 
 def summed(parts: Sequence[GradientRecords]) -> GradientRecords:
@@ -277,12 +277,8 @@ class ScaledRecords(GradientRecords):
         )
 
     @override
-    def materialize(self) -> tf.Tensor:
-        return in_float(self.inner.materialize()) * self.factor
-
-    @override
-    def take(self, indices: tf.Tensor) -> "ScaledRecords":
-        return ScaledRecords(self.inner.take(indices), self.factor)
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        return in_float(self.inner.materialize(indices)) * self.factor
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "ScaledRecords":

@@ -12,7 +12,11 @@ from keras_dp.gradients.records.outer_product_records import (
     least_square,
 )
 from keras_dp.gradients.records.proven_bounds import of_table_rows
-from keras_dp.gradients.records.records import GradientRecords, in_float
+from keras_dp.gradients.records.records import (
+    GradientRecords,
+    in_float,
+    taken,
+)
 from keras_dp.gradients.records.reductions import (
     at_least,
     norms_along,
@@ -141,8 +145,8 @@ class RowRecords(GradientRecords):
         )
 
     @override
-    def materialize(self) -> tf.Tensor:
-        return self._tables(*self._by_row())
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        return self._tables(*(taken(each, indices) for each in self._by_row()))
 
     def _tables(self, ids: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
         """Returns the sum of the updates of each example, as tables."""
@@ -152,11 +156,6 @@ class RowRecords(GradientRecords):
             updates, ids + self.rows * number, batch * self.rows
         )
         return tf.reshape(tables, [batch, self.rows, width])
-
-    @override
-    def take(self, indices: tf.Tensor) -> "RowRecords":
-        ids, updates = self._by_row()
-        return self._with(tf.gather(ids, indices), tf.gather(updates, indices))
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "RowRecords":
@@ -286,12 +285,8 @@ class TiedTableRecords(GradientRecords):
         )
 
     @override
-    def materialize(self) -> tf.Tensor:
-        return tf.add_n([part.materialize() for part in self._parts])
-
-    @override
-    def take(self, indices: tf.Tensor) -> "TiedTableRecords":
-        return self._mapped(lambda part: part.take(indices))
+    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
+        return tf.add_n([part.materialize(indices) for part in self._parts])
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "TiedTableRecords":

@@ -104,14 +104,10 @@ class CountingRecords:
     def proven(self):
         raise AssertionError("No query of this table asks for proofs.")
 
-    def materialize(self):
+    def materialize(self, indices=None):
         assert self._materializes, "Nobody needs the records themselves."
-        return tf.constant(self._values, self._dtype)
-
-    def take(self, indices):
-        assert self._materializes, "Nobody needs the records themselves."
-        rows = tf.gather(tf.constant(self._values, self._dtype), indices)
-        return CountingRecords(rows, materializes=True)
+        values = tf.constant(self._values, self._dtype)
+        return values if indices is None else tf.gather(values, indices)
 
     def grouped(self, size, weights):
         raise AssertionError("Queries do not regroup records.")
