@@ -210,7 +210,7 @@ class Trial:
         self.has_loops = self.has_loops or any(
             each.type in LOOPS for each in operations
         )
-        with self.engine.computing(), all_finite(certainly=True):
+        with self.engine.computing(), all_finite():
             squares = [each.squared_norms() for each in records]
             sums = [each.weighted_sum(weights) for each in records]
         # Last, because these losses take as much memory as the outputs,

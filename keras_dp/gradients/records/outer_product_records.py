@@ -46,13 +46,12 @@ class Arrangement(NamedTuple):
     order: tuple[int, ...]
     shape: tuple[int, ...]
 
-    def apply(self, tensor: tf.Tensor, batch: int | None = None) -> tf.Tensor:
+    def apply(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns gradients in the shape of the variable.
 
-        The tensor is `[rows, left, right]`. If there is a `batch`, its axis
-        comes first.
+        The tensor is `[rows, left, right]` or `[batch, rows, left, right]`.
         """
-        lead = [] if batch is None else [batch]
+        lead = list(tensor.shape[:-3])
         order = [*range(len(lead)), *(len(lead) + axis for axis in self.order)]
         if order != sorted(order):
             tensor = tf.reshape(tensor, lead + list(self.inner))
@@ -135,9 +134,7 @@ class OuterProductRecords(GradientRecords):
         else:
             proven = of_outer_products(self.left, self.right, self._contract)
         return proven._replace(
-            sums=lambda weights: self.arrangement.apply(
-                proven.sums(weights), proven.blocks
-            )
+            sums=lambda weights: self.arrangement.apply(proven.sums(weights))
         )
 
     def balanced(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -176,7 +173,7 @@ class OuterProductRecords(GradientRecords):
                 tf.gather(side, indices) for side in (self.left, self.right)
             )
             products = tf.matmul(left, right, transpose_a=True)
-        return self.arrangement.apply(products, products.shape[0])
+        return self.arrangement.apply(products)
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "OuterProductRecords":

@@ -6,7 +6,7 @@ where that is cheaper. See `keras_dp.dp_queries.LazyRecords`.
 """
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -52,19 +52,8 @@ class GradientRecords(abc.ABC):
             weights: Shape `[batch]`.
         """
 
-    def sums_together(
-        self,
-        sums: Sequence[Callable[[tf.Tensor], tf.Tensor]],
-        weights: tf.Tensor,
-    ) -> list[tf.Tensor]:
-        """Returns several weighted sums, with one check that all are finite.
-
-        Args:
-            sums: Functions of the weights: `weighted_sum` or `Proven.sums` of
-                these records and of others of the same batch.
-            weights: Shape `[batch]`.
-        """
-        return sums_together(sums, weights)
+    # `weighted_sum` or `Proven.sums` of these records and of others.
+    sums_together = staticmethod(sums_together)
 
     def proven(self) -> Proven:
         """Returns what is proven of the norms and of the sum.

@@ -21,13 +21,19 @@ _OUTSIDE_XLA = contextvars.ContextVar("outside_xla", default=False)
 
 
 @contextlib.contextmanager
-def outside_xla(certainly: bool) -> Iterator[None]:
-    """Says whether it is certain that XLA does not compile what is inside."""
-    token = _OUTSIDE_XLA.set(certainly)
+def _inside(
+    variable: contextvars.ContextVar[Any], value: Any
+) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _OUTSIDE_XLA.reset(token)
+        variable.reset(token)
+
+
+def outside_xla(certainly: bool) -> contextlib.AbstractContextManager[None]:
+    """Says whether it is certain that XLA does not compile what is inside."""
+    return _inside(_OUTSIDE_XLA, certainly)
 
 
 def norms_along(tensor: tf.Tensor, axis: int) -> tf.Tensor:
@@ -76,39 +82,31 @@ def unit_of(dtype: tf.DType) -> float:
 _AXES = "acdefghijklm"
 
 
-_ALL_FINITE = contextvars.ContextVar("all_finite", default=False)
+class _Checks(NamedTuple):
+    """The sums of one graph that are checked together.
 
-
-class _Together(NamedTuple):
-    """How sums are computed that are checked together.
-
-    Each sum has a number in `checks`, which is not finite if the sum is not.
-    All of them are checked in `graph`. With `careful`, a check has failed, and
-    examples of weight 0 are set to 0.
+    Each sum has a number, which is not finite if the sum is not.
     """
 
     graph: Any
-    checks: list[tf.Tensor]
-    careful: bool
+    numbers: list[tf.Tensor]
 
 
-_TOGETHER: contextvars.ContextVar[_Together | None] = contextvars.ContextVar(
-    "together", default=None
+# How it is made sure that sums are finite: "assumed", "careful" (examples of
+# weight 0 are set to 0), or checks of several together. By default each sum is
+# checked alone.
+_FINITE: contextvars.ContextVar[str | _Checks] = contextvars.ContextVar(
+    "finite", default=""
 )
 
 
-@contextlib.contextmanager
-def all_finite(certainly: bool) -> Iterator[None]:
-    """Says whether sums are computed as if all examples were finite.
+def all_finite() -> contextlib.AbstractContextManager[None]:
+    """Says that sums are computed as if all examples were finite.
 
     An example that is not finite then makes the sum not finite, even if its
     weight is 0.
     """
-    token = _ALL_FINITE.set(certainly)
-    try:
-        yield
-    finally:
-        _ALL_FINITE.reset(token)
+    return _inside(_FINITE, "assumed")
 
 
 def kept(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -168,17 +166,17 @@ def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
     infinity is NaN, the sum is not finite if an example is not. `careful`
     computes it with the examples of weight 0 set to 0.
     """
-    if _ALL_FINITE.get():
+    how = _FINITE.get()
+    if how == "assumed":
         return total
-    together = _TOGETHER.get()
-    if together is not None and together.careful:
+    if how == "careful":
         return careful()
     # The sum of all squares is not finite if an entry is not. It is a single
     # operation, which writes nothing.
     check = tf.nn.l2_loss(total)
-    if together is not None and together.graph is _graph():
+    if isinstance(how, _Checks) and how.graph is _graph():
         # If it overflows here, the sums are computed carefully for nothing.
-        together.checks.append(tf.cast(check, tf.float32))
+        how.numbers.append(tf.cast(check, tf.float32))
         return total
     return tf.cond(tf.math.is_finite(check), lambda: total, careful)
 
@@ -186,15 +184,6 @@ def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
 def _graph() -> Any:
     """Returns the present graph. The body of a loop has a graph of its own."""
     return tf.compat.v1.get_default_graph()
-
-
-@contextlib.contextmanager
-def _together(checks: list[tf.Tensor], *, careful: bool) -> Iterator[None]:
-    token = _TOGETHER.set(_Together(_graph(), checks, careful))
-    try:
-        yield
-    finally:
-        _TOGETHER.reset(token)
 
 
 def sums_together(
@@ -205,23 +194,25 @@ def sums_together(
     All of these are computed a second time if one of them is not finite. A
     check of each alone would make the graph of a step a quarter larger.
     """
+    if _FINITE.get() == "assumed":
+        return [each(weights) for each in sums]
     totals: list[tf.Tensor] = []
-    checks: list[tf.Tensor] = []
+    checks = _Checks(_graph(), [])
     checked = []
-    with _together(checks, careful=False):
+    with _inside(_FINITE, checks):
         for place, each in enumerate(sums):
-            before = len(checks)
+            before = len(checks.numbers)
             totals.append(each(weights))
-            if len(checks) > before:
+            if len(checks.numbers) > before:
                 checked.append(place)
 
     def carefully() -> list[tf.Tensor]:
-        with _together([], careful=True):
+        with _inside(_FINITE, "careful"):
             return [sums[place](weights) for place in checked]
 
-    if checks:
+    if checked:
         found = tf.cond(
-            tf.math.is_finite(tf.add_n(checks)),
+            tf.math.is_finite(tf.add_n(checks.numbers)),
             lambda: [totals[place] for place in checked],
             carefully,
         )
