@@ -9,6 +9,7 @@ import keras_dp
 from keras_dp.gradients import GradientEngine
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling.draw import EACH_ROW
 from keras_dp.training.step.batch_computation import BatchComputation
 
 RECORDS, FEATURES = 200, 5
@@ -111,7 +112,7 @@ def test_what_xla_compiles_has_static_shapes(is_whole) -> None:
 
     @tf.function(autograph=False)
     def core(x, y, mask):
-        given = (x, y, None), mask, None
+        given = (x, y, None), mask, EACH_ROW
         if is_whole:
             result = computation.of_sample(*given, private.optimizer.plan())
         else:
