@@ -29,7 +29,6 @@ from keras_dp.keras_internals import (
 from keras_dp.ledger import RunWriter
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning.calibration import check_target_delta, default_delta
 from keras_dp.sampling import Sampler
 from keras_dp.spending.epsilon_limit import PrivacyTarget
@@ -162,7 +161,6 @@ class PrivateModel(HeldModel):
         warn_of_plain_training(model)
         self.self_check_examples = self_check_examples
         self._step: TrainingStep | None = None
-        self._round: PrivateRound | None = None
         self._side_queries, self._said = SideQueries(None, None), Said()
         self._loop: TrainingLoop | None = None
         self._batches_run: RunWriter | None = None
@@ -583,10 +581,11 @@ class PrivateModel(HeldModel):
 
     def step_parts(self) -> StepParts:
         """Returns what the steps of training are made of, once it is built."""
+        audited = None if self._loop is None else self._loop.training.round
         return StepParts(
             model=self.model,
             optimizer=self.optimizer,
-            round=self._round or self.optimizer.round,
+            round=audited or self.optimizer.round,
             loss=compiled_loss_of(self),
             metrics=ExampleMetrics(
                 loss_tracker_of(self),
@@ -729,14 +728,15 @@ class PrivateModel(HeldModel):
             )
             stack.enter_context(loop.recording())
             self._loop = loop
-            if training.round is not None:
-                self._round, self._step = training.round, None
+            is_audited = training.round is not None
+            if is_audited:
+                self._step = None
             try:
                 yield loop
             finally:
                 self._loop, self.last_run, step = None, run.row, self._step
-                if training.round is not None:
-                    self._round = self._step = None
+                if is_audited:
+                    self._step = None
                 if step is not None:
                     step.close()
                     self._weights.note()

@@ -7,7 +7,7 @@ batch normalization.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -61,12 +61,8 @@ class BatchResult(NamedTuple):
     released: tuple[Event, dict[str, tf.Tensor]] | None
 
 
-class _Computed(NamedTuple):
-    """The records of a physical batch, and the losses of its examples."""
-
-    losses: ExampleLosses
-    outputs: Any
-    batches: dict[str, RecordBatch]
+# The losses of examples, the outputs of the model, and the records by query.
+_Computed: TypeAlias = tuple[ExampleLosses, Any, dict[str, RecordBatch]]
 
 
 class BatchComputation:
@@ -193,15 +189,14 @@ class BatchComputation:
     ) -> tuple[BatchResult, Sample]:
         """Returns the result of a batch, and the sample with its records."""
         of = self._of_examples if self._updates is None else self._of_users
-        computed = of(data, mask, rows)
+        losses, outputs, batches = of(data, mask, rows)
         with self.engine.computing():
             sample = self._round.accumulate(
-                state, sample, self.engine.variables, computed.batches
+                state, sample, self.engine.variables, batches
             )
         # Both the losses and the penalties are by the old weights.
-        losses = with_penalties(self._parts.model, computed.losses)
-        masks = masks_of(computed.outputs)
-        return BatchResult(losses, computed.outputs, masks, None), sample
+        losses = with_penalties(self._parts.model, losses)
+        return BatchResult(losses, outputs, masks_of(outputs), None), sample
 
     def _of_examples(
         self, data: Any, mask: tf.Tensor | None, rows: RowsOfRecord
@@ -222,7 +217,7 @@ class BatchComputation:
                 rows.views,
             )
         batches[GRADIENTS] = gradients
-        return _Computed(losses, result.outputs, batches)
+        return losses, result.outputs, batches
 
     def _of_users(
         self, data: Any, mask: tf.Tensor | None, rows: RowsOfRecord
@@ -239,8 +234,7 @@ class BatchComputation:
             losses = self.losses(y, outputs, weight, mask.shape[0])
         records = self._updates.records(data, mask, rows.rows)
         present = tf.reduce_any(tf.reshape(mask, [-1, rows.rows]), axis=1)
-        batches = {GRADIENTS: RecordBatch(records, present)}
-        return _Computed(losses, outputs, batches)
+        return losses, outputs, {GRADIENTS: RecordBatch(records, present)}
 
     def of_sums(self, planned: Event) -> tuple[Event, dict[str, tf.Tensor]]:
         """Releases the sums of all replicas."""

@@ -119,10 +119,23 @@ class TrainingStep:
         so far, and the event of the release. A part of a sample has neither:
         `release` follows the last one.
         """
-        before = len(self._traces)
-        function, arguments = self._traced(
-            step, kind, planned, is_first=is_first
+        if not kind.is_whole:
+            self._computation.make_sums()
+        parts: tuple[Any, ...] = (*step.data, step.mask)
+        # TensorFlow's own search for the trace takes half of the time that a
+        # small step spends outside its computation.
+        nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
+        key = kind, nest, _shapes(keras.tree.flatten(parts))
+        replicas = self._parts.replicas
+        if replicas.are_many:
+            parts = replicas.parts(step)
+        arguments = (
+            *parts,
+            planned if kind.is_whole else tf.constant(is_first),
         )
+        self._function(kind)
+        before = len(self._traces)
+        function = self._trace(key, kind, arguments)
         if len(self._traces) > before:
             if not kind.is_whole:
                 self._release(planned)
@@ -190,12 +203,8 @@ class TrainingStep:
             tf.constant(rounds, tf.int32),
             planned,
         )
-        shapes = tuple(
-            None if leaf is None else (tuple(leaf.shape), leaf.dtype)
-            for leaf in leaves
-        )
-        nest = str(block.records.structure)
-        key = "block", rows, nest, shapes, batch, block.room if jit else 0
+        nest, room = str(block.records.structure), block.room if jit else 0
+        key = "block", rows, nest, _shapes(leaves), batch, room
         if key in self._traces:
             return self._traces[key], arguments
         spec = tf.TensorSpec([None, batch], places.dtype)
@@ -335,33 +344,6 @@ class TrainingStep:
         functions = self._functions.values()
         return sum(f.experimental_get_tracing_count() for f in functions)
 
-    def _traced(
-        self,
-        step: PhysicalStep,
-        kind: BatchKind,
-        planned: Event,
-        *,
-        is_first: bool,
-    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Returns the step for batches of these shapes, and its arguments."""
-        if not kind.is_whole:
-            self._computation.make_sums()
-        parts: tuple[Any, ...] = (*step.data, step.mask)
-        # TensorFlow's own search for the trace takes half of the time that a
-        # small step spends outside its computation.
-        shapes = tuple(
-            None if leaf is None else (tuple(leaf.shape), leaf.dtype)
-            for leaf in keras.tree.flatten(parts)
-        )
-        nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
-        replicas = self._parts.replicas
-        if replicas.are_many:
-            parts = replicas.parts(step)
-        more = planned if kind.is_whole else tf.constant(is_first)
-        self._function(kind)
-        arguments = (*parts, more)
-        return self._trace((kind, nest, shapes), kind, arguments), arguments
-
     def _trace(
         self, key: tuple[Any, ...], name: Any, arguments: tuple[Any, ...]
     ) -> Callable[..., Any]:
@@ -436,6 +418,13 @@ class TrainingStep:
 def _rates_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """Returns the variables and schedules behind all learning rates."""
     return [learning_rate_of(each) for each in optimizers_in(optimizer)]
+
+
+def _shapes(leaves: list[Any]) -> tuple[Any, ...]:
+    return tuple(
+        None if leaf is None else (tuple(leaf.shape), leaf.dtype)
+        for leaf in leaves
+    )
 
 
 def _ids(objects: Iterable[Any]) -> list[int]:
