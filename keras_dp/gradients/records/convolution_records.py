@@ -174,7 +174,6 @@ class StandardizedRecords(GradientRecords):
         `[*taps, channels, filters]`.
         """
         self.inner = inner
-        self.shape = plain.shape
         self.plain = tf.reshape(plain, [-1, plain.shape[-1]])
 
     @override
@@ -206,16 +205,15 @@ class StandardizedRecords(GradientRecords):
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "StandardizedRecords":
-        return self._with(self.inner.grouped(size, weights))
+        inner = self.inner.grouped(size, weights)
+        return StandardizedRecords(inner, self.plain)
 
     @override
     def joined(self, other: GradientRecords) -> "StandardizedRecords | None":
         if not isinstance(other, StandardizedRecords):
             return None
-        return self._with(summed([self.inner, other.inner]))
-
-    def _with(self, inner: GradientRecords) -> "StandardizedRecords":
-        return StandardizedRecords(inner, tf.reshape(self.plain, self.shape))
+        inner = summed([self.inner, other.inner])
+        return StandardizedRecords(inner, self.plain)
 
     def _mapped(self, gradients: tf.Tensor) -> tf.Tensor:
         rows = tf.reshape(gradients, [gradients.shape[0], *self.plain.shape])

@@ -251,11 +251,11 @@ class ScaledRecords(GradientRecords):
     @override
     def squared_norms(self) -> tf.Tensor:
         # In two steps, because float32 may not hold the square of the factor.
-        return in_float(self.inner.squared_norms()) * self.factor * self.factor
+        return self.inner.squared_norms() * self.factor * self.factor
 
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        return in_float(self.inner.weighted_sum(weights)) * self.factor
+        return self.inner.weighted_sum(weights) * self.factor
 
     @override
     def proven(self) -> Proven:
@@ -267,7 +267,7 @@ class ScaledRecords(GradientRecords):
 
     @override
     def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
-        return in_float(self.inner.materialize(indices)) * self.factor
+        return self.inner.materialize(indices) * self.factor
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "ScaledRecords":

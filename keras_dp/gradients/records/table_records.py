@@ -215,20 +215,16 @@ class TiedTableRecords(GradientRecords):
     def joined(self, other: GradientRecords) -> "TiedTableRecords | None":
         if not isinstance(other, TiedTableRecords):
             return None
-        lookups, projections = self.lookups, self.projections
-        if other.lookups is not None:
-            lookups = (
-                other.lookups
-                if lookups is None
-                else lookups.joined(other.lookups)
+        uses: list[tuple[Any, Any]] = [
+            (self.lookups, other.lookups),
+            (self.projections, other.projections),
+        ]
+        return TiedTableRecords(
+            *(
+                one.joined(two) if one and two else one or two
+                for one, two in uses
             )
-        if other.projections is not None:
-            projections = (
-                other.projections
-                if projections is None
-                else projections.joined(other.projections)
-            )
-        return TiedTableRecords(lookups, projections)
+        )
 
     @override
     def squared_norms(self) -> tf.Tensor:
