@@ -28,8 +28,8 @@ _LARGEST_BUILT = 2**30
 class GradientRecords(abc.ABC):
     """The per-example gradients of one variable, `[batch, *shape]`.
 
-    All numbers are float32 or float64. The gradients of variables in half
-    precision are float32.
+    They are `LazyRecords`. All numbers are float32 or float64. The gradients of
+    variables in half precision are float32.
 
     Guarantee: for each example, `squared_norms` is at least the squared L2 norm
         of the vector that `weighted_sum` adds at weight 1, up to rounding.
@@ -47,9 +47,6 @@ class GradientRecords(abc.ABC):
         """Returns `sum_i weights[i] * gradient[i]`, in the variable's shape.
 
         An example of weight 0 contributes nothing, even if it is not finite.
-
-        Args:
-            weights: Shape `[batch]`.
         """
 
     # `weighted_sum` or `Proven.sums` of these records and of others.
@@ -59,10 +56,8 @@ class GradientRecords(abc.ABC):
         """Returns what is proven of the norms and of the sum.
 
         Here the gradients are built, and it is about the vectors that were
-        built. Where that takes too much memory, there is nothing to return.
-
-        Raises:
-            PrivateTrainingError: They have more than 2^30 numbers.
+        built. Where that takes too much memory, more than 2^30 numbers, it
+        raises.
         """
         gradients = self.materialize()
         if gradients.shape.num_elements() > _LARGEST_BUILT:
@@ -76,45 +71,33 @@ class GradientRecords(abc.ABC):
 
     @abc.abstractmethod
     def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
-        """Returns per-example gradients, `[batch, *shape]` or `[n, *shape]`.
+        """Returns gradients, `[batch, *shape]`, or those at `indices`, `[n]`.
 
-        Args:
-            indices: The places of some examples, shape `[n]` with a static `n`;
-                all of them by default.
+        The number `n` is static.
         """
 
     @abc.abstractmethod
     def grouped(self, size: int, weights: tf.Tensor) -> "GradientRecords":
         """Returns one record for each group of `size` consecutive examples.
 
-        It is the weighted sum of the gradients of the group.
-
-        Args:
-            size: The number of examples in a group, a divisor of the batch.
-            weights: The factor of each example, shape `[batch]`. An example of
-                weight 0 contributes nothing, even if it is not finite.
+        It is the weighted sum of the gradients of the group. An example of
+        weight 0 contributes nothing, even if it is not finite. `size` divides
+        the batch.
         """
 
     def scaled(self, factors: Sequence[tf.Tensor]) -> "GradientRecords":
         """Returns the gradients times a product of one factor for each axis.
 
-        The entry `[i, j, ...]` of a gradient is multiplied by
-        `factors[0][i] * factors[1][j] * ...`. Where the gradients are sums of
-        products of such factors, they are not built.
-
-        Args:
-            factors: A vector for each axis of the variable, public.
+        The entry `[i, j, ...]` of a gradient is multiplied by `factors[0][i] *
+        factors[1][j] * ...`. Where the gradients are sums of products of such
+        factors, they are not built. The factors are public.
         """
         return MaterializedRecords(self.materialize()).scaled(factors)
 
     def joined(self, other: "GradientRecords") -> "GradientRecords | None":
         """Returns the sum of these gradients and of another use's gradients.
 
-        Args:
-            other: The gradients from another use of the variable.
-
-        Returns:
-            `None` if the sum needs both to be materialized.
+        There is none, `None`, if the sum needs both to be built.
         """
         return None
 
