@@ -97,7 +97,7 @@ class RemoteRounds:
         self.federated = federated
         self.sampling_probability = float(sampling_probability)
         self._rounds, self._rounds_run = rounds, 0
-        self._optimizer = training.optimizer
+        self._training, self._optimizer = training, training.optimizer
         self._variables = list(model.trainable_variables)
         self._run = training.new_run()
         self._planned: Event | None = None
@@ -207,9 +207,7 @@ class RemoteRounds:
         sampling = PoissonUserSampling(
             self.sampling_probability, drawn_by_library=True
         )
-        return self._optimizer.planned_round(
-            self._plan(), sampling, seeded=False
-        )
+        return self._training.planned(self._plan(), sampling)
 
     def _are_like(self, weights: Sequence[npt.NDArray[Any]]) -> bool:
         return len(weights) == len(self._before) and all(
