@@ -29,7 +29,6 @@ from keras_dp.training.data.batches import Block, PhysicalStep
 from keras_dp.training.data.first_batch import check_batch
 from keras_dp.training.data.in_range import check_in_range
 from keras_dp.training.devices.workers import check_agreement
-from keras_dp.training.step.batch_computation import BatchKind
 from keras_dp.training.step.layer_states import LayerSeeds, renew_adapters
 from keras_dp.training.step.training_step import TrainingStep
 from keras_dp.training.training import Training
@@ -254,17 +253,16 @@ class TrainingLoop:
         """Draws and traces one sample, in one physical batch or several."""
         first = next(steps)
         step, (event, round_) = self._checked_step(first)
-        is_whole = first.ends_sample and not step.releases_apart
-        kind = BatchKind(is_whole, self._adapter.rows_of_record)
-        begin = step.prepare(first, kind, event)
+        rows = self._adapter.rows_of_record
+        begin = step.prepare(first, rows, event)
 
         def run(count: int) -> tuple[Mapping[str, Any], Event, SamplingEvent]:
             logs, released = begin()
             batch = first
             while not batch.ends_sample:
                 batch = next(steps)
-                step.prepare(batch, kind, event, is_first=False)()
-            if not is_whole:
+                step.prepare(batch, rows, event, is_first=False)()
+            if released is None:
                 # The release waits for the chief, which has covered the round.
                 logs, released = step.release(event)
             if released is None:

@@ -37,16 +37,6 @@ from keras_dp.training.step.sample_release import SampleSums, TracedRelease
 from keras_dp.training.step.step_parts import StepParts
 
 
-class BatchKind(NamedTuple):
-    """Which step a batch takes. Each kind has a compiled one.
-
-    A batch that `is_whole` is a whole sample, which its step releases.
-    """
-
-    is_whole: bool
-    rows: RowsOfRecord
-
-
 class BatchResult(NamedTuple):
     """The result of a physical batch, for metrics and the ledger.
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -29,7 +29,6 @@ from keras_dp.training.data.batches import Block, PhysicalStep, gathered
 from keras_dp.training.metrics.example_metrics import set_masks
 from keras_dp.training.step.batch_computation import (
     BatchComputation,
-    BatchKind,
     BatchResult,
 )
 from keras_dp.training.step.engine_check import EngineCheck
@@ -37,6 +36,16 @@ from keras_dp.training.step.step_parts import StepParts
 
 # XLA compiles a shape, with room for at most so many rounds.
 _ROUNDS_BY_XLA = 128
+
+
+class _BatchKind(NamedTuple):
+    """Which step a batch takes. Each kind has a compiled one.
+
+    A batch that `is_whole` is a whole sample, which its step releases.
+    """
+
+    is_whole: bool
+    rows: RowsOfRecord
 
 
 class TrainingStep:
@@ -58,7 +67,7 @@ class TrainingStep:
         # By kind of batch, nest and shapes; and that of the release.
         self._traces: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._functions: dict[Any, Any] = {}
-        self._compiled_cores: dict[BatchKind, Any] = {}
+        self._compiled_cores: dict[_BatchKind, Any] = {}
         optimizer = parts.optimizer
         parts.side_queries.check_names(optimizer.public_metrics())
         replicas = parts.replicas
@@ -107,7 +116,7 @@ class TrainingStep:
     def prepare(
         self,
         step: PhysicalStep,
-        kind: BatchKind,
+        rows: RowsOfRecord,
         planned: Event,
         *,
         is_first: bool = True,
@@ -119,25 +128,26 @@ class TrainingStep:
         so far, and the event of the release. A part of a sample has neither:
         `release` follows the last one.
         """
-        if not kind.is_whole:
+        # Each worker draws its own samples, and one may need more batches than
+        # another. So the release, which all take together, stands alone there.
+        replicas = self._parts.replicas
+        is_whole = is_first and step.ends_sample and replicas.workers == 1
+        kind = _BatchKind(is_whole, rows)
+        if not is_whole:
             self._computation.make_sums()
         parts: tuple[Any, ...] = (*step.data, step.mask)
         # TensorFlow's own search for the trace takes half of the time that a
         # small step spends outside its computation.
         nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
         key = kind, nest, _shapes(keras.tree.flatten(parts))
-        replicas = self._parts.replicas
         if replicas.are_many:
             parts = replicas.parts(step)
-        arguments = (
-            *parts,
-            planned if kind.is_whole else tf.constant(is_first),
-        )
+        arguments = (*parts, planned if is_whole else tf.constant(is_first))
         self._function(kind)
         before = len(self._traces)
         function = self._trace(key, kind, arguments)
         if len(self._traces) > before:
-            if not kind.is_whole:
+            if not is_whole:
                 self._release(planned)
             if kind in self._compiled_cores:
                 judge(COMPILED_BY_XLA, self._compiled_cores[kind], arguments)
@@ -328,15 +338,6 @@ class TrainingStep:
         return None if sizes is None else sizes.read()
 
     @property
-    def releases_apart(self) -> bool:
-        """Whether every sample is released apart, and none with its batch.
-
-        Each worker draws its own samples, and one may need more batches than
-        another. So steps that workers take together are not part of a batch.
-        """
-        return self._parts.replicas.workers > 1
-
-    @property
     def trace_count(self) -> int:
         """The number of traces of all steps; 0 if they run eagerly."""
         if self._parts.run_eagerly:
@@ -357,7 +358,7 @@ class TrainingStep:
         many = self._parts.replicas.are_many
         return function if many else self._traces[key]
 
-    def _function(self, kind: BatchKind) -> Any:
+    def _function(self, kind: _BatchKind) -> Any:
         if kind in self._functions:
             return self._functions[kind]
 
