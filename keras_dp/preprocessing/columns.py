@@ -58,7 +58,7 @@ class Schema(NamedTuple):
 def schema_of(data: Any) -> Schema | None:
     """Returns the schema of a column; `None` for lists and a `PyDataset`."""
     if is_dataset(data):
-        spec = first_of(FiniteDataset(data).record_specs)
+        spec = _first_of(FiniteDataset(data).record_specs)
         if spec is not None and not hasattr(spec, "shape"):
             raise TypeError(
                 "`data` must be one column. Received: a data set of "
@@ -72,7 +72,7 @@ def schema_of(data: Any) -> Schema | None:
     return Schema(whole.dtype, whole.shape[1:])
 
 
-def first_of(element: Any) -> Any:
+def _first_of(element: Any) -> Any:
     """Returns the inputs of an element `(x, y)`, else the element."""
     return element[0] if isinstance(element, tuple) else element
 
@@ -137,13 +137,12 @@ def checked_range(bounds: Any, *, most_axes: int = 1) -> tuple[Any, Any]:
     return first, last
 
 
-def array_batches(data: Any) -> Iterator[npt.NDArray[Any]]:
-    """Yields arrays whose rows are the records."""
+def batches_of(data: Any) -> Iterator[Any]:
+    """Yields the inputs of a data set, a batch at a time, or other data."""
     if is_dataset(data):
-        for element in FiniteDataset(data).batches():
-            yield as_array(first_of(element), "data", "data")
+        yield from map(_first_of, FiniteDataset(data).batches())
     else:
-        yield as_array(data, "data", "data")
+        yield data
 
 
 def check_numbers(schema: Schema) -> None:
@@ -168,7 +167,8 @@ def number_chunks(data: Any) -> Iterator[Floats]:
     one feature.
     """
     shape: tuple[int, ...] | None = None
-    for batch in array_batches(data):
+    for given in batches_of(data):
+        batch = as_array(given, "data", "data")
         check_numbers(Schema(batch.dtype, batch.shape[1:]))
         rows = batch[:, np.newaxis] if batch.ndim == 1 else batch
         shape = rows.shape[1:] if shape is None else shape

@@ -12,10 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.ledger import ThresholdedSum
-from keras_dp.preprocessing.columns import Schema, first_of
+from keras_dp.preprocessing.columns import Schema, batches_of
 from keras_dp.preprocessing.release import noised
-from keras_dp.sampling.datasets import FiniteDataset
-from keras_dp.sampling.kinds import is_dataset
 from keras_dp.sampling.random_words import from_operating_system
 
 Key = TypeVar("Key", bound=Hashable)
@@ -35,7 +33,7 @@ def row_chunks(
     A record is an entry or a list of entries. Lists are not converted to
     arrays, whose entries would all take the memory of the longest one.
     """
-    for batch in _batches(data):
+    for batch in batches_of(data):
         values = _plain(batch)
         if isinstance(values, np.ndarray):
             schema = Schema(values.dtype, values.shape[1:])
@@ -147,14 +145,6 @@ def _entries(row: Any) -> list[Any]:
     if isinstance(row, np.ndarray):
         row = row.tolist()
     return list(row) if isinstance(row, list | tuple) else [row]
-
-
-def _batches(data: Any) -> Iterator[Any]:
-    if not is_dataset(data):
-        yield data
-        return
-    for element in FiniteDataset(data).batches():
-        yield first_of(element)
 
 
 def _plain(batch: Any) -> Any:

@@ -37,7 +37,7 @@ from keras_dp.recipes.clip import is_one_of
 from keras_dp.recipes.settings import Settings
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.record_source import RecordSpec
-from keras_dp.training.data.batches import Batches
+from keras_dp.training.data.record_map import RecordMap
 
 # These were measured by benchmarks/first_run.py (docs/choosing.md). The walk of
 # a weight is `_WALK * weights**(-1/4)`, at most `_LONGEST_WALK`.
@@ -383,7 +383,7 @@ def build(
     """
     if model.built:
         return
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(Batches(samples).structure)
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(RecordMap(samples).structure)
     rows = samples.physical_batch_size
 
     def tensor(spec: RecordSpec) -> Any:
@@ -397,7 +397,7 @@ def build(
 
 def numbers_to_reproduce(samples: Sampler) -> int:
     """Returns how many numbers a record has as targets; labels are none."""
-    _, y, _ = keras.utils.unpack_x_y_sample_weight(Batches(samples).structure)
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(RecordMap(samples).structure)
     specs = [spec for spec in keras.tree.flatten(y) if spec is not None]
     return sum(math.prod(x.shape) for x in specs if x.dtype.kind == "f")
 

@@ -58,8 +58,6 @@ class CyclicPoissonBatches(Sampler):
     1000
     """
 
-    _shown = ("classes", "sampling_probability")
-
     def __init__(
         self,
         data: Nest | RandomAccessSource,
@@ -68,12 +66,11 @@ class CyclicPoissonBatches(Sampler):
         sampling_probability: float = 1.0,
         **options: Unpack[SamplerOptions],
     ) -> None:
-        law = functools.partial(
-            _of_classes,
-            classes=classes,
-            sampling_probability=sampling_probability,
-        )
-        super().__init__(data, law, **options)
+        arguments = {
+            "classes": classes,
+            "sampling_probability": sampling_probability,
+        }
+        super().__init__(data, _of_classes, arguments, **options)
         self.classes = int(classes)
         self.sampling_probability = float(sampling_probability)
 

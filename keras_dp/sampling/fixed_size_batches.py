@@ -49,8 +49,6 @@ class FixedSizeBatches(Sampler):
     ((32, 28, 28), True, True, 31)
     """
 
-    _shown = ("sample_size",)
-
     def __init__(
         self,
         data: Nest | RandomAccessSource,
@@ -58,8 +56,8 @@ class FixedSizeBatches(Sampler):
         sample_size: int,
         **options: Unpack[SamplerOptions],
     ) -> None:
-        law = functools.partial(_of_size, sample_size=sample_size)
-        super().__init__(data, law, **options)
+        arguments = {"sample_size": sample_size}
+        super().__init__(data, _of_size, arguments, **options)
         self.sample_size = int(sample_size)
 
 
@@ -117,8 +115,6 @@ class ShuffledBatches(Sampler):
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
-    _shown = ("batch_size",)
-
     def __init__(
         self,
         data: Nest | RandomAccessSource,
@@ -126,8 +122,8 @@ class ShuffledBatches(Sampler):
         batch_size: int,
         **options: Unpack[SamplerOptions],
     ) -> None:
-        law = functools.partial(_in_passes, batch_size=batch_size)
-        super().__init__(data, law, **options)
+        arguments = {"batch_size": batch_size}
+        super().__init__(data, _in_passes, arguments, **options)
         self.batch_size = int(batch_size)
 
 

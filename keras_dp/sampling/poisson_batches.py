@@ -175,8 +175,6 @@ class PoissonBatches(Sampler):
     ((24, 28, 28), (24,), (24,))
     """
 
-    _shown = ("sampling_probability", "truncate_at")
-
     def __init__(
         self,
         data: Nest | RandomAccessSource,
@@ -217,13 +215,12 @@ class PoissonBatches(Sampler):
                 source returns another number or shape of records than was asked
                 for, or a number is out of its range.
         """
-        law = functools.partial(
-            _poisson,
-            sampling_probability=sampling_probability,
-            microbatches=microbatches,
-            truncate_at=truncate_at,
-        )
-        super().__init__(data, law, **options)
+        arguments = {
+            "sampling_probability": sampling_probability,
+            "microbatches": microbatches,
+            "truncate_at": truncate_at,
+        }
+        super().__init__(data, _poisson, arguments, **options)
         self.truncate_at = truncate_at
 
     @property

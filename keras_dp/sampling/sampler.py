@@ -2,10 +2,11 @@
 
 import abc
 import dataclasses
+import functools
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self, TypedDict, cast
 
 import numpy as np
@@ -106,8 +107,6 @@ class Sampler(abc.ABC):
 
     shard_index: int | None = None
     shard_count: int | None = None
-    # The arguments that `repr` shows.
-    _shown: tuple[str, ...]
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuses samplers that the library does not know."""
@@ -123,7 +122,8 @@ class Sampler(abc.ABC):
     def __init__(
         self,
         data: Nest | RandomAccessSource,
-        law: Callable[[int], Draw],
+        law: Callable[..., Draw],
+        arguments: Mapping[str, Any],
         *,
         physical_batch_size: int | None = None,
         rounds_per_epoch: int | None = None,
@@ -134,13 +134,14 @@ class Sampler(abc.ABC):
         """Looks at the shapes of the data, and draws nothing.
 
         `data` is that of `PoissonBatches`, and the options are those of
-        `SamplerOptions`. The law takes a number of records, and returns how
-        they are drawn.
+        `SamplerOptions`. The law takes a number of records and its arguments,
+        which `repr` shows, and returns how the records are drawn.
         """
         self.records = Source(data)
         # A shard has a part of the whole draw.
-        self.draw = self._whole = draw = law(len(self.records))
-        self._law = law
+        self._law = functools.partial(law, **arguments)
+        self._shown = arguments
+        self.draw = self._whole = draw = self._law(len(self.records))
         if seed is not None:
             _check.integer_at_least(0, seed=seed)
         _check_map(map, views, draw)
@@ -219,10 +220,7 @@ class Sampler(abc.ABC):
         return self.rounds_per_epoch
 
     def __repr__(self) -> str:
-        given = {name: getattr(self, name) for name in self._shown}
-        given["physical_batch_size"] = self.physical_batch_size
-        if not self.draw.rows_of_record.are_apart:
-            given["rows"] = self.draw.rows_of_record.rows
+        given = {**self._shown, "physical_batch_size": self.physical_batch_size}
         if self.views > 1:
             given["views"] = self.views
         if self.shard_index is not None:

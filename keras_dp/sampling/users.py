@@ -69,8 +69,6 @@ class UserBatches(Sampler):
     (6, 3)
     """
 
-    _shown = ("sampling_probability", "records_per_user")
-
     def __init__(
         self,
         data: Nest | RandomAccessSource,
@@ -101,13 +99,12 @@ class UserBatches(Sampler):
         self.records_per_user = int(records_per_user)
         # In as few bytes as hold a number.
         self._users = users.astype(np.min_scalar_type(int(users.max())))
-        law = functools.partial(
-            _of_users,
-            users=self._users,
-            sampling_probability=sampling_probability,
-            rows=self.records_per_user,
-        )
-        super().__init__(data, law, **options)
+        arguments = {
+            "sampling_probability": sampling_probability,
+            "records_per_user": self.records_per_user,
+        }
+        of_users = functools.partial(_of_users, users=self._users)
+        super().__init__(data, of_users, arguments, **options)
 
     @property
     def sampling_probability(self) -> float:
@@ -122,7 +119,10 @@ class UserBatches(Sampler):
 
 
 def _of_users(
-    records: int, users: Integers, sampling_probability: float, rows: int
+    records: int,
+    users: Integers,
+    sampling_probability: float,
+    records_per_user: int,
 ) -> Draw:
     if len(users) != records:
         raise ValueError(
@@ -132,7 +132,7 @@ def _of_users(
         )
     count = int(users.max()) + 1
     draw = BernoulliDraw(count, sampling_probability)  # It checks.
-    probability = float(sampling_probability)
+    probability, rows = float(sampling_probability), records_per_user
     return Draw(
         count,
         PoissonUserSampling(probability, drawn_by_library=True),

@@ -1,6 +1,7 @@
 """Private federated averaging: users train, and their updates are averaged."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -74,12 +75,6 @@ class LocalTraining:
             )
         return self.epochs * (records_per_user // size)
 
-    def updates(
-        self, engine: GradientEngine, compiled_loss: Any, loss_scale: float
-    ) -> "LocalUpdates":
-        """Returns the updates of users of a model; see `LocalUpdates`."""
-        return LocalUpdates(engine, compiled_loss, self, loss_scale)
-
 
 class LocalUpdates:
     """Computes what each user's training takes from the weights.
@@ -95,9 +90,9 @@ class LocalUpdates:
 
     def __init__(
         self,
+        local: LocalTraining,
         engine: GradientEngine,
         compiled_loss: Any,
-        local: LocalTraining,
         loss_scale: float,
     ) -> None:
         """Computes nothing.
@@ -304,9 +299,8 @@ class FederatedModel(PrivateModel):
 
     @override
     def step_parts(self) -> StepParts:
-        return dataclasses.replace(
-            super().step_parts(), local=self.local.updates
-        )
+        updates = functools.partial(LocalUpdates, self.local)
+        return dataclasses.replace(super().step_parts(), local=updates)
 
     @override
     def _training(

@@ -33,14 +33,6 @@ from keras_dp.training.loop import busy
 User = TypeVar("User", bound=Hashable)
 
 
-class _RemoteUsers(DataAdapter):
-    """Users whose records are in other processes, and who count as drawn."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.unit = "user"
-
-
 class RemoteRounds:
     """The rounds of one federated training over users in other processes.
 
@@ -81,7 +73,7 @@ class RemoteRounds:
         judge(BUILT, model)
         federated.build_optimizer()
         training = federated._training(
-            _RemoteUsers(),
+            DataAdapter(None, unit="user"),  # Other processes have records.
             {"steps_per_epoch": rounds},
             target_epsilon=target_epsilon,
             delta=delta,

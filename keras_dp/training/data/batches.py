@@ -23,10 +23,14 @@ from keras_dp._nests import Nest
 from keras_dp.ledger import SamplingEvent, UnverifiedSampling
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.draw import Sample
-from keras_dp.sampling.random_words import Randomness, Words
+from keras_dp.sampling.random_words import (
+    Randomness,
+    Words,
+    from_operating_system,
+)
 from keras_dp.sampling.record_source import ALIGNMENT_BYTES, aligned_empty
 from keras_dp.training.data.prefetch import Prefetched
-from keras_dp.training.data.record_map import RecordMap, record_map
+from keras_dp.training.data.record_map import RecordMap
 
 # One more would only wait: the thread is as fast as the loop on average.
 _AHEAD = 2
@@ -117,8 +121,7 @@ class Batches:
     ) -> None:
         """Draws nothing yet; `weigh` makes weights of targets and weights."""
         self.sampler, self._weigh = sampler, weigh
-        self._change = record_map(sampler, sampler.views)
-        self.structure = _structure(sampler, self._change)
+        self._change = RecordMap(sampler, sampler.views)
         self._most = max(1, _MOST_PLACES // sampler.physical_batch_size)
         self._waiting: collections.deque[Sample] = collections.deque()
         self._open: weakref.WeakSet[Prefetched[Any]] = weakref.WeakSet()
@@ -134,18 +137,17 @@ class Batches:
             yield from self.steps_of(sample, randomness.changes)
 
     def steps_of(
-        self, sample: Sample, words: Words | None = None
+        self, sample: Sample, words: Words = from_operating_system
     ) -> Iterator[PhysicalStep]:
         """Yields the physical batches of a sample, gathered on the host.
 
-        A map of the sampler is applied where it is given words.
+        A map of the sampler draws its random numbers from the words.
         """
         sampling_of, of = self.sampler.sampling_of, sample.of
         try:
             for records, mask, ends in self.sampler.batches_of(sample):
-                if self._change is not None and words is not None:
-                    records = self._change(records, mask, words)
-                    mask = np.repeat(mask, self.sampler.views)
+                records = self._change(records, mask, words)
+                mask = np.repeat(mask, self.sampler.views)
                 x, y, weight = keras.utils.unpack_x_y_sample_weight(
                     keras.tree.map_structure(as_tensor, records)
                 )
@@ -259,18 +261,13 @@ def _on_device(leaf: Any) -> Any:
     return tf.identity(as_tensor(leaf))
 
 
-def _structure(sampler: Sampler, change: RecordMap | None) -> Nest:
-    return sampler.records.structure if change is None else change.structure
-
-
 def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
     """Returns the records of a sampler as a finite data set of Keras.
 
     They come all once, in the order of the data, in batches of the physical
     size; the last may be shorter. Nothing is sampled, and each has one view.
     """
-    change = record_map(sampler)
-    structure = _structure(sampler, change)
+    change = RecordMap(sampler)
 
     def elements() -> Iterator[Any]:
         words = sampler.randomness().changes
@@ -278,15 +275,20 @@ def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
         for start in range(sampler.positions.start, stop, step):
             rows = np.arange(start, min(start + step, stop))
             records = sampler.records.in_rows(rows)
-            if change is not None:
-                records = change(records, np.ones(len(rows), np.bool_), words)
+            records = change(records, np.ones(len(rows), np.bool_), words)
             yield tuple(keras.tree.flatten(records))
 
     def packed(*leaves: tf.Tensor) -> Any:
-        return _as_tuples(keras.tree.pack_sequence_as(structure, list(leaves)))
+        return _as_tuples(
+            keras.tree.pack_sequence_as(change.structure, list(leaves))
+        )
 
     count = -(-len(sampler.positions) // sampler.physical_batch_size)
-    dataset = _generated(elements, _specs(structure, None))
+    specs = tuple(
+        tf.TensorSpec((None, *spec.shape), spec.dtype)
+        for spec in keras.tree.flatten(change.structure)
+    )
+    dataset = _generated(elements, specs)
     dataset = dataset.map(packed).prefetch(_AHEAD)
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
@@ -326,13 +328,6 @@ def _as_tuples(nest: Nest) -> Nest:
     if isinstance(nest, (list, tuple)):
         return tuple(map(_as_tuples, nest))
     return nest
-
-
-def _specs(structure: Nest, size: int | None) -> tuple[tf.TensorSpec, ...]:
-    return tuple(
-        tf.TensorSpec((size, *spec.shape), spec.dtype)
-        for spec in keras.tree.flatten(structure)
-    )
 
 
 def as_tensor(array: npt.NDArray[Any]) -> tf.Tensor:

@@ -105,7 +105,10 @@ class DataAdapter:
     """
 
     def __init__(
-        self, source: Any, class_weight: Mapping[int, float] | None = None
+        self,
+        source: Any,
+        class_weight: Mapping[int, float] | None = None,
+        unit: str = "example",
     ) -> None:
         self.source = source
         self.class_weight = class_weight
@@ -116,7 +119,7 @@ class DataAdapter:
             check_class_weight(class_weight)
         self.is_sampler = isinstance(source, Sampler)
         self.rounds_per_pass: int | None = None
-        self.unit, self.seeded = "example", False
+        self.unit, self.seeded = unit, False
         self.rows_of_record = EACH_ROW
         self.population_size = _population_of(source)
         if self.is_sampler:

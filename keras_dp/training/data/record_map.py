@@ -192,20 +192,10 @@ _SEED_BITS = 2**30 - 1
 _COMPARED = (4, 13)
 
 
-def record_map(sampler: Sampler, views: int = 1) -> "RecordMap | None":
-    """Returns the compiled map of a sampler, `None` if it has none."""
-    if sampler.map is None:
-        return None
-    return RecordMap(
-        sampler.map,
-        sampler.records.structure,
-        views,
-        records=len(sampler.records),
-    )
-
-
 class RecordMap:
-    """Applies a function to each record that was drawn, once for each view.
+    """Maps each record that was drawn, once for each view.
+
+    It applies the map of a sampler, if it has one.
 
     Guarantee: what stands in a row is a function of the record that was drawn
     for it and of random numbers of its own, fresh for each draw and each view.
@@ -217,25 +207,22 @@ class RecordMap:
     of `RandomFlip`, follow from the operating system's generator, whatever the
     seed of their layer; inside `reproducible()` from the seed of the sampler.
 
-    The leaves of its structure are the `RecordSpec`s of what the function
-    returns.
+    The leaves of its structure are the `RecordSpec`s of a record as the model
+    takes it.
     """
 
-    def __init__(
-        self,
-        function: Any,
-        structure: Nest,
-        views: int = 1,
-        *,
-        records: int | None = None,
-    ) -> None:
+    def __init__(self, sampler: Sampler, views: int = 1) -> None:
         """Traces the function; see the argument `map` of `SamplerOptions`.
 
         It may not write, call Python, or hold an array of as many rows as there
         are records.
         """
-        self._views = views
+        self._views, self.structure = views, sampler.records.structure
+        self._of_records: Any = None
+        if sampler.map is not None:
+            self._trace(sampler.map, self.structure, len(sampler.records))
 
+    def _trace(self, function: Any, structure: Nest, records: int) -> None:
         def called(function: Any, leaves: list[tf.Tensor], seed: Any) -> Any:
             record = _nests.join(structure, iter(leaves))
             with _FreshSeeds(seed):
@@ -256,9 +243,8 @@ class RecordMap:
         returned = traced.structured_outputs
         self.structure = mapped(_spec_of, returned)
         _check_keeps_nothing(traced.graph)
-        if records is not None:
-            name = "augment" if isinstance(function, Augmentation) else "map"
-            check_holds_no_records([traced.graph], [records], name)
+        name = "augment" if isinstance(function, Augmentation) else "map"
+        check_holds_no_records([traced.graph], [records], name)
 
         @tf.function(
             autograph=False,
@@ -296,6 +282,8 @@ class RecordMap:
         The views of a record are consecutive: leaves are `[rows * views, ...]`.
         The function is called on no row without a record.
         """
+        if self._of_records is None:
+            return records
         rows = np.repeat(np.flatnonzero(mask), self._views)
         seeds = words(1 + len(rows)).view(np.int32).reshape(-1, 2)
         leaves = [leaf[rows] for leaf in _nests.leaves(records)]
