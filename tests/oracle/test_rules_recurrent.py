@@ -227,13 +227,17 @@ def test_dropout_of_the_inputs_is_that_of_the_forward_pass(kind) -> None:
 
 def test_the_checks_above_can_fail(monkeypatch) -> None:
     """Control: a backward loop that is wrong by 0.1 % is found."""
-    original = recurrence._Loops._step_gradient
+    original = recurrence.Recurrence._pulled_back
 
     def wrong(self, *args):
-        into_inputs, into_inner, into_states = original(self, *args)
-        return into_inputs, into_inner, [1.001 * each for each in into_states]
+        into_inputs, into_inner, *into_states = original(self, *args)
+        return [
+            into_inputs,
+            into_inner,
+            *(1.001 * each for each in into_states),
+        ]
 
-    monkeypatch.setattr(recurrence._Loops, "_step_gradient", wrong)
+    monkeypatch.setattr(recurrence.Recurrence, "_pulled_back", wrong)
     model = model_of(layers.GRU(4), (STEPS, WIDTH))
 
     with pytest.raises(AssertionError):

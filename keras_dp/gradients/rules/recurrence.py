@@ -12,35 +12,28 @@ import tensorflow as tf
 
 Tensors = list[tf.Tensor]
 Activation = Callable[[tf.Tensor], tf.Tensor]
+# Maps a factor `[batch, units]` to its product with some columns of the
+# recurrent kernel, and adds their bias.
+Times = Callable[[tf.Tensor, slice], tf.Tensor]
+# Maps the part of the pre-activations from the inputs, `[batch, gates]`, and
+# the states before a step to the states after it. It uses the recurrent kernel
+# by `Times` alone, each column once, in order.
+Cell = Callable[[tf.Tensor, Tensors, Times], Tensors]
 
-
-class Cell(NamedTuple):
-    """The functions of one step.
-
-    A pre-activation is the sum of a part from the input and a part from the
-    states. Each part is `[batch, gates]`.
-
-    Attributes:
-        mix: Maps both parts, and the states before the step, to the states
-            after it.
-        resets: Maps both parts, and the output before the step, to the factor
-            of the last third of the recurrent kernel. `None` if this factor is
-            the output before the step.
-    """
-
-    mix: Callable[[tf.Tensor, tf.Tensor, Tensors], Tensors]
-    resets: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor] | None
+_ALL = slice(None)
 
 
 def lstm_cell(activation: Activation, gate: Activation) -> Cell:
     """Returns the cell of Keras's `LSTM`. Its states are output and carry."""
 
-    def mix(inputs: tf.Tensor, inner: tf.Tensor, states: Tensors) -> Tensors:
-        into, forget, new, out = tf.split(inputs + inner, 4, axis=-1)
-        carry = gate(forget) * states[1] + gate(into) * activation(new)
+    def cell(inputs: tf.Tensor, states: Tensors, times: Times) -> Tensors:
+        output, carry = states
+        sums = inputs + times(output, _ALL)
+        into, forget, new, out = tf.split(sums, 4, axis=-1)
+        carry = gate(forget) * carry + gate(into) * activation(new)
         return [gate(out) * activation(carry), carry]
 
-    return Cell(mix, None)
+    return cell
 
 
 def gru_cell(activation: Activation, gate: Activation, after: bool) -> Cell:
@@ -49,278 +42,206 @@ def gru_cell(activation: Activation, gate: Activation, after: bool) -> Cell:
     Its reset gate is applied `after` the recurrent kernel, or before.
     """
 
-    def mix(inputs: tf.Tensor, inner: tf.Tensor, states: Tensors) -> Tensors:
+    def cell(inputs: tf.Tensor, states: Tensors, times: Times) -> Tensors:
+        (output,) = states
+        cut = 2 * output.shape[-1]
         update, reset, new = tf.split(inputs, 3, axis=-1)
-        update_inner, reset_inner, new_inner = tf.split(inner, 3, axis=-1)
+        inner = times(output, _ALL if after else slice(cut))
+        by_update, by_reset, *by_new = tf.split(inner, 3 if after else 2, -1)
+        reset = gate(reset + by_reset)
         if after:
-            new_inner = gate(reset + reset_inner) * new_inner
-        kept = gate(update + update_inner)
-        return [kept * states[0] + (1 - kept) * activation(new + new_inner)]
+            new += reset * by_new[0]
+        else:
+            new += times(reset * output, slice(cut, None))
+        kept = gate(update + by_update)
+        return [kept * output + (1 - kept) * activation(new)]
 
-    def resets(
-        inputs: tf.Tensor, inner: tf.Tensor, output: tf.Tensor
-    ) -> tf.Tensor:
-        units = output.shape[-1]
-        part = slice(units, 2 * units)
-        return gate(inputs[..., part] + inner[..., part]) * output
-
-    return Cell(mix, None if after else resets)
+    return cell
 
 
 def simple_cell(activation: Activation) -> Cell:
     """Returns the cell of Keras's `SimpleRNN`."""
 
-    def mix(inputs: tf.Tensor, inner: tf.Tensor, states: Tensors) -> Tensors:
-        return [activation(inputs + inner)]
+    def cell(inputs: tf.Tensor, states: Tensors, times: Times) -> Tensors:
+        return [activation(inputs + times(states[0], _ALL))]
 
-    return Cell(mix, None)
+    return cell
 
 
 class Run(NamedTuple):
-    """The result of a recurrence over all steps.
+    """The result of a recurrence, `[steps, batch, units]`.
 
     Attributes:
-        outputs: The first state after each step, `[steps, batch, units]`.
-        last: All states after the last step, each `[batch, units]`.
-        inner: The part of each pre-activation from the states, `[steps, batch,
-            gates]`.
+        after: Each state after each step.
+        factors: What the recurrent kernel was multiplied by. If there are two,
+            the second one is the factor of the last third of the columns.
     """
 
-    outputs: tf.Tensor
-    last: Tensors
-    inner: tf.Tensor
+    after: Tensors
+    factors: Tensors
 
 
-def run(
-    cell: Cell,
-    inputs: tf.Tensor,
-    probe: tf.Tensor,
-    kernel: tf.Tensor,
-    bias: tf.Tensor | None,
-    states: Tensors,
-    mask: tf.Tensor | None,
-    *,
-    unroll: bool,
-) -> Run:
-    """Runs a recurrence, so that a tape sees it as one operation.
+class Recurrence(NamedTuple):
+    """The loops of a cell. Nothing is differentiated by its kernel and bias.
 
-    Nothing is differentiated by the kernel `[units, gates]` and its bias: their
-    gradients follow from the cotangent of the probe. The inputs are the part of
-    the pre-activations from the inputs, `[steps, batch, gates]`. The probe
-    holds zeros like these; its cotangent is that of `Run.inner`. The states are
-    those before the first step. Where the mask `[steps, batch, 1]` is false,
-    they stay.
+    Attributes:
+        kernel: The recurrent kernel, `[units, gates]`.
+        masks: None, or one `[steps, batch, 1]`. Where it is false, states stay.
     """
-    if bias is None:
-        bias = tf.zeros(kernel.shape[1:], kernel.dtype)
-    loops = _Loops(cell, kernel, bias, mask, unroll)
-
-    @tf.custom_gradient
-    def recurrence(
-        inputs: tf.Tensor, probe: tf.Tensor, *states: tf.Tensor
-    ) -> Any:
-        befores, inner, last = loops.forward(inputs, list(states))
-        outputs = tf.concat([befores[0][1:], last[0][tf.newaxis]], axis=0)
-
-        def gradient(*cotangents: tf.Tensor) -> Tensors:
-            from_outputs, *from_last = cotangents[: 1 + len(last)]
-            return loops.backward(
-                inputs, inner, befores, from_outputs, from_last
-            )
-
-        return (outputs, *last, inner), gradient
-
-    outputs, *rest = recurrence(inputs, probe, *states)
-    return Run(outputs, rest[:-1], rest[-1])
-
-
-class _Loops(NamedTuple):
-    """The two loops. Sequences are `[steps, batch, ...]`."""
 
     cell: Cell
     kernel: tf.Tensor
-    bias: tf.Tensor
-    mask: tf.Tensor | None
+    bias: tf.Tensor | None
+    masks: Tensors
     unroll: bool
 
-    def forward(
+    def run(self, inputs: tf.Tensor, probe: tf.Tensor, states: Tensors) -> Run:
+        """Runs it, so that a tape sees it as one operation.
+
+        The inputs are the part of the pre-activations from the inputs,
+        `[steps, batch, gates]`. The probe holds zeros like these; its cotangent
+        is that of the part from the states. The states are those before the
+        first step.
+        """
+
+        @tf.custom_gradient
+        def recurrence(
+            inputs: tf.Tensor, probe: tf.Tensor, *states: tf.Tensor
+        ) -> Any:
+            after, inner = self._forward(inputs, list(states))
+            befores = [
+                tf.concat([first[tf.newaxis], each[:-1]], axis=0)
+                for first, each in zip(states, after, strict=True)
+            ]
+
+            def gradient(*cotangents: tf.Tensor) -> Tensors:
+                from_after = list(cotangents[: len(after)])
+                return self._backward([inputs, inner, *befores], from_after)
+
+            return (*after, inner, *befores), gradient
+
+        made = recurrence(inputs, probe, *states)
+        after, (inner, *befores) = made[: len(states)], made[len(states) :]
+        products: list[tuple[tf.Tensor, slice]] = []
+        self.cell(inputs, befores, _known(inner, products))
+        return Run(list(after), [factor for factor, _ in products])
+
+    def _forward(
         self, inputs: tf.Tensor, states: Tensors
-    ) -> tuple[Tensors, tf.Tensor, Tensors]:
-        """Returns the states before each step, `inner`, and the last states."""
-        masks = [] if self.mask is None else [self.mask]
+    ) -> tuple[Tensors, tf.Tensor]:
+        """Returns the states after each step, and the products `inner`."""
 
-        def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-            inner = self._inner(rows[0], states[0])
-            after = self.cell.mix(rows[0], inner, states)
-            if masks:
-                after = _chosen(rows[1], after, states)
-            return after, [*states, inner]
+        def step(carried: Any, row: Any) -> Any:
+            (states, _), (inputs, masks) = carried, row
+            products: Tensors = []
 
-        like = [*states, inputs[0]]
-        last, kept = scan(
-            step, states, [inputs, *masks], like, self.unroll, reverse=False
-        )
-        return kept[:-1], kept[-1], last
+            def times(factor: tf.Tensor, columns: slice) -> tf.Tensor:
+                product = tf.matmul(factor, self.kernel[:, columns])
+                if self.bias is not None:
+                    product += self.bias[columns]
+                products.append(product)
+                return product
 
-    def backward(
-        self,
-        inputs: tf.Tensor,
-        inner: tf.Tensor,
-        befores: Tensors,
-        from_outputs: tf.Tensor,
-        from_last: Tensors,
-    ) -> Tensors:
-        """Returns the cotangents of inputs, inner and first states."""
-        masks = [] if self.mask is None else [self.mask]
+            after = self.cell(inputs, states, times)
+            for mask in masks:
+                after = _chosen(mask, after, states)
+            return after, tf.concat(products, axis=1)
 
-        def step(carried: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-            from_output, inputs, inner, *rest = rows
-            carried = [carried[0] + from_output, *carried[1:]]
-            befores = rest[: len(carried)]
-            zeros = [tf.zeros_like(each) for each in carried]
-            used = _chosen(rest[-1], carried, zeros) if masks else carried
-            into_inputs, into_inner, into_befores = self._step_gradient(
-                inputs, inner, befores, used
+        rows, first = (inputs, self.masks), (states, tf.zeros_like(inputs[0]))
+        after, inner = _scan(step, rows, first, self.unroll)
+        return after, inner
+
+    def _backward(self, sources: Tensors, from_after: Tensors) -> Tensors:
+        """Returns the cotangents of inputs, `inner` and first states.
+
+        The sources are inputs, `inner`, and the states before each step.
+        """
+
+        def step(carried: Any, row: Any) -> Any:
+            sources, masks, from_after = row
+            into_after = _sums(carried[2:], from_after)
+            if not masks:
+                return self._pulled_back(sources, into_after)
+            (mask,) = masks
+            # By itself, TensorFlow would sum over axes that are not known.
+            zeros = [tf.zeros_like(each) for each in into_after]
+            into_inputs, into_inner, *into_befores = self._pulled_back(
+                sources, _chosen(mask, into_after, zeros)
             )
-            if masks:
-                passed = _chosen(rest[-1], zeros, carried)
-                into_befores = [
-                    one + other
-                    for one, other in zip(into_befores, passed, strict=True)
-                ]
-            return into_befores, [into_inputs, into_inner]
+            kept = _chosen(mask, zeros, into_after)
+            return [into_inputs, into_inner, *_sums(into_befores, kept)]
 
-        into_states, (into_inputs, into_inner) = scan(
-            step,
-            from_last,
-            [from_outputs, inputs, inner, *befores, *masks],
-            [inputs[0], inner[0]],
-            self.unroll,
-            reverse=True,
-        )
-        return [into_inputs, into_inner, *into_states]
+        rows = (sources, self.masks, from_after)
+        first = [tf.zeros_like(each[0]) for each in sources]
+        into = _scan(step, rows, first, self.unroll, reverse=True)
+        return [*into[:2], *(each[0] for each in into[2:])]
 
-    def _inner(self, inputs: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        if self.cell.resets is None:
-            return tf.matmul(output, self.kernel) + self.bias
-        cut = 2 * output.shape[-1]
-        gates = tf.matmul(output, self.kernel[:, :cut]) + self.bias[:cut]
-        reset = self.cell.resets(inputs, gates, output)
-        new = tf.matmul(reset, self.kernel[:, cut:]) + self.bias[cut:]
-        return tf.concat([gates, new], axis=1)
-
-    def _step_gradient(
-        self,
-        inputs: tf.Tensor,
-        inner: tf.Tensor,
-        befores: Tensors,
-        cotangents: Tensors,
-    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
-        sources = [inputs, inner, *befores]
+    def _pulled_back(self, sources: Tensors, into_after: Tensors) -> Tensors:
+        """Returns the cotangents of the sources of one step of the cell."""
+        inputs, inner, *states = sources
+        products: list[tuple[tf.Tensor, slice]] = []
         with tf.GradientTape(
             persistent=True, watch_accessed_variables=False
         ) as tape:
             tape.watch(sources)
-            after = self.cell.mix(inputs, inner, befores)
-            if self.cell.resets is not None:
-                reset = self.cell.resets(inputs, inner, befores[0])
-        into = _gradients(tape, after, sources, cotangents)
-        if self.cell.resets is None:
-            through = tf.matmul(into[1], self.kernel, transpose_b=True)
-        else:
-            cut = 2 * befores[0].shape[-1]
-            into_reset = tf.matmul(
-                into[1][:, cut:], self.kernel[:, cut:], transpose_b=True
-            )
-            more = _gradients(tape, [reset], sources, [into_reset])
-            into = [one + other for one, other in zip(into, more, strict=True)]
+            after = self.cell(inputs, states, _known(inner, products))
+        into = tape.gradient(
+            after,
+            sources,
+            output_gradients=into_after,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        # A factor can depend on products before it.
+        for factor, columns in reversed(products):
             through = tf.matmul(
-                into[1][:, :cut], self.kernel[:, :cut], transpose_b=True
+                into[1][:, columns], self.kernel[:, columns], transpose_b=True
             )
-        into_inputs, into_inner, into_output, *into_others = into
-        return into_inputs, into_inner, [into_output + through, *into_others]
-
-
-def _gradients(
-    tape: tf.GradientTape, targets: Tensors, sources: Tensors, into: Tensors
-) -> Tensors:
-    return tape.gradient(
-        targets,
-        sources,
-        output_gradients=into,
-        unconnected_gradients=tf.UnconnectedGradients.ZERO,
-    )
+            more = tape.gradient([factor], sources, output_gradients=[through])
+            into = [
+                one if other is None else one + other
+                for one, other in zip(into, more, strict=True)
+            ]
+        return into
 
 
 def _chosen(mask: tf.Tensor, yes: Tensors, no: Tensors) -> Tensors:
-    return [
-        tf.where(mask, one, other) for one, other in zip(yes, no, strict=True)
-    ]
+    return [tf.where(mask, *pair) for pair in zip(yes, no, strict=True)]
 
 
-def scan(
-    step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
-    carried: Tensors,
-    sequences: Tensors,
-    like: Tensors,
+def _sums(one: Tensors, other: Tensors) -> Tensors:
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _known(inner: tf.Tensor, products: list[tuple[tf.Tensor, slice]]) -> Times:
+    """Returns products that were computed before, and notes their factors."""
+
+    def times(factor: tf.Tensor, columns: slice) -> tf.Tensor:
+        products.append((factor, columns))
+        width = inner.shape[-1]
+        begin, end, _ = columns.indices(width)
+        # The gradient of a slice is not known to keep examples apart.
+        return tf.split(inner, [begin, end - begin, width - end], axis=-1)[1]
+
+    return times
+
+
+def _scan(
+    step: Callable[[Any, Any], Any],
+    rows: Any,
+    first: Any,
     unroll: bool,
     *,
-    reverse: bool,
-) -> tuple[Tensors, Tensors]:
-    """Maps `step` over the leading axis, and carries its first results along.
-
-    Each step maps the carried tensors, and one row of each sequence, to the
-    next carried tensors and one row of each result. `like` has the shapes and
-    dtypes of these rows. There is at least one sequence. It returns the last
-    carried tensors, and the results `[steps, ...]` in the order of the
-    sequences.
-    """
-    steps = sequences[0].shape[0]
-    if unroll:
-        return _unrolled(step, carried, sequences, reverse)
-    arrays = [
-        tf.TensorArray(
-            each.dtype, size=steps, element_shape=each.shape[1:]
-        ).unstack(each)
-        for each in sequences
-    ]
-    results = tuple(
-        tf.TensorArray(each.dtype, size=steps, element_shape=each.shape)
-        for each in like
-    )
-
-    def body(
-        count: tf.Tensor, carried: Any, results: Any
-    ) -> tuple[tf.Tensor, Any, Any]:
-        at = steps - 1 - count if reverse else count
-        rows = [array.read(at) for array in arrays]
-        carried, new = step(list(carried), rows)
-        results = tuple(
-            result.write(at, row)
-            for result, row in zip(results, new, strict=True)
-        )
-        return count + 1, tuple(carried), results
-
-    _, carried, results = tf.while_loop(
-        lambda count, *_: count < steps,
-        body,
-        (tf.constant(0), tuple(carried), results),
-        maximum_iterations=steps,
-    )
-    return list(carried), [result.stack() for result in results]
-
-
-def _unrolled(
-    step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
-    carried: Tensors,
-    sequences: Tensors,
-    reverse: bool,
-) -> tuple[Tensors, Tensors]:
-    rows = list(zip(*(tf.unstack(each) for each in sequences), strict=True))
+    reverse: bool = False,
+) -> Any:
+    """Returns what `tf.scan` does. The loop can be unrolled."""
+    if not unroll:
+        return tf.scan(step, rows, first, reverse=reverse)
+    steps = range(tf.nest.flatten(rows)[0].shape[0])
     results = []
-    for row in reversed(rows) if reverse else rows:
-        carried, new = step(carried, list(row))
-        results.append(new)
+    for at in reversed(steps) if reverse else steps:
+        row = tf.nest.map_structure(lambda each, at=at: each[at], rows)
+        first = step(first, row)
+        results.append(first)
     if reverse:
         results.reverse()
-    return carried, [tf.stack(each) for each in zip(*results, strict=True)]
+    return tf.nest.map_structure(lambda *each: tf.stack(each), *results)

@@ -37,13 +37,11 @@ class _Kept(NamedTuple):
 
     Attributes:
         inputs: The factors of the kernel, in the order of the steps.
-        outputs: The factors of the recurrent kernel.
-        resets: The factors of its last third, if they differ from `outputs`.
+        factors: As in `recurrence.Run`, of the recurrent kernel.
     """
 
     inputs: tf.Tensor
-    outputs: tf.Tensor
-    resets: tf.Tensor | None
+    factors: list[tf.Tensor]
 
 
 def _is_plain(layer: keras.Layer) -> bool:
@@ -79,25 +77,17 @@ def _observe(
     states = _initial_states(layer, given.get("initial_state"), inputs.shape[0])
     probe = tf.zeros_like(from_inputs)
     watch([from_inputs, probe])
-    cell = _cell(layer.cell)
-    ran = recurrence.run(
-        cell,
-        from_inputs,
-        probe,
+    ran = recurrence.Recurrence(
+        _cell(layer.cell),
         recurrent_kernel,
         inner_bias,
-        states,
-        mask,
-        unroll=layer.unroll,
-    )
-    outputs = _outputs(layer, ran.outputs, mask)
+        [] if mask is None else [mask],
+        layer.unroll,
+    ).run(from_inputs, probe, states)
+    outputs = _outputs(layer, ran.after[0], mask)
     if layer.return_state:
-        outputs = (outputs, *ran.last)
-    before = tf.concat([states[0][tf.newaxis], ran.outputs[:-1]], axis=0)
-    resets = None
-    if cell.resets is not None:
-        resets = _swapped(cell.resets(from_inputs, ran.inner, before))
-    kept = _Kept(inputs, _swapped(before), resets)
+        outputs = (outputs, *(each[-1] for each in ran.after))
+    kept = _Kept(inputs, list(map(_swapped, ran.factors)))
     return registry.Observed(outputs, [from_inputs, probe], kept)
 
 
@@ -225,10 +215,11 @@ def recurrent(call: registry.LayerCall) -> registry.Gradients:
 def _recurrent_products(
     kept: _Kept, into_inner: tf.Tensor
 ) -> OuterProductRecords:
-    if kept.resets is None:
-        return _products([kept.outputs], [into_inner])
-    lefts = [kept.outputs, kept.outputs, kept.resets]
-    return _products(lefts, tf.split(into_inner, 3, axis=-1))
+    if len(kept.factors) == 1:
+        return _products(kept.factors, [into_inner])
+    gates, candidate = kept.factors
+    thirds = tf.split(into_inner, 3, axis=-1)
+    return _products([gates, gates, candidate], thirds)
 
 
 def _products(
