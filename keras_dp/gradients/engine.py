@@ -19,12 +19,11 @@ from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
 from keras_dp.gradients.capture.graph_of_call import Coupling, GraphOfCall
 from keras_dp.gradients.capture.hooks import (
-    DirectUses,
+    CallOfModel,
     Hook,
     HookedCall,
     could_use_directly,
     find_hooks,
-    hooked,
     of_length,
 )
 from keras_dp.gradients.capture.repeated_calls import (
@@ -249,23 +248,26 @@ class GradientEngine:
         settled = False
         while not settled:
             tape = tf.GradientTape(watch_accessed_variables=False)
-            rows = RowLengths()
+            watched = []
+            if not self._knows_uses:
+                watched = could_use_directly(self.model, self._whole)
+            call = CallOfModel(self.hooks, tape, batch, watched)
             with (
                 self._calling(collects=True, training=training) as statistics,
-                self._watching_uses() as past_hooks,
                 tape,
-                hooked(self.hooks, tape, batch, rows, past_hooks) as calls,
+                call.hooked(),
             ):
-                outputs = _called(self.model, inputs, training, rows)
-                settled = not past_hooks.found
+                outputs = _called(self.model, inputs, training, call.rows)
+                settled = not call.found
                 if settled:
-                    _check_rows(outputs, rows)
+                    _check_rows(outputs, call.rows)
                     losses = losses_of(outputs)
                     scaled = losses
                     if loss_scale != 1:
                         scaled = losses * tf.cast(loss_scale, losses.dtype)
                     added = statistics()
-            self._settle_hooks(past_hooks.found)
+            self._settle_hooks(call.found)
+        calls = call.calls
         if training:
             arguments = [(call.args, call.kwargs) for call in calls]
             self._couplings.append(
@@ -343,23 +345,6 @@ class GradientEngine:
         )
         self._trace_for_hooks(longer, batch + 1, training=True)
         return self.hooks is not before
-
-    def _could_use_directly(self) -> list[keras.Layer]:
-        if self._knows_uses:
-            return []
-        taken = {id(layer) for layer in self._whole}
-        layers = could_use_directly(self.model)
-        return [layer for layer in layers if id(layer) not in taken]
-
-    @contextlib.contextmanager
-    def _watching_uses(self) -> Iterator[DirectUses]:
-        """Watches for uses past the hooks, until the hooks are settled."""
-        layers = self._could_use_directly()
-        uses = DirectUses(self.variables if layers else [])
-        hooked_layers = {id(hook.layer) for hook in self.hooks}
-        others = [layer for layer in layers if id(layer) not in hooked_layers]
-        with uses.watching(others):
-            yield uses
 
     def _settle_hooks(self, found: list[keras.Layer]) -> None:
         """Gives one hook to each layer that went past the hooks inside it."""

@@ -30,8 +30,7 @@ class LayerCall(NamedTuple):
         args: There is at least one. The first is `[batch, ...]`.
         cotangents: The gradients of the summed losses with respect to some
             tensors of the call. For the fallback, these are the float outputs
-            `[batch, ...]`, in `keras.tree` order. For a rule, they are these
-            outputs before the activation. For a rule with an observer, they are
+            `[batch, ...]`, in `keras.tree` order. For a rule, they are
             `Observed.watched`, whose first axis may be another than the batch.
         kept: Values that the layer's observer kept. For the fallback, the
             `RepeatedDraws` of the call. `None` for other layers.
@@ -65,10 +64,18 @@ class Observed(NamedTuple):
 Gradients = list[tuple[keras.Variable, GradientRecords]]
 Rule = Callable[[LayerCall], Gradients]
 Watch = Callable[[list[tf.Tensor]], None]
-# Computes what the layer's own call computes, from its arguments. It passes the
-# tensors whose cotangents the rule needs to `Watch`, before it uses them.
+# Computes what the layer's own call computes, from this call and its arguments.
+# It passes the tensors whose cotangents the rule needs to `Watch`, before it
+# uses them.
 Observer = Callable[
-    [keras.Layer, tuple[Any, ...], dict[str, Any], Watch], Observed
+    [
+        keras.Layer,
+        Callable[..., Any],
+        tuple[Any, ...],
+        dict[str, Any],
+        Watch,
+    ],
+    Observed,
 ]
 
 
@@ -95,14 +102,13 @@ class Entry(NamedTuple):
 
     Attributes:
         applies: Whether the rule supports the options of a layer.
-        observe: Calls the layer, if the rule needs the cotangents of other
-            tensors than the outputs. The rule then gives the gradients of the
-            layers inside, too.
+        observe: Calls the layer, and watches what the rule needs the cotangents
+            of. The rule gives the gradients of the layers inside, too.
     """
 
     rule: Rule
     applies: Callable[[keras.Layer], bool]
-    observe: Observer | None
+    observe: Observer
 
 
 _RULES: dict[type[keras.Layer], list[Entry]] = {}
@@ -112,12 +118,11 @@ def register(
     layer_class: type[keras.Layer],
     applies: Callable[[keras.Layer], bool] = lambda layer: True,
     *,
-    observe: Observer | None = None,
+    observe: Observer = called_without_activation,
 ) -> Callable[[Rule], Rule]:
     """Makes the decorated function a rule of a layer class.
 
-    At most one rule of a class may apply to a layer. By default, the layer's
-    own call is used, and its outputs are watched before the activation.
+    At most one rule of a class may apply to a layer.
     """
 
     def decorate(rule: Rule) -> Rule:

@@ -40,105 +40,24 @@ from keras_dp.keras_internals import (
 )
 
 
-class DirectUses:
-    """Watches one pass of a model for uses of weights past the hooks.
-
-    Attributes:
-        found: The innermost layers with such a use, so far.
-    """
-
-    def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        self._variables = {id(each.value): each for each in variables}
-        self._open: list[tuple[keras.Layer, tf.GradientTape]] = []
-        self._in_hook = False
-        self.found: list[keras.Layer] = []
-
-    @contextlib.contextmanager
-    def through_hook(self) -> Iterator[None]:
-        """Stops watching while a hooked layer is called."""
-        if self._in_hook:
-            yield
-            return
-        self._in_hook = True
-        try:
-            with contextlib.ExitStack() as stack:
-                # The tapes of the layers around it are stopped already.
-                for _, tape in self._open[-1:]:
-                    stack.enter_context(tape.stop_recording())
-                yield
-        finally:
-            self._in_hook = False
-
-    @contextlib.contextmanager
-    def of(
-        self, layer: keras.Layer, own: Sequence[keras.Variable] = ()
-    ) -> Iterator[None]:
-        """Watches which weights but `own` are read while a layer is called."""
-        with self.through_hook(), tf.GradientTape() as tape:
-            before, self._in_hook = self._in_hook, False
-            self._open.append((layer, tape))
-            try:
-                yield
-            finally:
-                self._open.pop()
-                self._in_hook = before
-        allowed = {id(variable) for variable in own}
-        read = [self._variables.get(id(v)) for v in tape.watched_variables()]
-        if any(v is not None and id(v) not in allowed for v in read):
-            self._note(layer)
-
-    def _note(self, layer: keras.Layer) -> None:
-        if not any(layer is each for each in self.found):
-            self.found.append(layer)
-
-    def cannot_hook_inside(
-        self, layers: Sequence[keras.Layer] | None = None
-    ) -> bool:
-        """Notes that a call cannot be hooked, if a layer around it is watched.
-
-        The innermost layer around it then gets one hook for all weights inside,
-        if it is among `layers`. By default, any layer may. Returns whether it
-        does.
-        """
-        for around, _ in self._open[-1:]:
-            if layers is None or any(around is layer for layer in layers):
-                self._note(around)
-                return True
-        return False
-
-    @contextlib.contextmanager
-    def watching(self, layers: Sequence[keras.Layer]) -> Iterator[None]:
-        """Watches the calls of layers that have no hook."""
-        with contextlib.ExitStack() as stack:
-            for layer in layers:
-                call = self._watched(layer, current_call(layer))
-                stack.enter_context(replaced_call(layer, call))
-            yield
-
-    def _watched(self, layer: keras.Layer, original: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self._in_hook:  # That hook covers this layer, too.
-                return original(*args, **kwargs)
-            with self.of(layer):
-                return original(*args, **kwargs)
-
-        return call
-
-
-def could_use_directly(model: keras.Model) -> list[keras.Layer]:
+def could_use_directly(
+    model: keras.Model, whole: Collection[keras.Layer] = ()
+) -> list[keras.Layer]:
     """Returns the layers whose own code calls layers with trained weights.
 
-    Layers of Keras, recurrent layers, wrappers, and functional and sequential
-    models are not among them.
+    Layers of Keras, recurrent layers, wrappers, functional and sequential
+    models, and those in `whole` are not among them.
     """
-    whole = (keras.layers.RNN, keras.layers.Wrapper)
+    taken = {id(layer) for layer in whole}
+    loops = (keras.layers.RNN, keras.layers.Wrapper)
     return [
         layer
         for layer in layers_of(model)
         if not type(layer).__module__.startswith("keras.")
-        and not isinstance(layer, whole)
+        and not isinstance(layer, loops)
+        and id(layer) not in taken
         and not passes_training_on(layer)
-        and any(trained_variables(inside) for inside in sublayers_of(layer))
+        and not registry.has_no_weights_inside(layer)
     ]
 
 
@@ -147,8 +66,7 @@ class Hook(NamedTuple):
 
     Attributes:
         rule: `None` stands for the vectorized fallback.
-        observe: Calls the layer in place of its own call, if the rule has an
-            observer.
+        observe: Calls the layer for its rule.
         is_apart: Whether the hook covers the layer's own weights only, and the
             layers inside have hooks of their own.
     """
@@ -161,7 +79,7 @@ class Hook(NamedTuple):
     @property
     def variables(self) -> list[keras.Variable]:
         """The trained variables that the hook covers."""
-        if self.is_apart or (self.rule is not None and self.observe is None):
+        if self.is_apart:
             own = own_trainable_variables(self.layer)
             return [variable for variable in own if variable.trainable]
         return trained_variables(self.layer)
@@ -190,10 +108,10 @@ def find_hooks(
 ) -> list[Hook]:
     """Returns a hook for each layer of a built model that owns trained weights.
 
-    If a layer owns weights *and* holds layers with weights, its hook covers its
-    own weights only. A recurrent layer or a wrapper, which can call its
-    sublayers in a loop, has one hook for all weights inside. So has a layer
-    whose rule has an observer, and a layer in `whole`.
+    If a layer without a rule owns weights *and* holds layers with weights, its
+    hook covers its own weights only. A recurrent layer or a wrapper, which can
+    call its sublayers in a loop, has one hook for all weights inside. So has a
+    layer in `whole`.
     """
     hooks: dict[int, Hook] = {}
     one_hook = {id(layer) for layer in whole}
@@ -202,13 +120,13 @@ def find_hooks(
         if id(layer) in hooks or not trained_variables(layer):
             return
         entry = registry.entry_for(layer)
-        observe = None if entry is None else entry.observe
         owns = any(v.trainable for v in own_trainable_variables(layer))
         loops = isinstance(layer, (keras.layers.RNN, keras.layers.Wrapper))
         loops = loops or id(layer) in one_hook
-        if owns or loops or observe is not None:
-            rule = None if entry is None else entry.rule
-            is_apart = rule is None and not loops and _holds_trained(layer)
+        if owns or loops:
+            rule, _, observe = entry or (None, None, None)
+            holds = not registry.has_no_weights_inside(layer)
+            is_apart = rule is None and not loops and holds
             hooks[id(layer)] = Hook(layer, rule, observe, is_apart)
             if not is_apart:
                 return
@@ -219,10 +137,6 @@ def find_hooks(
     found = list(hooks.values())
     _check_coverage(model, found)
     return found
-
-
-def _holds_trained(layer: keras.Layer) -> bool:
-    return any(trained_variables(inside) for inside in sublayers_of(layer))
 
 
 def layers_without_rule(model: keras.Model) -> list[keras.Layer]:
@@ -245,97 +159,154 @@ def _check_coverage(model: keras.Model, hooks: list[Hook]) -> None:
         )
 
 
-@contextlib.contextmanager
-def hooked(
-    hooks: list[Hook],
-    tape: tf.GradientTape,
-    batch: int,
-    rows: RowLengths,
-    uses: DirectUses | None = None,
-) -> Iterator[list[HookedCall]]:
-    """Puts hooks on the layers while the context is open.
+class CallOfModel:
+    """One call of a model, with hooks on its layers.
 
-    It yields the list of calls, which is filled in order while the model is
-    called. The tape is made to watch the tensors at which the backward pass
-    ends. By default, nothing is watched for uses of weights past the hooks.
-
-    Raises:
-        UnsupportedLayerError: While the model is called. A layer is called in a
-            loop, or on tensors whose first axis is not the batch.
+    Attributes:
+        rows: Knows the tensors whose length follows from the data.
+        calls: The calls of the layers with a hook, in order.
+        found: The innermost layers that use weights past the hooks inside them,
+            or call a layer where it cannot be hooked. Each of them must have
+            one hook for all weights inside.
     """
-    calls: list[HookedCall] = []
-    whole: list[Hook] = []
-    apart = [hook.layer for hook in hooks if hook.is_apart]
-    uses = uses or DirectUses([])
-    with contextlib.ExitStack() as patches:
-        for hook in hooks:
-            call = _hooked_call(
-                hook, tape, batch, rows, calls, whole, uses, apart
-            )
-            patches.enter_context(replaced_call(hook.layer, call))
-        yield calls
 
+    def __init__(
+        self,
+        hooks: Sequence[Hook],
+        tape: tf.GradientTape,
+        batch: int,
+        watched: Sequence[keras.Layer] = (),
+    ) -> None:
+        """Starts before the call.
 
-def _hooked_call(
-    hook: Hook,
-    tape: tf.GradientTape,
-    batch: int,
-    rows: RowLengths,
-    calls: list[HookedCall],
-    whole: list[Hook],
-    uses: DirectUses,
-    apart: list[keras.Layer],
-) -> Callable[..., Any]:
-    """Returns the function that replaces the call of a hooked layer.
+        The tape is made to watch the tensors at which the backward pass ends.
+        Uses of weights past the hooks are looked for if layers are `watched`.
+        """
+        self.rows = RowLengths()
+        self.calls: list[HookedCall] = []
+        self.found: list[keras.Layer] = []
+        self._tape, self._batch = tape, batch
+        self._home = None
+        if not tf.executing_eagerly():
+            self._home = tf.compat.v1.get_default_graph()
+        self._hooks: list[tuple[keras.Layer, Hook | None]] = [
+            (hook.layer, hook) for hook in hooks
+        ]
+        hooked = {id(hook.layer) for hook in hooks}
+        self._hooks += [(x, None) for x in watched if id(x) not in hooked]
+        weights = [v for hook in hooks if watched for v in hook.variables]
+        self._weights = {id(each.value): id(each) for each in weights}
+        # The open layers whose layers inside have hooks, innermost last.
+        self._around: list[
+            tuple[keras.Layer, Hook | None, tf.GradientTape]
+        ] = []
+        # Whether a hook is open that covers all layers inside.
+        self._is_covered = False
 
-    `whole` holds the hook whose layer is being called now, if it covers all
-    layers inside. These then add no calls. The layers `apart` have weights of
-    their own and hooks inside. They can get one hook for all, if they call a
-    layer in a loop.
-    """
-    layer, original = hook.layer, current_call(hook.layer)
-    first = _name_of_first(layer)
-    home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    @contextlib.contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Puts hooks on the layers while the context is open.
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if whole:
-            return original(*args, **kwargs)
-        if hook.is_apart:
-            with uses.of(layer, hook.variables):
-                return noted(*args, **kwargs)
-        with uses.through_hook():
-            if hook.rule is not None and hook.observe is None:
-                return noted(*args, **kwargs)
-            whole.append(hook)
+        Raises:
+            UnsupportedLayerError: While the model is called. A layer is called
+                in a loop, or on tensors whose first axis is not the batch.
+        """
+        with contextlib.ExitStack() as stack:
+            for layer, hook in self._hooks:
+                call = self._call_of(layer, hook)
+                stack.enter_context(replaced_call(layer, call))
+            yield
+
+    def _call_of(
+        self, layer: keras.Layer, hook: Hook | None
+    ) -> Callable[..., Any]:
+        """Returns the function that replaces the call of a layer."""
+        original = current_call(layer)
+        first = None if hook is None else _name_of_first(layer)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._is_covered:
+                return original(*args, **kwargs)
+            with (
+                self._finding(layer, hook)
+                if hook is None or hook.is_apart
+                else self._within(is_covered=True)
+            ):
+                if hook is None:
+                    return original(*args, **kwargs)
+                args, kwargs = _first_by_place(first, args, kwargs)
+                return self._noted(hook, original, args, kwargs)
+
+        return call
+
+    @contextlib.contextmanager
+    def _within(self, *, is_covered: bool) -> Iterator[None]:
+        """Stops the tape of the layer around, whose reads are looked for."""
+        before, self._is_covered = self._is_covered, is_covered
+        try:
+            with contextlib.ExitStack() as stack:
+                # The tapes of the layers around it are stopped already.
+                for *_, tape in self._around[-1:]:
+                    stack.enter_context(tape.stop_recording())
+                yield
+        finally:
+            self._is_covered = before
+
+    @contextlib.contextmanager
+    def _finding(self, layer: keras.Layer, hook: Hook | None) -> Iterator[None]:
+        """Finds whether a layer reads weights that its hook does not cover."""
+        with self._within(is_covered=False), tf.GradientTape() as tape:
+            self._around.append((layer, hook, tape))
             try:
-                return noted(*args, **kwargs)
+                yield
             finally:
-                whole.pop()
+                self._around.pop()
+        read = {self._weights.get(id(v)) for v in tape.watched_variables()}
+        own = [] if hook is None else hook.variables
+        if read - {None, *map(id, own)}:
+            self._find(layer)
 
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = _first_by_place(first, args, kwargs)
+    def _find(self, layer: keras.Layer) -> None:
+        if not any(layer is each for each in self.found):
+            self.found.append(layer)
+
+    def _noted(
+        self,
+        hook: Hook,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         training = training_of_call()
-        observed = _observed(hook, original, args, kwargs, tape.watch, batch)
-        outputs, watched, kept = observed
+        outputs, tensors, kept = _observed(
+            hook, original, args, kwargs, self._tape.watch, self._batch
+        )
+        is_elsewhere = self._home is not None and any(
+            each.graph is not self._home for each in tensors
+        )
         try:
-            _check_graph(layer, watched, home)
+            if is_elsewhere:
+                raise _called_elsewhere(hook.layer)
+            _check_call(
+                hook,
+                args,
+                kwargs,
+                float_outputs(outputs),
+                self._batch,
+                self.rows,
+            )
         except UnsupportedLayerError:
-            if not uses.cannot_hook_inside(apart):
-                raise
-            return outputs
-        try:
-            _check_call(hook, args, kwargs, float_outputs(outputs), batch, rows)
-        except UnsupportedLayerError:
-            if not uses.cannot_hook_inside():
-                raise
-            return outputs
+            for layer, outer, _ in self._around[-1:]:
+                # In a loop, it must have weights of its own.
+                if outer is not None or not is_elsewhere:
+                    self._find(layer)
+                    return outputs
+            raise
         if hook.rule is None and training is not None:
             kwargs = {"training": training, **kwargs}
         args, kwargs = keras.tree.map_structure(_value_of, (args, kwargs))
-        calls.append(HookedCall(hook, args, kwargs, watched, kept))
+        self.calls.append(HookedCall(hook, args, kwargs, tensors, kept))
         return outputs
-
-    return call
 
 
 def _name_of_first(layer: keras.Layer) -> str | None:
@@ -370,11 +341,7 @@ def _observed(
     batch: int,
 ) -> registry.Observed:
     if hook.observe is not None:
-        return hook.observe(hook.layer, args, kwargs, watch)
-    if hook.rule is not None:
-        return registry.called_without_activation(
-            hook.layer, original, args, kwargs, watch
-        )
+        return hook.observe(hook.layer, original, args, kwargs, watch)
     draws = RepeatedDraws()
     with draws.noting():
         outputs = original(*args, **kwargs)
@@ -415,16 +382,13 @@ def _apart(outputs: Any) -> Any:
     )
 
 
-def _check_graph(
-    layer: keras.Layer, watched: list[tf.Tensor], home: Any
-) -> None:
-    if home is not None and any(tensor.graph is not home for tensor in watched):
-        raise UnsupportedLayerError(
-            f"Layer {layer.path!r} is called inside a loop or a condition, "
-            "where its output cannot be hooked. Unroll the loop, or give the "
-            "layer that holds it a weight of its own so that it is treated as "
-            "a whole."
-        )
+def _called_elsewhere(layer: keras.Layer) -> UnsupportedLayerError:
+    return UnsupportedLayerError(
+        f"Layer {layer.path!r} is called inside a loop or a condition, "
+        "where its output cannot be hooked. Unroll the loop, or give the "
+        "layer that holds it a weight of its own so that it is treated as "
+        "a whole."
+    )
 
 
 def _check_call(

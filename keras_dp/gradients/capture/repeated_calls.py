@@ -247,6 +247,7 @@ def hook_of_model(model: keras.Model) -> Hook:
 
 def _called_by_row(
     layer: keras.Layer,
+    original: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     watch: Watch,
@@ -256,7 +257,7 @@ def _called_by_row(
     batch = keras.tree.flatten(args[0])[0].shape[0]
     draws = RepeatedDraws()
     with draws.noting():
-        type(layer).call(layer, *args, **kwargs)
+        original(*args, **kwargs)
     numbers = draws.rows(batch)
     rows: list[Any] = []
     calls: list[tuple[tf.GradientTape, list[tf.Tensor]]] = []
@@ -270,8 +271,7 @@ def _called_by_row(
             tf.GradientTape(watch_accessed_variables=False) as tape,
         ):
             tape.watch(variables)
-            # Past the hook, which replaces the call of the instance.
-            rows.append(type(layer).call(layer, one, *args[1:], **kwargs))
+            rows.append(original(one, *args[1:], **kwargs))
         calls.append((tape, float_outputs(rows[-1])))
     outputs = keras.tree.map_structure(_rows_joined, *rows)
     watched = float_outputs(outputs)

@@ -1,5 +1,6 @@
 """The rules of `Embedding` and `ReversibleEmbedding`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -41,6 +42,7 @@ def row_records(call: registry.LayerCall) -> RowRecords:
 
 def _observed(
     layer: keras.Layer,
+    original: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     watch: registry.Watch,
@@ -48,7 +50,7 @@ def _observed(
     """Calls the layer, and watches the logits before they are capped."""
     cap, reverse = layer.logit_soft_cap, is_reversed(args, kwargs)
     with replaced_attribute(layer, "logit_soft_cap", None):
-        outputs = type(layer).call(layer, *args, **kwargs)
+        outputs = original(*args, **kwargs)
     watch([outputs])
     watched = outputs
     if reverse and cap is not None:

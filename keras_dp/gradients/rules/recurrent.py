@@ -8,6 +8,7 @@ backward pass gives the cotangents, because the loops of `recurrence.py` compute
 the recurrence while the layer is hooked.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -64,6 +65,7 @@ def _is_plain(layer: keras.Layer) -> bool:
 
 def _observe(
     layer: keras.Layer,
+    _: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     watch: registry.Watch,

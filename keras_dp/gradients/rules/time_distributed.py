@@ -4,6 +4,7 @@ The layer inside is called once, with every step as an example of its own. Then
 the gradients of the steps of an example are added up.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -34,6 +35,7 @@ def _has_rule_inside(layer: keras.Layer) -> bool:
 
 def _observe(
     layer: keras.Layer,
+    _: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     watch: registry.Watch,
@@ -52,13 +54,9 @@ def _observe(
             "sequences to one length."
         )
     rows, options = _merged(inputs), _options(inner, given)
-    if entry.observe is not None:
-        observed = entry.observe(inner, (rows,), options, watch)
-    else:
-        observed = registry.called_without_activation(
-            inner, inner.call, (rows,), options, watch
-        )
-    outputs, watched, kept = observed
+    outputs, watched, kept = entry.observe(
+        inner, inner.call, (rows,), options, watch
+    )
     call = registry.LayerCall(inner, (rows,), options, [], kept)
     return registry.Observed(
         tf.reshape(outputs, [-1, steps, *outputs.shape[1:]]),
