@@ -11,7 +11,8 @@ An operation that is not known may still keep examples apart. That only means
 that nothing was shown.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -105,14 +106,6 @@ class GraphOfCall:
             if tf.is_symbolic_tensor(each) and each.graph is self._graph:
                 self._known[each.name] = state
 
-    @classmethod
-    def _of_function(
-        cls, known: Mapping[str, State], batch: int
-    ) -> "GraphOfCall":
-        inside = cls([], batch)
-        inside._known.update(known)
-        return inside
-
     def coupling(
         self, results: Iterable[Any], operations: Iterable[tf.Operation] = ()
     ) -> Coupling | None:
@@ -121,17 +114,23 @@ class GraphOfCall:
         The results must keep examples apart. What the operations assign to
         variables must depend on no example.
         """
+        found = self._assigned(operations)
+        if found is not None:
+            return found
+        for tensor in _tensors(results):
+            state: State = _unknown(tensor.op)
+            if tensor.graph is self._graph:
+                state = self.batch_axis(tensor)
+            if state is not None and state != 0:
+                return _coupling(state, tensor.op)
+        return None
+
+    def _assigned(self, operations: Iterable[tf.Operation]) -> Coupling | None:
         for operation in operations:
             if operation.type in ASSIGNMENTS:
                 state = self.batch_axis(operation.inputs[1])
                 if state is not None:
-                    return _found(state, operation)
-        for tensor in _tensors(results):
-            state = Coupling(tensor.op.type, tensor.op.name)
-            if tensor.graph is self._graph:
-                state = self.batch_axis(tensor)
-            if state is not None and state != 0:
-                return _found(state, tensor.op)
+                    return _coupling(state, operation)
         return None
 
     def batch_axis(self, tensor: tf.Tensor) -> State:
@@ -153,56 +152,55 @@ class GraphOfCall:
             left.pop()
             if operation.outputs[0].name in self._known:
                 continue  # Several others needed it.
-            states = self._read(operation)
-            for each, state in zip(operation.outputs, states, strict=True):
+            read = self._read(operation)
+            if not isinstance(read, list):
+                read = [read] * len(operation.outputs)
+            for each, state in zip(operation.outputs, read, strict=True):
                 self._known[each.name] = state
         return self._known[tensor.name]
 
-    def _read(self, operation: tf.Operation) -> list[State]:
-        """Returns what is known of the outputs of an operation."""
-        unknown = Coupling(operation.type, operation.name)
-        count = len(operation.outputs)
+    def _read(self, operation: tf.Operation) -> State | list[State]:
+        """Returns what is known of each output of an operation, or of all."""
+        unknown, kind = _unknown(operation), operation.type
         if self._weights:
             if operation.op_def.is_stateful:
-                return [unknown] * count
+                return unknown
             states = [
                 self._known.get(x.name, unknown) for x in operation.inputs
             ]
             if any(isinstance(each, frozenset) for each in states):
-                return [self._of_weights(operation, states, unknown)] * count
-        if operation.type in OLD_LOOPS:
-            return [unknown] * count
-        if operation.type in PLACEHOLDERS:
-            return [None if _is_fixed(operation) else unknown] * count
+                return self._of_weights(operation, states)
+        if kind in OLD_LOOPS:
+            return unknown
+        if kind in PLACEHOLDERS:
+            return None if _is_fixed(operation) else unknown
         states = [self._known[each.name] for each in operation.inputs]
-        if operation.type in LOOPS:
-            return self._loop(operation, states, unknown)
+        if kind in LOOPS:
+            return self._loop(operation, states)
         for state in states:
             if isinstance(state, Coupling):
-                return [state] * count
-        if operation.type in OF_SHAPES:
-            return [None] * count
-        if operation.type in CALLS and not _has_other_gradient(operation):
-            return self._call(operation, "f", states, unknown)
-        if operation.type in CONDITIONS | CASES:
-            return self._condition(operation, states, unknown)
-        if function_attributes(operation.type) or not keeps_nothing(
-            operation.type
-        ):
-            return [unknown] * count
+                return state
+        if kind in OF_SHAPES:
+            return None
+        if kind in CALLS and not _has_other_gradient(operation):
+            return self._body(operation, operation.get_attr("f"), states)
+        if kind in CONDITIONS | CASES:
+            return self._condition(operation, states)
+        if function_attributes(kind) or not keeps_nothing(kind):
+            return unknown
         if all(state is None for state in states):
-            return [None] * count
-        if operation.type == SEVERAL:
+            return None
+        if kind == SEVERAL:
             if has_own_gradient(operation):
-                return self._own_gradient(operation, states, unknown)
+                return self._own_gradient(operation, states)
             return states
-        return [self._arranged(operation, states, unknown)] * count
+        return self._arranged(operation, states)
 
     def _of_weights(
-        self, operation: tf.Operation, states: list[State], unknown: Coupling
+        self, operation: tf.Operation, states: list[State]
     ) -> State:
         if any(isinstance(each, Coupling) for each in states):
-            return unknown
+            return _unknown(operation)
         sets = {i: x for i, x in enumerate(states) if isinstance(x, frozenset)}
         arranged = {i: x for i, x in enumerate(states) if isinstance(x, int)}
         places = frozenset[int]().union(*sets.values())
@@ -213,58 +211,44 @@ class GraphOfCall:
         if use is not None:
             self.uses.append(use)
             return 0
-        if arranged:
-            return unknown
         is_known = operation.type in KNOWN and not has_own_gradient(operation)
-        return places if is_known else unknown
+        return places if is_known and not arranged else _unknown(operation)
 
-    def _arranged(
-        self, operation: tf.Operation, states: list[State], unknown: Coupling
-    ) -> State:
-        arranged = {
-            place: state
-            for place, state in enumerate(states)
-            if isinstance(state, int)
-        }
+    def _arranged(self, operation: tf.Operation, states: list[State]) -> State:
+        arranged = {i: x for i, x in enumerate(states) if isinstance(x, int)}
         tensors = (*operation.inputs, *operation.outputs)
         if any(each.dtype == tf.variant for each in tensors):
-            return self._of_list(operation, arranged, unknown)
-        axis = arranged_axis(operation, arranged, self._batch)
-        return unknown if axis is None else axis
+            if operation.type == LENGTH_OF_LIST:
+                return None
+            axis = self._axis_of_list(operation, arranged)
+        else:
+            axis = arranged_axis(operation, arranged, self._batch)
+        return _unknown(operation) if axis is None else axis
 
-    def _of_list(
-        self,
-        operation: tf.Operation,
-        arranged: dict[int, int],
-        unknown: Coupling,
-    ) -> State:
+    def _axis_of_list(
+        self, operation: tf.Operation, arranged: dict[int, int]
+    ) -> int | None:
         axes = set(arranged.values())
-        if operation.type == LENGTH_OF_LIST:
-            return None
         places, by = ON_LISTS.get(operation.type, (set[int](), 0))
         if len(axes) != 1 or not places.issuperset(arranged):
-            return unknown
+            return None
         axis = axes.pop()
         after = axis + by
         tensors = [(operation.inputs[place], axis) for place in arranged]
         tensors += [(each, after) for each in operation.outputs]
-        is_known = (
-            axis >= 0
-            and after >= 0
-            and all(
-                each.dtype == tf.variant or is_divided(each, self._batch, along)
-                for each, along in tensors
-            )
+        is_known = min(axis, after) >= 0 and all(
+            each.dtype == tf.variant or is_divided(each, self._batch, along)
+            for each, along in tensors
         )
-        return after if is_known else unknown
+        return after if is_known else None
 
     def _own_gradient(
-        self, operation: tf.Operation, states: list[State], unknown: Coupling
-    ) -> list[State]:
+        self, operation: tf.Operation, states: list[State]
+    ) -> State | list[State]:
         """Reads the gradient that `tf.custom_gradient` gave an operation."""
-        gradient = custom_gradient_of(operation)
+        gradient, unknown = custom_gradient_of(operation), _unknown(operation)
         if gradient is None:
-            return [unknown] * len(states)
+            return unknown
         into: list[State] = []
 
         def traced(*cotangents: tf.Tensor) -> list[Any]:
@@ -285,63 +269,48 @@ class GraphOfCall:
         for each in operation.outputs:  # It cannot need them.
             self._known[each.name] = unknown
         # The cotangent of what all examples share has a part of each of them.
-        known: dict[str, State] = {
-            each.name: unknown if state is None else state
-            for each, state in zip(graph.inputs, states, strict=False)
-        }
-        known |= {
-            inner.name: self._of_capture(outer, operation.graph, unknown)
+        inside = self._inside(
+            graph.inputs, [unknown if x is None else x for x in states]
+        )
+        inside._known.update(
+            (inner.name, self._of_capture(outer, operation))
             for outer, inner in graph.captures
-        }
-        inside = self._of_function(known, self._batch)
-        if all(
+        )
+        is_kept = all(
             inside.batch_axis(each) in (state, None)
             for each, state in zip(graph.outputs, into, strict=True)
-        ):
-            return states
-        return [unknown] * len(states)
+        )
+        return states if is_kept else unknown
 
-    def _of_capture(
-        self, tensor: Any, graph: tf.Graph, unknown: Coupling
-    ) -> State:
+    def _of_capture(self, tensor: Any, operation: tf.Operation) -> State:
         if not tf.is_symbolic_tensor(tensor) or tensor.dtype == tf.resource:
             return None
-        if tensor.graph is not graph:
-            return unknown
-        state = self.batch_axis(tensor)
-        return unknown if isinstance(state, frozenset) else state
+        state: State = frozenset()
+        if tensor.graph is operation.graph:
+            state = self.batch_axis(tensor)
+        return _unknown(operation) if isinstance(state, frozenset) else state
 
-    def _call(
-        self,
-        operation: tf.Operation,
-        function: str,
-        states: Sequence[State],
-        unknown: Coupling,
-    ) -> list[State]:
-        return self._body(
-            operation, operation.get_attr(function).name, states, unknown
-        )
+    def _inside(
+        self, arguments: Sequence[tf.Tensor], states: Sequence[State]
+    ) -> "GraphOfCall":
+        """Returns the graph of a function, of whose arguments this is known."""
+        inside = GraphOfCall([], self._batch)
+        pairs = zip(arguments, states, strict=False)
+        inside._known.update((each.name, state) for each, state in pairs)
+        return inside
 
     def _body(
-        self,
-        operation: tf.Operation,
-        name: str,
-        states: Sequence[State],
-        unknown: Coupling,
+        self, operation: tf.Operation, function: Any, states: Sequence[State]
     ) -> list[State]:
-        graph = called_graph(operation.graph, name)
+        """Returns what is known of the results of a function it calls."""
+        count = len(operation.outputs)
+        graph = called_graph(operation.graph, function.name)
         if graph is None or len(graph.inputs) != len(states):
-            return [unknown] * len(operation.outputs)
-        known = {
-            each.name: state
-            for each, state in zip(graph.inputs, states, strict=True)
-        }
-        inside = self._of_function(known, self._batch)
-        for each in graph.get_operations():
-            if each.type in ASSIGNMENTS:
-                state = inside.batch_axis(each.inputs[1])
-                if state is not None:
-                    return [_found(state, each)] * len(operation.outputs)
+            return [_unknown(operation)] * count
+        inside = self._inside(graph.inputs, states)
+        assigned = inside._assigned(graph.get_operations())
+        if assigned is not None:
+            return [assigned] * count
         found = [inside.batch_axis(each) for each in graph.outputs]
         return [
             each
@@ -351,41 +320,32 @@ class GraphOfCall:
         ]
 
     def _condition(
-        self, operation: tf.Operation, states: list[State], unknown: Coupling
-    ) -> list[State]:
+        self, operation: tf.Operation, states: list[State]
+    ) -> State | list[State]:
         chosen, *others = states
         if chosen is not None:
-            return [unknown] * len(operation.outputs)
+            return _unknown(operation)
         if operation.type in CONDITIONS:
-            functions = [
-                operation.get_attr(f"{each}_branch")
-                for each in ("then", "else")
-            ]
+            names = ("then_branch", "else_branch")
+            functions = [operation.get_attr(name) for name in names]
         else:
             functions = operation.get_attr("branches")
-        branches = [
-            self._body(operation, each.name, others, unknown)
-            for each in functions
-        ]
-        joined = branches[0]
-        for branch in branches[1:]:
-            joined = _joined(joined, branch, unknown)
-        return joined
+        branches = [self._body(operation, each, others) for each in functions]
+        return functools.reduce(functools.partial(_joined, operation), branches)
 
     def _loop(
-        self, operation: tf.Operation, states: list[State], unknown: Coupling
-    ) -> list[State]:
+        self, operation: tf.Operation, states: list[State]
+    ) -> State | list[State]:
+        body, condition = map(operation.get_attr, ("body", "cond"))
         while True:
-            after = self._call(operation, "body", states, unknown)
-            joined = _joined(states, after, unknown)
+            after = self._body(operation, body, states)
+            joined = _joined(operation, states, after)
             if joined == states:
                 break
             states = joined
         # The number of turns must not depend on examples.
-        (again,) = self._call(operation, "cond", states, unknown)[:1]
-        if again is None:
-            return states
-        return [again if isinstance(again, Coupling) else unknown] * len(states)
+        again = self._body(operation, condition, states)[0]
+        return states if again is None else _coupling(again, operation)
 
 
 def _has_other_gradient(operation: tf.Operation) -> bool:
@@ -397,9 +357,10 @@ def _has_other_gradient(operation: tf.Operation) -> bool:
 
 
 def _joined(
-    one: list[State], two: list[State], unknown: Coupling
+    operation: tf.Operation, one: list[State], two: list[State]
 ) -> list[State]:
     """Returns what holds of tensors that are either as `one` or as `two`."""
+    unknown = _unknown(operation)
     if len(one) != len(two):
         return [unknown] * len(one)
 
@@ -441,7 +402,9 @@ def _tensors(nest: Any) -> list[tf.Tensor]:
     return [leaf for leaf in leaves if tf.is_symbolic_tensor(leaf)]
 
 
-def _found(state: State, operation: tf.Operation) -> Coupling:
-    if isinstance(state, Coupling):
-        return state
+def _unknown(operation: tf.Operation) -> Coupling:
     return Coupling(operation.type, operation.name)
+
+
+def _coupling(state: State, operation: tf.Operation) -> Coupling:
+    return state if isinstance(state, Coupling) else _unknown(operation)
