@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
 from keras_dp.gradients.checks.culprit import differing_layer, rows_differ
-from keras_dp.gradients.checks.trial import Pass, Trial
+from keras_dp.gradients.checks.trial import Pass, Trial, rows_of
 from keras_dp.gradients.layer_calls import current_call, replaced_call
 from keras_dp.keras_internals import (
     layers_of,
@@ -151,11 +151,6 @@ def _next_rows(trial: Trial) -> np.ndarray:
 def _exchanged(kept: np.ndarray) -> np.ndarray:
     """Returns the example of each row, where one replaces all not kept."""
     return np.where(kept, np.arange(len(kept)), np.argmax(kept))
-
-
-def rows_of(nest: Any, rows: np.ndarray) -> Any:
-    """Returns the examples at `rows` of all tensors."""
-    return keras.tree.map_structure(lambda leaf: tf.gather(leaf, rows), nest)
 
 
 def _differ(trial: Trial, one: Pass, two: Pass, kept: np.ndarray) -> bool:

@@ -17,16 +17,17 @@ from keras_dp.gradients.checks.independence import (
     check_examples_apart,
     check_same_bits,
     differing_sum,
-    rows_of,
     wrong_gradient,
 )
 from keras_dp.gradients.checks.trial import (
     GradientsOf,
     LossesOf,
     Pass,
+    Splits,
     SplitsOf,
     Trial,
     restore,
+    rows_of,
 )
 from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.records.records import in_float
@@ -147,8 +148,6 @@ def _check(trial: Trial, *, bits: bool) -> bool:
 def _finds_nothing(trial: Trial, *, bits: bool) -> bool:
     """Raises for a defect. Returns whether finite gradients were compared."""
     first = trial.run(trial.inputs, trial.weights)
-    for losses, batch_loss in first.splits:
-        check_loss_splits(losses, batch_loss)
     finite = first.finite
     if finite.any() and not finite.all():
         _check_overflow(trial, first, int(np.argmin(finite)))
@@ -169,7 +168,7 @@ def _check_overflow(trial: Trial, found: Pass, row: int) -> None:
     unknown = np.isnan(found.squares)[:, row]
     if unknown.any():
         alone = np.eye(trial.batch, dtype=np.float32)[row]
-        if _are_finite(_automatic(trial, alone)):
+        if _are_finite(_automatic(trial, alone)[0]):
             raise wrong_gradient(trial, int(np.argmax(unknown)))
 
 
@@ -184,7 +183,9 @@ def _compare_gradients(trial: Trial, found: Pass) -> bool:
     hide it by chance. `Trial.rows` have larger weights. Returns whether the
     gradients were finite.
     """
-    want = _automatic(trial, trial.weights)
+    want, splits = _automatic(trial, trial.weights)
+    for losses, batch_loss in splits:
+        check_loss_splits(losses, batch_loss)
     if not _are_finite(want):
         return False
     index = differing_sum(trial, found, want)
@@ -193,11 +194,16 @@ def _compare_gradients(trial: Trial, found: Pass) -> bool:
     return bool(found.finite.any())
 
 
-def _automatic(trial: Trial, weights: np.ndarray) -> list[tf.Tensor]:
-    """Returns a weighted sum of gradients from a tape without any hook."""
+def _automatic(
+    trial: Trial, weights: np.ndarray
+) -> tuple[list[tf.Tensor], Splits]:
+    """Returns a weighted sum of gradients from a tape without any hook.
+
+    The losses come from the same outputs.
+    """
     variables = trial.engine.variables
 
-    def automatic(inputs: Any, weights: tf.Tensor) -> list[tf.Tensor]:
+    def automatic(inputs: Any, weights: tf.Tensor) -> Any:
         values = [variable.value for variable in variables]
         with tf.GradientTape() as tape:
             # By itself, a tape does not watch a variable that was made frozen.
@@ -210,13 +216,14 @@ def _automatic(trial: Trial, weights: np.ndarray) -> list[tf.Tensor]:
             tf.cast(weights, losses.dtype),
             tf.UnconnectedGradients.ZERO,
         )
-        return [tf.convert_to_tensor(gradient) for gradient in gradients]
+        sums = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return sums, trial.splits_of(outputs)
 
     # One run takes less time than a trace, except for each step of a loop.
     run = trial.traced(automatic) if trial.has_loops else automatic
     trial.restore()
-    found: list[tf.Tensor] = run(trial.inputs, tf.constant(weights))
-    return found
+    sums, splits = run(trial.inputs, tf.constant(weights))
+    return sums, splits
 
 
 def _perturb(

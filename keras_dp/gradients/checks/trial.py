@@ -55,7 +55,6 @@ class Pass(NamedTuple):
     losses: tf.Tensor
     squares: tf.Tensor
     sums: list[tf.Tensor]
-    splits: Splits
 
     @property
     def finite(self) -> np.ndarray:
@@ -187,17 +186,17 @@ class Trial:
         back = tf.math.invert_permutation(order)
         if training and self._gradients_of is not None:
             found, operations = self._gradients_of(inputs, order)
-            records, outputs = found.records, found.outputs
+            records = found.records
             losses = tf.gather(found.losses, back)
         else:
             ran = self.engine.hooked_pass(
                 inputs,
-                lambda outputs: self.losses_of(_gathered(outputs, back)),
+                lambda outputs: self.losses_of(rows_of(outputs, back)),
                 self.batch,
                 training=training,
                 public=[order],
             )
-            losses, outputs = ran.losses, ran.outputs
+            losses = ran.losses
             operations = _operations()
             kept = [each for call in ran.calls for each in call.outputs]
             self._has_half = self._has_half or _in_half(kept)
@@ -213,13 +212,9 @@ class Trial:
         with self.engine.computing(), all_finite():
             squares = [each.squared_norms() for each in records]
             sums = [each.weighted_sum(weights) for each in records]
-        # Last, because these losses take as much memory as the outputs,
-        # which are large if there is a vocabulary.
-        with tf.control_dependencies([*squares, *sums]):
-            splits = self.splits_of(_gathered(outputs, back))
         norms = tf.stack([tf.cast(each, tf.float64) for each in squares])
         norms = tf.gather(norms, back, axis=1)
-        return Pass(losses, norms, sums, splits)
+        return Pass(losses, norms, sums)
 
     @property
     def tolerance(self) -> float:
@@ -264,8 +259,8 @@ def _from_the_ends(batch: int) -> np.ndarray:
     return np.argsort(np.minimum(rows, batch - 1 - rows), kind="stable")
 
 
-def _gathered(outputs: Any, rows: tf.Tensor) -> Any:
-    """Returns the rows of all outputs, with those of their Keras masks."""
+def rows_of(nest: Any, rows: Any) -> Any:
+    """Returns the rows of all tensors, with those of their Keras masks."""
 
     def gathered(leaf: Any) -> Any:
         taken = tf.gather(leaf, rows)
@@ -274,7 +269,7 @@ def _gathered(outputs: Any, rows: tf.Tensor) -> Any:
             set_mask(taken, tf.gather(mask, rows))
         return taken
 
-    return keras.tree.map_structure(gathered, outputs)
+    return keras.tree.map_structure(gathered, nest)
 
 
 def state_of(model: keras.Model) -> State:
