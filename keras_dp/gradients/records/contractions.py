@@ -85,8 +85,10 @@ def _grouped(
     """
     order = "".join([axes[0], *itertools.chain(*groups)])
     sizes = dict(zip(axes, tensor.shape, strict=True))
+    if order != axes:
+        tensor = tf.einsum(f"{axes}->{order}", tensor)
     return tf.reshape(
-        tf.einsum(f"{axes}->{order}", tensor),
+        tensor,
         [sizes[axes[0]]]
         + [math.prod(sizes[axis] for axis in group) for group in groups],
     )

@@ -1,37 +1,15 @@
-"""The rules of `Dense` and `EinsumDense`, and of biases."""
+"""The rule of `Dense` and `EinsumDense`, and of biases."""
 
 import keras
 import tensorflow as tf
 
 from keras_dp.gradients import registry
 from keras_dp.gradients.records.contractions import Axes, contraction
-from keras_dp.gradients.records.outer_product_records import (
-    Arrangement,
-    OuterProductRecords,
-)
 from keras_dp.gradients.records.records import (
     GradientRecords,
     MaterializedRecords,
     in_float,
 )
-
-
-@registry.register(keras.layers.Dense, registry.has_plain_kernel)
-def dense(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradients of kernel `[in, out]` and bias `[out]`."""
-    layer, (cotangent,) = call.layer, call.cotangents
-    inputs = call.inputs
-    batch, ins, outs = inputs.shape[0], inputs.shape[-1], cotangent.shape[-1]
-    arrangement = Arrangement((ins, outs), (0, 1), (ins, outs))
-    kernel = OuterProductRecords(
-        tf.reshape(inputs, [batch, 1, -1, ins]),
-        tf.reshape(cotangent, [batch, 1, -1, outs]),
-        arrangement,
-    )
-    pairs: registry.Gradients = [(layer.kernel, kernel)]
-    if layer.bias is not None:
-        pairs.append((layer.bias, bias_records(cotangent, layer.bias)))
-    return pairs
 
 
 def bias_records(cotangent: tf.Tensor, bias: keras.Variable) -> GradientRecords:
@@ -52,20 +30,25 @@ def bias_records(cotangent: tf.Tensor, bias: keras.Variable) -> GradientRecords:
 _SPARE_AXES = "ZYXWVUTSRQPONMLKJIHGFEDCBA"
 
 
+def equation_of(layer: keras.Layer) -> tuple[str, str, str]:
+    """Returns the axes of inputs, kernel and outputs, without spaces."""
+    equation = getattr(layer, "equation", "...a,ab->...b").replace(" ", "")
+    operands, outputs = equation.split("->")
+    inputs, kernel = operands.split(",")
+    return inputs, kernel, outputs
+
+
 def _axes_of(layer: keras.Layer, rank: int | None) -> Axes:
     """Returns the axes of a layer, with letters for `...`.
 
     If the rank of the input is `None`, `...` stands for two axes.
     """
-    operands, outputs = layer.equation.replace(" ", "").split("->")
-    inputs, kernel = operands.split(",")
-    named = len(inputs.replace("...", ""))
+    equation = equation_of(layer)
+    named = len(equation[0].replace("...", ""))
     elided = 2 if rank is None else rank - named
-    free = [axis for axis in _SPARE_AXES if axis not in layer.equation]
-    dots = "".join(free[:elided]) if "..." in inputs else ""
-    return Axes(
-        inputs.replace("...", dots), kernel, outputs.replace("...", dots)
-    )
+    free = [axis for axis in _SPARE_AXES if axis not in "".join(equation)]
+    dots = "".join(free[:elided]) if "..." in equation[0] else ""
+    return Axes(*(each.replace("...", dots) for each in equation))
 
 
 def is_contraction(layer: keras.Layer) -> bool:
@@ -74,8 +57,9 @@ def is_contraction(layer: keras.Layer) -> bool:
     return registry.has_plain_kernel(layer) and axes.is_contraction
 
 
+@registry.register(keras.layers.Dense, is_contraction)
 @registry.register(keras.layers.EinsumDense, is_contraction)
-def einsum_dense(call: registry.LayerCall) -> registry.Gradients:
+def dense(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the kernel and the bias."""
     layer, (cotangent,) = call.layer, call.cotangents
     axes = _axes_of(layer, call.inputs.shape.rank)

@@ -22,7 +22,7 @@ from keras_dp.gradients.records.records import in_float
 from keras_dp.gradients.rules.dense import (
     bias_records,
     dense,
-    einsum_dense,
+    equation_of,
     is_contraction,
 )
 from keras_dp.gradients.rules.embedding import embedding
@@ -90,39 +90,6 @@ def _scaled_cotangent(
     return _scale(layer) * tf.einsum(equation, cotangent, second)
 
 
-@registry.register(keras.layers.Dense, _adapted)
-def dense_lora(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradients of A `[in, rank]`, B `[rank, out]` and the bias."""
-    layer, cotangent = call.layer, in_float(call.cotangents[0])
-    inputs = tf.cast(call.inputs, cotangent.dtype)
-    first = tf.cast(_factors(layer)[0], inputs.dtype)
-    to_first = dense(
-        registry.LayerCall(
-            _Instead(layer, kernel=layer.lora_kernel_a, bias=None),
-            (inputs,),
-            {},
-            [_scaled_cotangent(layer, cotangent, "...e,re->...r")],
-        )
-    )
-    inside = _scale(layer) * tf.einsum("...c,cr->...r", inputs, first)
-    return to_first + _to_second(layer, inside, cotangent)
-
-
-def _to_second(
-    layer: keras.Layer, inputs: tf.Tensor, cotangent: tf.Tensor
-) -> registry.Gradients:
-    """Returns the gradients of B and the bias.
-
-    The inputs are those of B, `s x A`, of shape `[..., rank]`.
-    """
-    if isinstance(layer, keras.layers.Embedding):
-        second, bias = layer.lora_embeddings_b, None
-    else:
-        second, bias = layer.lora_kernel_b, layer.bias
-    stand_in = _Instead(layer, kernel=second, bias=bias)
-    return dense(registry.LayerCall(stand_in, (inputs,), {}, [cotangent]))
-
-
 @registry.register(keras.layers.Embedding, _adapted)
 def embedding_lora(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of A `[rows, rank]` and B `[rank, width]`."""
@@ -137,14 +104,19 @@ def embedding_lora(call: registry.LayerCall) -> registry.Gradients:
     ids = tf.cast(call.inputs, tf.int32)
     ids = tf.where(ids < 0, ids + first.shape[0], ids)
     inside = _scale(layer) * tf.cast(tf.gather(first, ids), cotangent.dtype)
-    return to_first + _to_second(layer, inside, cotangent)
+    stand_in = _Instead(layer, kernel=layer.lora_embeddings_b, bias=None)
+    to_second = registry.LayerCall(stand_in, (inside,), {}, [cotangent])
+    return to_first + dense(to_second)
 
 
 def _equations(layer: keras.Layer) -> tuple[str, str, str]:
     """Returns the equations of `x A`, of its product with B, and of `g B^T`."""
-    operands, outputs = layer.equation.replace(" ", "").split("->")
-    inputs, kernel = operands.split(",")
-    rank = next(a for a in string.ascii_lowercase if a not in layer.equation)
+    inputs, kernel, outputs = equation_of(layer)
+    rank = next(
+        axis
+        for axis in string.ascii_lowercase
+        if axis not in inputs + kernel + outputs
+    )
     last = kernel[-1]
     inside = outputs.replace(last, rank)
     return (
@@ -171,7 +143,7 @@ def _stand_ins(layer: keras.Layer) -> tuple[_Instead, _Instead]:
 
 def _adapts_an_output(layer: keras.Layer) -> bool:
     """Whether B makes an axis of the output that the input does not have."""
-    inputs, kernel = layer.equation.replace(" ", "").split("->")[0].split(",")
+    inputs, kernel, _ = equation_of(layer)
     return (
         _adapted(layer)
         and kernel[-1] not in inputs
@@ -179,19 +151,18 @@ def _adapts_an_output(layer: keras.Layer) -> bool:
     )
 
 
+@registry.register(keras.layers.Dense, _adapts_an_output)
 @registry.register(keras.layers.EinsumDense, _adapts_an_output)
-def einsum_dense_lora(call: registry.LayerCall) -> registry.Gradients:
+def dense_lora(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of A, B `[rank, out]` and the bias."""
     layer, cotangent = call.layer, in_float(call.cotangents[0])
     inputs = tf.cast(call.inputs, cotangent.dtype)
     for_first, for_second = _stand_ins(layer)
     to_inside = _scaled_cotangent(layer, cotangent, _equations(layer)[2])
-    to_first = einsum_dense(
-        registry.LayerCall(for_first, (inputs,), {}, [to_inside])
-    )
+    to_first = dense(registry.LayerCall(for_first, (inputs,), {}, [to_inside]))
     first = tf.cast(_factors(layer)[0], inputs.dtype)
     inside = _scale(layer) * tf.einsum(for_first.equation, inputs, first)
-    to_second = einsum_dense(
+    to_second = dense(
         registry.LayerCall(for_second, (inside,), {}, [cotangent])
     )
     return to_first + to_second
