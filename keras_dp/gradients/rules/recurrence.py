@@ -73,8 +73,8 @@ class Run(NamedTuple):
 
     Attributes:
         after: Each state after each step.
-        factors: What the recurrent kernel was multiplied by. If there are two,
-            the second one is the factor of the last third of the columns.
+        factors: The factors of the recurrent kernel. If there are two, the
+            second one is the factor of the last third of the columns.
     """
 
     after: Tensors
@@ -86,7 +86,7 @@ class Recurrence(NamedTuple):
 
     Attributes:
         kernel: The recurrent kernel, `[units, gates]`.
-        masks: None, or one `[steps, batch, 1]`. Where it is false, states stay.
+        masks: At most one, `[steps, batch, 1]`. Where it is false, states stay.
     """
 
     cell: Cell
