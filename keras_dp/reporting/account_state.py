@@ -9,7 +9,6 @@ from keras_dp.ledger import (
     AccountRecord,
     Charge,
     PrivacyLedger,
-    Round,
     RunRecord,
 )
 from keras_dp.reporting.document import Document, Table, Text
@@ -137,22 +136,15 @@ def _last_charge(
     record: AccountRecord, runs: tuple[RunRecord, ...]
 ) -> Charge | None:
     """Returns the charge of the last round that the account paid for."""
-    payers = [
-        run
-        for run in runs
-        if any(charge.account == record.number for _, charge in run.charges)
-    ]
-    if not payers:
-        return None
     # If several runs were written in one second, the later one counts.
-    last = max(reversed(payers), key=lambda run: run.updated)
-    charges: dict[Round, Charge] = {
-        round_: charge
-        for round_, charge in last.charges
-        if charge.account == record.number
-    }
-    return next(
-        charges[round_]
-        for round_, _ in reversed(last.rounds)
-        if round_ in charges
-    )
+    by_time = sorted(runs, key=lambda run: (run.updated, run.number))
+    for run in reversed(by_time):
+        charges = {
+            round_: charge
+            for round_, charge in run.charges
+            if charge.account == record.number
+        }
+        for round_, _ in reversed(run.rounds):
+            if round_ in charges:
+                return charges[round_]
+    return None

@@ -124,8 +124,8 @@ def text_from_round(round_: rounds.Round) -> str:
 def content_from_round(round_: rounds.Round) -> dict[str, Any]:
     """Returns a round as dictionaries, lists, texts and numbers, for JSON."""
     return {
-        "sampling": _content(round_.sampling),
-        "queries": [_content(query) for query in round_.queries],
+        "sampling": content_from_value(round_.sampling),
+        "queries": [content_from_value(query) for query in round_.queries],
         "seeded": round_.seeded,
     }
 
@@ -147,11 +147,6 @@ def round_from_content(content: Any) -> rounds.Round:
         return _round(content)
 
 
-def content_from_value(value: Any) -> dict[str, Any]:
-    """Returns an event, or a value inside one, for JSON."""
-    return _content(value)
-
-
 def value_from_content(content: Any) -> Any:
     """Inverts `content_from_value`."""
     with readable(_ROUND):
@@ -168,7 +163,8 @@ def _round(content: Any) -> rounds.Round:
     )
 
 
-def _content(event: Any) -> dict[str, Any]:
+def content_from_value(event: Any) -> dict[str, Any]:
+    """Returns an event, or a value inside one, for JSON."""
     kind = _NAMES.get(type(event))
     if kind is None:
         raise TypeError(
@@ -179,7 +175,7 @@ def _content(event: Any) -> dict[str, Any]:
     fields = {name: getattr(event, name) for name in names_of(event.__class__)}
     for name, value in fields.items():
         if dataclasses.is_dataclass(value):
-            fields[name] = _content(value)
+            fields[name] = content_from_value(value)
     if isinstance(event, Selection):
         fields["plans"] = [
             [[content_from_round(each), count] for each, count in plan]

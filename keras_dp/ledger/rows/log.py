@@ -63,6 +63,11 @@ class Rounds(NamedTuple):
     run: int | None = None
     charge: Charge | None = None
 
+    @property
+    def price(self) -> str | None:
+        """The charge as text, as the row holds it."""
+        return None if self.charge is None else self.charge.as_text()
+
 
 def rows(connection: Database, kind: str | None = None) -> list[Row]:
     """Returns all rows, or those of one kind, in order."""
@@ -182,10 +187,9 @@ def settle(
     """
     last = _last(connection)
     found = row(connection, seq)
-    charge = None if rounds.charge is None else rounds.charge.as_text()
     if last is None or (
         (found.kind, found.run, found.body, found.count, found.charge)
-        != ("reserve", rounds.run, rounds.body, count, charge)
+        != ("reserve", rounds.run, rounds.body, count, rounds.price)
     ):
         raise chain.contradiction(seq, "it is not the reservation it was")
     _add_to_total(connection, used - count)
@@ -212,26 +216,12 @@ def _append(
 ) -> int:
     last = _last(connection)
     seq = 1 if last is None else last.seq + 1
-    charge = None if rounds.charge is None else rounds.charge.as_text()
-    now = int(time.time())
-    digest = chain.hash_of(
-        chain.hash_before(meta(connection), last),
-        *(seq, kind, rounds.run, rounds.body, count, target, charge, now),
+    content = (
+        *(seq, kind, rounds.run, rounds.body, count, target),
+        *(rounds.price, int(time.time())),
     )
-    _insert(
-        connection,
-        Row(
-            seq,
-            kind,
-            rounds.run,
-            rounds.body,
-            count,
-            target,
-            charge,
-            now,
-            digest,
-        ),
-    )
+    before = chain.hash_before(meta(connection), last)
+    _insert(connection, Row(*content, chain.hash_of(before, *content)))
     return seq
 
 
@@ -251,10 +241,9 @@ def _insert(connection: Database, row: Row) -> None:
 
 def _fold_record(connection: Database, rounds: Rounds, count: int) -> None:
     last = _last(connection)
-    charge = None if rounds.charge is None else rounds.charge.as_text()
     if last is not None and (
         (last.kind, last.run, last.body, last.charge)
-        == ("record", rounds.run, rounds.body, charge)
+        == ("record", rounds.run, rounds.body, rounds.price)
     ):
         _delete(connection, last.seq)
         count += last.count
