@@ -46,7 +46,7 @@ class CorrelatedEvent(NamedTuple):
 class CorrelatedState(NamedTuple):
     """The id and the noise of mechanisms, which are never saved.
 
-    The id is that of the first mechanism, int64 of shape `[2]`. It is public,
+    The id, int64 of shape `[2]`, is that of the first mechanism. It is public
     and independent of the noise. The next mechanism has the next number.
     """
 

@@ -289,7 +289,7 @@ class SumQueryEvent:
 
     Attributes:
         kind: The name of the class in a ledger, which never changes.
-        template: What was released in words, as a format of the event.
+        template: The words for what was released, as a format of the event.
         is_private: Whether the class has noise, or else nothing protects it.
         stands_alone: Whether it is the only query of a round over the full
             data set: one that draws samples of its own.
