@@ -1,7 +1,7 @@
 """The base class of accountants, with the contract that they all keep."""
 
 import abc
-import functools
+import math
 from typing import ClassVar
 
 from keras_dp import _check
@@ -15,7 +15,12 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.accountants.normalize.truncation import readings
-from keras_dp.accountants.slack import sampled_as_slack, split
+from keras_dp.accountants.slack import (
+    sampled_as_slack,
+    split,
+    with_slack,
+    without_slack,
+)
 from keras_dp.errors import UnsupportedEventError
 
 # A bound that is below every float is rounded up, not to 0.
@@ -196,25 +201,24 @@ class Accountant(abc.ABC):
         if not rounds or delta == 1:
             return 0.0
         if delta == 0 or has_bare_sum(rounds):
-            return float("inf")
+            return math.inf
         choices = readings(rounds)
         if len(choices) > 1:
             some = filter(self.supports, choices)
             return min(self.epsilon_of(each, delta) for each in some)
+
+        def beside(slack: float, others: tuple[CountedMechanism, ...]) -> float:
+            left = without_slack(delta, slack)
+            return self.epsilon_of(others, left) if left > 0 else math.inf
+
         slack, rest = split(rounds)
         if slack:
-            return slack.epsilon(
-                float(delta), lambda left: self.epsilon_of(rest, left)
-            )
-        fewer = few_kinds(rounds).upper
-        drawn, undrawn = sampled_as_slack(rounds)
-        if not drawn:
-            return max(0.0, self._epsilon(fewer, float(delta)))
-        least = drawn.epsilon(
-            float(delta), lambda left: self.epsilon_of(undrawn, left)
-        )
+            return beside(slack, rest)
+        chance, undrawn = sampled_as_slack(rounds)
+        least = beside(chance, undrawn) if chance else math.inf
         if not least:
             return 0.0
+        fewer = few_kinds(rounds).upper
         return min(least, max(0.0, self._epsilon(fewer, float(delta))))
 
     def profile_of(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
@@ -234,17 +238,16 @@ class Accountant(abc.ABC):
             return lambda epsilon: min(each(epsilon) for each in some)
         slack, rest = split(rounds)
         if slack:
-            return functools.partial(
-                slack.delta, delta_of=self.profile_of(rest)
-            )
+            without = self.profile_of(rest)
+            return lambda epsilon: with_slack(without(epsilon), slack)
         whole = self._profile(few_kinds(rounds).upper)
-        drawn, undrawn = sampled_as_slack(rounds)
-        others = self.profile_of(undrawn) if drawn else whole
+        chance, undrawn = sampled_as_slack(rounds)
+        others = self.profile_of(undrawn) if chance else whole
 
         def least(epsilon: float) -> float:
             found = min(1.0, whole(epsilon))
-            if drawn and drawn.delta_p < found:
-                found = min(found, drawn.delta(epsilon, others))
+            if 0 < chance < found:
+                found = min(found, with_slack(others(epsilon), chance))
             return max(_LEAST_DELTA, found)
 
         return least

@@ -394,12 +394,12 @@ def _with_slack(
     """
     slack, rest = split(group.rounds)
     found = bounds_of(rest) if rest else Bounds(0.0, 0.0)
-    if slack is None and group.is_pair:
+    if not slack and group.is_pair:
         return found
     method = found.method
     if not group.is_pair:
         method += _TEXTBOOK.format(records=group.records)
-    if slack is not None:
+    if slack:
         method = _WITH_SLACK.format(method=method)
     return Bounds(found.lower, upper(), method)
 
@@ -421,11 +421,11 @@ def _sides(rounds: _Rounds, near: float | None) -> _Sides:
             all(one.is_tight for one in each),
         )
     whole = _composed(rounds, near)
-    drawn, others = sampled_as_slack(rounds)
-    if drawn is None or drawn.delta_p >= (near or 1.0):
+    chance, others = sampled_as_slack(rounds)
+    if not 0 < chance < (near or 1.0):
         return whole
     rest = _composed(others, near).upper if others else NOTHING
-    upper = Least((whole.upper, Largest((rest,), drawn.delta_p)))
+    upper = Least((whole.upper, Largest((rest,), chance)))
     return whole._replace(upper=upper)
 
 

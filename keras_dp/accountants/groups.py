@@ -18,7 +18,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     Selected,
 )
 from keras_dp.accountants.roots import least_safe
-from keras_dp.accountants.slack import least_epsilon, split
+from keras_dp.accountants.slack import split, without_slack
 
 # How much further each step goes in search of an epsilon that suffices.
 _GROWTH = 1.5
@@ -30,6 +30,10 @@ _ROUND_UP = 1e-14
 _LEAST = math.ulp(0.0)
 # exp() of it is finite.
 _LARGEST_EXPONENT = 700.0
+# The first step beyond a guess, as a share of it; each further step is twice as
+# long.
+_STEP = 1e-9
+_MOST_GUESSES = 60
 
 
 Profile: TypeAlias = Callable[[float], float]
@@ -176,7 +180,6 @@ def _textbook_epsilon(
         return accountant.epsilon_of(rounds, delta)
     slack, rest = split(rounds)
     if slack:
-        total = slack
 
         def epsilon_of(left: float) -> float:
             found = _textbook_epsilon(accountant, rest, records, left)
@@ -186,9 +189,9 @@ def _textbook_epsilon(
             growth = _log_growth(records, share)
             if growth > _LARGEST_EXPONENT:
                 return math.inf
-            return total.at(share) * math.exp(growth) * (1 + 1e-12)
+            return slack * math.exp(growth) * (1 + 1e-12)
 
-        return records * least_epsilon(delta, added, epsilon_of)
+        return records * _least_epsilon(delta, added, epsilon_of)
     log_delta, of_one = math.log(delta), accountant.profile_of(rounds)
 
     def excess(share: float) -> float:
@@ -209,6 +212,32 @@ def _textbook_epsilon(
         low, high = high, _GROWTH * max(high, _NEAREST)
     share = least_safe(excess, low, high, nearest=_NEAREST * high)
     return records * share
+
+
+def _least_epsilon(
+    delta: float,
+    added: Callable[[float], float],
+    epsilon_of: Callable[[float], float],
+) -> float:
+    """Returns the epsilon of a ledger from which slack takes a part of delta.
+
+    Guarantee: the result `e` satisfies `epsilon_of(delta - added(e)) <= e`,
+    unless it is infinite. `epsilon_of` is that of the rounds without slack, and
+    `added`, which does not fall, the part of delta that is taken.
+    """
+    guess, paid = 0.0, added(0.0)
+    step = _STEP
+    for _ in range(_MOST_GUESSES):
+        left = without_slack(delta, paid)
+        if not left > 0:
+            return math.inf
+        found = epsilon_of(left)
+        if found <= guess or added(found) <= paid:
+            return found
+        # A little further, so that the next one can be enough.
+        guess = found * (1 + step)
+        paid, step = added(guess), 2 * step
+    return math.inf
 
 
 def _log_delta(delta: float, records: int, share: float) -> float:

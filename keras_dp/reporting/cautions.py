@@ -175,7 +175,7 @@ def _of_rounds(
         count
         * Exposure(
             (released(each.queries).thresholds,), records=rows_per_unit
-        ).delta_p
+        ).chance
         for each, count in rounds
         if any(isinstance(query, ThresholdedSum) for query in each.queries)
     )

@@ -195,7 +195,7 @@ def test_keys_of_one_record_alone_are_what_slack_is(threshold) -> None:
 
     for epsilon in EPSILONS:
         assert divergence(p, q, epsilon) == pytest.approx(
-            slack.mechanism.delta_p, rel=1e-9
+            slack.mechanism.chance, rel=1e-9
         )
 
 
@@ -230,7 +230,7 @@ def test_agrees_with_distributions_of_dp_accounting() -> None:
     rounds = [(Round(FullDataset(), (query(threshold, 1),)), 3)]
     by = AnalyticGaussian()
     (slack,) = [
-        each.mechanism.delta_p
+        each.mechanism.chance
         for each in normalize(rounds, "zero_out")
         if isinstance(each.mechanism, Exposure)
     ]

@@ -224,51 +224,33 @@ class Slack:
     """A part of a round that only adds to delta; no mechanism of its own.
 
     Guarantee: let the other mechanisms of a ledger, composed, be
-    `(epsilon, d)`-private. With `p` and `q` the sums of `delta_p` and
-    `delta_q` over all rounds, the ledger is
-    `(epsilon, d + p + e^epsilon q)`-private. A round may have slack for two
-    reasons, of which the bounds add up.
+    `(epsilon, d)`-private. The ledger is `(epsilon, d + c)`-private, with `c`
+    the sum of the chances of all rounds. With the same chance `c_i` on both
+    data sets, the output of a round is anything at all, and else that of a
+    mechanism: `(1-c_i) P + c_i E` and `(1-c_i) Q + c_i F`. By joint convexity
+    the divergence of the two, of any `e^epsilon >= 0`, is at most `(1-c_i)`
+    times that of `P` from `Q`, plus `c_i`: that of a pair which tells with
+    chance `c_i` which data set it was. Such pairs compose to one whose chance
+    is `1 - prod(1 - c_i) <= sum c_i`. All this holds with the data sets in
+    either order.
 
-    *Exposure.* With the same chance `c` on both data sets, the output is
-    anything at all, and else that of a mechanism: `(1-c) P + c E` and
-    `(1-c) Q + c F`. By joint convexity the divergence of the two, of any
-    `e^epsilon >= 0`, is at most `(1-c)` times that of `P` from `Q`, plus `c`:
-    that of a pair which tells with chance `c` which data set it was. Such
-    pairs compose to one whose chance is `1 - prod(1 - c_i) <= sum c_i`, and
-    `delta_p = c`.
+    `Exposure` is the slack of thresholds, and this that of truncated samples
+    (see `truncation`). A round may have both, which add up. The noise
+    multiplier is `inf`, because slack is not what makes epsilon infinite. The
+    probability is 1, as all amplification is applied.
 
-    *Distance.* Whatever was released before, the output on the first data set
-    is within total variation `delta_p` of that of a mechanism, and on the
-    second within `delta_q`. Distances add up over the rounds, and for a set
-    `S` of outputs `P'(S) <= P(S) + p <= e^epsilon Q(S) + d + p
-    <= e^epsilon (Q'(S) + q) + d + p`.
-
-    Both hold with the data sets in either order.
-
-    `Exposure` is the slack of thresholds. This class has whatever else a round
-    adds. The noise multiplier is `inf`, because slack is not what makes epsilon
-    infinite. The probability is 1, as all amplification is applied.
+    `told` is the same round as it is without slack, if that is known.
     """
 
-    delta_p: float
-    delta_q: float = 0.0
+    chance: float
+    told: "FullOrNot | None" = None
     noise_multiplier: ClassVar[float] = math.inf
     sampling_probability: ClassVar[float] = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Overflow(Slack):
-    """The slack of a truncated sample of Gaussian sums; see `truncation`.
-
-    `told` is the same round as it is without slack.
-    """
-
-    told: "FullOrNot" = dataclasses.field(kw_only=True)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Exposure:
-    """The slack of thresholds: the exposure that `Slack` speaks of.
+    """The slack of thresholds; see `Slack`.
 
     Guarantee: let `E` be that a key is released which only the changed records
     of the sample hold. Its chance is at most `c = chance_to_pass` with either
@@ -297,11 +279,10 @@ class Exposure:
     alternatives: tuple[tuple[Threshold, ...], ...]
     sampling_probability: float = 1.0
     records: int = 1
-    delta_q: ClassVar[float] = 0.0
     noise_multiplier: ClassVar[float] = math.inf
 
     @property
-    def delta_p(self) -> float:
+    def chance(self) -> float:
         """The chance that something is released of these records alone."""
         chances = [
             math.fsum(chance_to_pass(*each, self.records) for each in round_)

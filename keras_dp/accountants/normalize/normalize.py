@@ -31,8 +31,6 @@ from keras_dp.accountants.normalize.rounds import (
 from keras_dp.accountants.normalize.samplings import (
     check_supported,
     chosen_neighbours,
-    exposure_of,
-    overflow_of,
     sampling_of,
     unamplified,
 )
@@ -132,14 +130,8 @@ def _mechanisms(
         if kind.epoch:
             epochs[kind.epoch(sampling)].add(release)
         elif not kind.takes_turns:
-            own = kind.mechanism(sampling, release, neighbours)
-            for found in (
-                own,
-                exposure_of(sampling, release),
-                overflow_of(sampling, release, neighbours, own),
-            ):
-                if found:
-                    counts[found] += count
+            for found in kind.mechanisms(sampling, release, neighbours):
+                counts[found] += count
     for epoch in epochs.values():
         for once in (epoch.mechanism(neighbours), epoch.exposure):
             if once:

@@ -11,7 +11,7 @@ one of the records that may stand in its place.
 
 import decimal
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
 from keras_dp.accountants.normalize.mechanisms import (
@@ -21,7 +21,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
-    Overflow,
     SampledGaussian,
     SampledGaussianReplaceOne,
     Slack,
@@ -92,45 +91,6 @@ _ONE_VECTOR = (
 )
 
 
-def exposure_of(sampling: SamplingEvent, release: Release) -> Exposure | None:
-    """Returns the slack of thresholds beside the mechanism of a round."""
-    if not release.thresholds:
-        return None
-    if isinstance(
-        sampling, PoissonSampling | TruncatedPoissonSampling
-    ) and is_amplified(sampling, release):
-        return Exposure((release.thresholds,), sampling.probability)
-    return Exposure((release.thresholds,))
-
-
-def overflow_of(
-    sampling: SamplingEvent,
-    release: Release,
-    neighbours: Neighbours,
-    mechanism: Mechanism | None,
-) -> Slack | None:
-    """Returns the slack of a sample that is truncated.
-
-    Thresholds may have slack of their own in the rest of its outcomes.
-    """
-    if not isinstance(sampling, TruncatedPoissonSampling) or (
-        release.is_free and not release.spans
-    ):
-        return None
-    chance = truncation_exposure(sampling)
-    if not chance:
-        return None
-    if (
-        release.thresholds
-        or release.spans
-        or not isinstance(
-            mechanism, SampledGaussian | SampledGaussianReplaceOne
-        )
-    ):
-        return Slack(chance)
-    return Overflow(chance, told=told_of(sampling, mechanism, neighbours))
-
-
 def cyclic(
     probability: float,
     lower: float,
@@ -199,49 +159,73 @@ def _noise_multiplier(sensitivity: float) -> float:
     return float(_DIGITS.create_decimal_from_float(1 / sensitivity * _ROUND_UP))
 
 
+def _not_sampled(
+    sampling: SamplingEvent, release: Release, neighbours: Neighbours
+) -> Iterator[Mechanism]:
+    if found := unamplified(release, neighbours):
+        yield found
+    if release.thresholds:
+        yield Exposure((release.thresholds,))
+
+
 def _poisson(
     sampling: PoissonSampling | TruncatedPoissonSampling,
     release: Release,
     neighbours: Neighbours,
-) -> Mechanism | None:
-    if not is_amplified(sampling, release):
-        return unamplified(release, neighbours)
-    sensitivity, q = release.sensitivity, sampling.probability
+    reached: float | None = None,
+) -> Iterator[Mechanism]:
+    # A mechanism gives away who was in the samples of its rounds.
+    if release.is_free or release.spans or sampling.probability == 1:
+        yield from _not_sampled(sampling, release, neighbours)
+        return
+    q = sampling.probability
     if release.encodings:
-        return _additive(release, q)
-    z, reached = _noise_multiplier(sensitivity), None
-    if isinstance(sampling, TruncatedPoissonSampling):
-        reached = reached_by(sampling)
-    if neighbours == "replace_one":
-        return SampledGaussianReplaceOne(z, q, reached=reached)
-    return SampledGaussian(z, q, reached=reached)
+        yield _additive(release, q)
+    else:
+        z = _noise_multiplier(release.sensitivity)
+        if neighbours == "replace_one":
+            yield SampledGaussianReplaceOne(z, q, reached=reached)
+        else:
+            yield SampledGaussian(z, q, reached=reached)
+    if release.thresholds:
+        yield Exposure((release.thresholds,), q)
+
+
+def _truncated(
+    sampling: TruncatedPoissonSampling, release: Release, neighbours: Neighbours
+) -> Iterator[Mechanism]:
+    found = told = None
+    for found in _poisson(sampling, release, neighbours, reached_by(sampling)):
+        yield found
+    chance = truncation_exposure(sampling)
+    if not chance or (release.is_free and not release.spans):
+        return
+    # Thresholds have slack of their own in the rest of its outcomes.
+    if isinstance(found, SampledGaussian | SampledGaussianReplaceOne):
+        told = told_of(sampling, found, neighbours)
+    yield Slack(chance, told)
 
 
 def _fixed_size(
     sampling: FixedSizeWithoutReplacement,
     release: Release,
     neighbours: Neighbours,
-) -> Mechanism | None:
+) -> Iterator[Mechanism]:
     if release.is_free or sampling.sample_size == sampling.population_size:
-        return unamplified(release, neighbours)
-    return FixedSizeGaussian(
+        yield from _not_sampled(sampling, release, neighbours)
+        return
+    yield FixedSizeGaussian(
         _noise_multiplier(release.sensitivity * SENSITIVITY[neighbours]),
         sampling.sample_size / sampling.population_size,
     )
-
-
-def _not_sampled(
-    sampling: SamplingEvent, release: Release, neighbours: Neighbours
-) -> Mechanism | None:
-    return unamplified(release, neighbours)
 
 
 class Sampling(NamedTuple):
     """How accountants read the rounds with a sampling event.
 
     Attributes:
-        mechanism: Makes the mechanism of a round without its spans from the
-            event, the release and the relation; `None` if it is free.
+        mechanisms: Yields what a round is without its spans, from the event,
+            the release and the relation; nothing if it is free.
         refused: The relations without a bound, and why.
         epoch: Names the epoch in which a record is in one round; `None` if the
             rounds are no part of one.
@@ -249,7 +233,7 @@ class Sampling(NamedTuple):
         gaussian_only: Why only Gaussian sums have a bound; empty if all do.
     """
 
-    mechanism: Callable[[Any, Release, Neighbours], Mechanism | None]
+    mechanisms: Callable[[Any, Release, Neighbours], Iterator[Mechanism]]
     refused: Mapping[Neighbours, str] = {}
     epoch: Callable[[Any], str] | None = None
     takes_turns: bool = False
@@ -261,7 +245,7 @@ SAMPLINGS: Mapping[type[SamplingEvent], Sampling] = {
     FullDataset: Sampling(_not_sampled),
     PoissonSampling: Sampling(_poisson),
     PoissonUserSampling: Sampling(_poisson),
-    TruncatedPoissonSampling: Sampling(_poisson),
+    TruncatedPoissonSampling: Sampling(_truncated),
     UnverifiedSampling: Sampling(
         _not_sampled, {"add_or_remove_one": _MOVES_OTHERS}
     ),
@@ -351,18 +335,6 @@ def chosen_neighbours(
     """Returns `neighbours`, or the strongest relation if it is None."""
     check_neighbours(neighbours)
     return strongest_neighbours(ledger) if neighbours is None else neighbours
-
-
-def is_amplified(
-    sampling: PoissonSampling | TruncatedPoissonSampling, release: Release
-) -> bool:
-    """Returns whether the sampling hides who took part in a round.
-
-    A mechanism gives away who was in the samples of its rounds.
-    """
-    return (
-        not release.is_free and not release.spans and sampling.probability < 1
-    )
 
 
 def _supported(

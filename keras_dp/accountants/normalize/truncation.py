@@ -57,7 +57,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     FullOrNot,
     Mechanism,
-    Overflow,
     SampledGaussian,
     SampledGaussianReplaceOne,
     Slack,
@@ -169,29 +168,15 @@ def readings(
     full (see above). Which price is smaller depends on delta. In each tuple the
     choice is made.
     """
-    if not any(isinstance(mechanism, Overflow) for mechanism, _ in rounds):
+    if not any(getattr(mechanism, "told", None) for mechanism, _ in rounds):
         return (rounds,)
-    return _of_slack(rounds), _without_slack(rounds)
-
-
-def _of_slack(
-    rounds: tuple[CountedMechanism, ...],
-) -> tuple[CountedMechanism, ...]:
-    found = Counter[Mechanism]()
+    of_slack, without = Counter[Mechanism](), Counter[Mechanism]()
     for mechanism, count in rounds:
-        if isinstance(mechanism, Overflow):
-            mechanism = Slack(mechanism.delta_p)
-        found[mechanism] += count
-    return in_order(found)
-
-
-def _without_slack(
-    rounds: tuple[CountedMechanism, ...],
-) -> tuple[CountedMechanism, ...]:
-    found = Counter[Mechanism](dict(rounds))
-    for mechanism, count in rounds:
-        if isinstance(mechanism, Overflow):
-            found[mechanism.told.whole] -= count
-            found[mechanism.told] += count
-            del found[mechanism]
-    return in_order(+found)
+        if isinstance(mechanism, Slack) and mechanism.told:
+            of_slack[Slack(mechanism.chance)] += count
+            without[mechanism.told.whole] -= count
+            without[mechanism.told] += count
+        else:
+            of_slack[mechanism] += count
+            without[mechanism] += count
+    return in_order(of_slack), in_order(+without)

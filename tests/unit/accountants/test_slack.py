@@ -53,10 +53,10 @@ ACCOUNTANTS = [
 ]
 
 
-def with_slack(delta_p, delta_q=0.0, rounds=1):
+def with_slack(chance):
     return (
         CountedMechanism(SampledGaussian(1.0, 0.01), 500),
-        CountedMechanism(Slack(delta_p, delta_q), rounds),
+        CountedMechanism(Slack(chance), 1),
     )
 
 
@@ -83,56 +83,12 @@ class TestEveryAccountant:
         assert accountant.delta([(WORDS, 10**7)], epsilon=1e4) == 1
 
     def test_replays_slack_alone(self, accountant) -> None:
-        rounds = (CountedMechanism(Slack(1e-6, 1e-9), 2),)
+        rounds = (CountedMechanism(Slack(1e-6), 2),)
 
         accountant.check_supported(rounds)
         assert accountant.epsilon_of(rounds, 3e-6) == 0
         assert accountant.epsilon_of(rounds, 2e-6) == math.inf
-        assert accountant.profile_of(rounds)(5.0) == pytest.approx(2.002e-6)
-
-
-class TestASlackThatGrows:
-    """`delta_q` is multiplied by e^epsilon."""
-
-    @pytest.mark.parametrize("delta_q", [0.0, 1e-12, 1e-8, 1e-7, 4e-7])
-    def test_is_covered_by_epsilon(self, delta_q) -> None:
-        rounds, by = with_slack(1e-6, delta_q, rounds=3), Fourier()
-        _, rest = split(rounds)
-
-        epsilon = by.epsilon_of(rounds, 1e-5)
-
-        total = 3e-6 + 3 * delta_q * math.exp(epsilon)
-        assert by.epsilon_of(rest, 1e-5 - total) <= epsilon
-        assert by.profile_of(rest)(epsilon) + total == pytest.approx(
-            1e-5, rel=1e-6
-        )
-
-    def test_can_be_too_much_for_any_epsilon(self) -> None:
-        """Without `delta_q` epsilon is 1.3: e^1.3 times it is too much."""
-        rounds = with_slack(0.0, 3e-6)
-
-        assert Fourier().epsilon_of(rounds, 1e-5) == math.inf
-
-    @pytest.mark.standard
-    def test_does_not_make_delta_grow_with_epsilon(self) -> None:
-        rounds = with_slack(1e-7, 1e-7)
-
-        deltas = [
-            Fourier().profile_of(rounds)(e) for e in (0, 0.5, 1, 2, 5, 50)
-        ]
-
-        assert deltas[0] > deltas[1] > deltas[2]
-        # The least is found to three digits of epsilon.
-        assert deltas[4:] == pytest.approx([deltas[4]] * 2, rel=1e-4)
-        assert deltas[5] < 1e-5
-
-    def test_is_added_up_over_rounds(self) -> None:
-        total, rest = split(with_slack(1e-7, 1e-8, rounds=1000))
-
-        assert total.at(0.0) == pytest.approx(1.1e-4, rel=1e-12)
-        assert total.at(2.0) == pytest.approx(1e-4 + 1e-5 * math.exp(2))
-        assert total.at(1e4) == math.inf
-        assert rest == (CountedMechanism(SampledGaussian(1.0, 0.01), 500),)
+        assert accountant.profile_of(rounds)(5.0) == pytest.approx(2e-6)
 
 
 class TestBounds:
@@ -178,14 +134,11 @@ class TestGroups:
     def test_keep_the_pair_of_other_rounds(self) -> None:
         assert group_of([(WORDS, 1), (STEP, 9)], None, None, 4).is_pair
 
-    @pytest.mark.parametrize("delta_q", [0.0, 1e-8])
     @pytest.mark.parametrize(
         "size", [2, pytest.param(5, marks=pytest.mark.standard)]
     )
-    def test_take_the_textbook_bound_for_other_slack(
-        self, size, delta_q
-    ) -> None:
-        rounds, by = with_slack(1e-7, delta_q), Fourier()
+    def test_take_the_textbook_bound_for_other_slack(self, size) -> None:
+        rounds, by = with_slack(1e-7), Fourier()
         group = UnitGroup(by, rounds, size)
 
         epsilon = group.epsilon(1e-2)
@@ -283,9 +236,11 @@ class TestBudgets:
             assert guarantee(ledger, delta=1e-3).basis == basis
 
 
-def test_slack_without_mechanisms_is_split_off() -> None:
-    total, rest = split((CountedMechanism(Slack(1e-6), 5),))
+def test_slack_adds_up_and_is_split_off() -> None:
+    gaussian = CountedMechanism(Gaussian(1.0), 1)
 
-    assert rest == ()
-    assert 5e-6 <= total.delta_p <= 5e-6 * (1 + 1e-14)
-    assert split((CountedMechanism(Gaussian(1.0), 1),))[0] is None
+    total, rest = split((gaussian, CountedMechanism(Slack(1e-6), 5)))
+
+    assert rest == (gaussian,)
+    assert 5e-6 <= total <= 5e-6 * (1 + 1e-14)
+    assert split((gaussian,)) == (0, (gaussian,))

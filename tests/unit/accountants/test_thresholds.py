@@ -148,8 +148,7 @@ class TestNormalization:
             *found
         } - {*slack}
         (least,) = [each for each in expected if isinstance(each, float)]
-        assert slack[0].delta_q == 0
-        assert least <= slack[0].delta_p <= least * (1 + 1e-13)
+        assert least <= slack[0].chance <= least * (1 + 1e-13)
 
     def test_adds_what_thresholds_of_a_round_expose(self) -> None:
         more = ThresholdedSum("pairs", 1.0, 3.0, 10, 20.0)
@@ -159,7 +158,7 @@ class TestNormalization:
 
         assert {Gaussian(2.4), *found} == {*found}
         (slack,) = [each for each in found if isinstance(each, Exposure)]
-        assert chances < slack.delta_p <= chances * (1 + 1e-13)
+        assert chances < slack.chance <= chances * (1 + 1e-13)
 
     def test_joins_other_sums_of_the_round(self) -> None:
         sampling = PoissonSampling(0.5)
@@ -175,7 +174,7 @@ class TestNormalization:
         for queries in ((laplace,), (GaussianSum("g", 1.0, 1.0),)):
             found = mechanisms(sampling, WORDS, *queries)
             (slack,) = [each for each in found if isinstance(each, Exposure)]
-            assert slack.delta_p == pytest.approx(CHANCE / 2, rel=1e-14)
+            assert slack.chance == pytest.approx(CHANCE / 2, rel=1e-14)
 
     def test_beside_correlated_noise_is_not_amplified(self) -> None:
         found = mechanisms(PoissonSampling(0.01), WORDS, ROW)
@@ -198,8 +197,8 @@ class TestNormalization:
         both = Exposure(((threshold_of(WORDS),), (threshold_of(looser),)))
         one = Exposure(((threshold_of(WORDS),),))
         assert found == {Gaussian(4.0): 2, both: 1, one: 1}
-        most = Exposure(((threshold_of(looser),),)).delta_p
-        assert one.delta_p < both.delta_p == most
+        most = Exposure(((threshold_of(looser),),)).chance
+        assert one.chance < both.chance == most
 
 
 class TestGroups:
@@ -229,14 +228,14 @@ class TestGroups:
         group = Exposure(epoch, records=2)
 
         chances = [chance_to_pass(*each, 2) for (each,) in epoch]
-        assert group.delta_p == pytest.approx(sum(chances))
+        assert group.chance == pytest.approx(sum(chances))
 
     def test_are_sampled_if_one_of_them_is(self) -> None:
         alone = Exposure(((threshold_of(WORDS),),), records=3)
 
         sampled = dataclasses.replace(alone, sampling_probability=0.1)
 
-        assert sampled.delta_p == pytest.approx(0.271 * alone.delta_p)
+        assert sampled.chance == pytest.approx(0.271 * alone.chance)
 
 
 def threshold_of(query):

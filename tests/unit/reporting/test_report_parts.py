@@ -293,7 +293,7 @@ class TestCautions:
         ledger.record(FullDataset(True), [words])
         exposure = Exposure(
             ((Threshold(1.0, 5.0, 10, 25.0),),), records=5
-        ).delta_p
+        ).chance
 
         found = self.cautions(ledger)
 
