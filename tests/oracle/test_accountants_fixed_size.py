@@ -89,7 +89,7 @@ def test_later_moments_are_bounded_by_their_last_term() -> None:
 
     At order 40 and z = 0.5 the sum is its last term, to e^(-39/z^2).
     """
-    found = divergences.of_fixed_size(0.5, 0.5, np.array([39.0]))[0]
+    found = 39 * rdp(FixedSizeGaussian(0.5, 0.5), np.array([40.0]))[0]
 
     last = np.log(2) + 40 * 39 / (2 * 0.5**2) + 40 * np.log(0.5)
     assert last <= found <= last + 1e-6

@@ -15,8 +15,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussian,
     SampledGaussianReplaceOne,
 )
-from keras_dp.accountants.renyi import divergences
-from keras_dp.accountants.renyi.divergences import rdp
+from keras_dp.accountants.renyi.divergences import LOG_MOMENTS, rdp
 from keras_dp.ledger import FullDataset, GaussianSum, Round
 
 LAW = settings(max_examples=40)
@@ -87,8 +86,8 @@ def log_moment_over_everything(probability, noise, excess, mean):
 
 
 def log_moment(probability, noise, mean, excess):
-    kind = divergences.replaced if mean else divergences.sampled
-    return kind(probability, noise, excess)
+    kind = SampledGaussianReplaceOne if mean else SampledGaussian
+    return LOG_MOMENTS[kind](kind(noise, probability), excess)
 
 
 @LAW

@@ -4,6 +4,7 @@ Pairs of Gaussian mixtures have it at any real order > 1.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -54,29 +55,26 @@ _LITTLE_NOISE = 0.01
 _NODES_ROUND_UP = 1 + 1e-14
 
 
-def sampled(
-    probability: float, noise_multiplier: float, excess: Array
-) -> Array:
-    """Returns `(a-1) D_a` of `SampledGaussian`, in the larger direction."""
-    q = max(probability, _LEAST_PROBABILITY)
-    loss = MixtureLoss(noise_multiplier, (1 - q, q), is_added=False)
+def _sampled(mechanism: SampledGaussian, excess: Array) -> Array:
+    """Returns `(a-1) D_a` in the larger direction."""
+    q = max(mechanism.sampling_probability, _LEAST_PROBABILITY)
+    loss = MixtureLoss(mechanism.noise_multiplier, (1 - q, q), is_added=False)
     return _of_loss(loss, q, excess)
 
 
-def replaced(
-    probability: float, noise_multiplier: float, excess: Array
-) -> Array:
-    """Returns `(a-1) D_a` of `SampledGaussianReplaceOne`.
+def _replaced(mechanism: SampledGaussianReplaceOne, excess: Array) -> Array:
+    """Returns `(a-1) D_a`.
 
     With next to no noise the two records are hardly ever mistaken for each
     other, but for none of both: `Q >= (1-q) N(0, z^2)` gives the bound of
     `SampledGaussian` and `-log(1-q)` for each unit of `a-1`.
     """
-    q = max(probability, _LEAST_PROBABILITY)
-    found = _of_loss(ReplaceOneLoss(noise_multiplier, q), q, excess)
-    if noise_multiplier < _LITTLE_NOISE:
-        more = -excess * math.log1p(-q)
-        found = np.minimum(found, sampled(q, noise_multiplier, excess) + more)
+    z = mechanism.noise_multiplier
+    q = max(mechanism.sampling_probability, _LEAST_PROBABILITY)
+    found = _of_loss(ReplaceOneLoss(z, q), q, excess)
+    if z < _LITTLE_NOISE:
+        removed = _sampled(SampledGaussian(z, q), excess)
+        found = np.minimum(found, removed - excess * math.log1p(-q))
     return found
 
 
@@ -147,9 +145,7 @@ _TAIL = 13.0
 _FIXED_SIZE_ROUND_UP = 1 + 1e-10
 
 
-def of_fixed_size(
-    probability: float, noise_multiplier: float, excess: Array
-) -> Array:
+def _fixed_size(mechanism: FixedSizeGaussian, excess: Array) -> Array:
     """Returns a bound on `(a-1) D_a` for two data sets that replace a record.
 
     Guarantee: let `r`, `p`, `p'` be the output when the sample holds another
@@ -172,15 +168,13 @@ def of_fixed_size(
 
     Source: Wang, Balle, Kasiviswanathan (2018), arXiv:1808.00087v2.
     """
-    bound = excess * (1 + excess) / (2 * noise_multiplier**2)
+    q, z = mechanism.sampling_probability, mechanism.noise_multiplier
+    bound = excess * (1 + excess) / (2 * z**2)
     floor = np.minimum(np.floor(excess), _LARGEST_ORDER)
     weight = excess - floor
-    log_ratios = _log_ternary_moments(noise_multiplier)
+    log_ratios = _log_ternary_moments(z)
     needed = np.unique(np.concatenate([floor, floor + 1]))
-    values = [
-        _at_integer(probability, noise_multiplier, int(order) + 1, log_ratios)
-        for order in needed
-    ]
+    values = [_at_integer(q, z, int(order) + 1, log_ratios) for order in needed]
     below = np.interp(floor, needed, values)
     above = np.interp(floor + 1, needed, values)
     chord = np.where(weight < 1, (1 - weight) * below + weight * above, np.inf)
@@ -256,25 +250,20 @@ _ROUND_UP = 1 + 1e-12
 def check_moments(mechanism: Mechanism) -> None:
     """Raises unless the divergence of a mechanism in `LOG_MOMENTS` is known."""
     if isinstance(mechanism, Selected):
-        _check_trials(mechanism)
+        for trial, _ in itertools.chain(*mechanism.plans):
+            if type(trial) not in LOG_MOMENTS or mechanism.records > 1:
+                raise UnsupportedEventError(
+                    "`ledger` must hold searches whose trials have a known "
+                    f"Rényi divergence. Received: {trial!r}, for "
+                    f"{mechanism.records} records. `Fourier` may have a bound."
+                )
+            check_moments(trial)
     if isinstance(mechanism, OneOf):
         for alternative in mechanism.alternatives:
             check_moments(alternative)
     if isinstance(mechanism, AdditiveNoise):
         for encoding in mechanism.encodings:
             check_noise(encoding.noise)
-
-
-def _check_trials(search: Selected) -> None:
-    for plan in search.plans:
-        for trial, _ in plan:
-            if type(trial) not in LOG_MOMENTS or search.records > 1:
-                raise UnsupportedEventError(
-                    "`ledger` must hold searches whose trials have a known "
-                    f"Rényi divergence. Received: {trial!r}, for "
-                    f"{search.records} records. `Fourier` may have a bound."
-                )
-            check_moments(trial)
 
 
 def rdp(mechanism: Mechanism, orders: Array) -> Array:
@@ -314,23 +303,12 @@ def _gaussian(mechanism: Gaussian, excess: Array) -> Array:
     )
 
 
-def _sampled(mechanism: SampledGaussian, excess: Array) -> Array:
-    return sampled(
-        mechanism.sampling_probability, mechanism.noise_multiplier, excess
-    )
-
-
-def _sampled_replace_one(
-    mechanism: SampledGaussianReplaceOne, excess: Array
-) -> Array:
-    return replaced(
-        mechanism.sampling_probability, mechanism.noise_multiplier, excess
-    )
-
-
 def _full_or_not(mechanism: FullOrNot, excess: Array) -> Array:
     whole = _log_moment(mechanism.whole, excess)
-    others = [sampled(q, z, excess) for _, z, q in mechanism.parts[1:]]
+    others = [
+        _sampled(SampledGaussian(z, q), excess)
+        for _, z, q in mechanism.parts[1:]
+    ]
     logs = [
         each + math.log(chance)
         for each, (chance, _, _) in zip(
@@ -341,12 +319,6 @@ def _full_or_not(mechanism: FullOrNot, excess: Array) -> Array:
     return np.asarray(np.logaddexp.reduce(logs))
 
 
-def _fixed_size(mechanism: FixedSizeGaussian, excess: Array) -> Array:
-    return of_fixed_size(
-        mechanism.sampling_probability, mechanism.noise_multiplier, excess
-    )
-
-
 def _one_of(mechanism: OneOf, excess: Array) -> Array:
     alternatives = [
         _log_moment(each, excess) for each in mechanism.alternatives
@@ -354,67 +326,50 @@ def _one_of(mechanism: OneOf, excess: Array) -> Array:
     return np.asarray(np.max(alternatives, axis=0))
 
 
-def _selected(mechanism: Selected, excess: Array) -> Array:
-    return _of_search(mechanism, excess, composed_log_moment)
+# Orders minus one at which a trial is asked.
+_EXCESSES = np.geomspace(1e-2, 1e4, 301)
+
+
+def _selected(search: Selected, excess: Array) -> Array:
+    """Returns a bound on the log moments of a search, of one record."""
+    log_mean = math.log(search.law.largest_mean)
+    return np.asarray(
+        _trial(search, excess) + excess * _log_ratio(search) + log_mean
+    )
+
+
+def _trial(search: Selected, excess: Array) -> Array:
+    """Returns the largest log moments of all plans."""
+    found = [composed_log_moment(plan, excess) for plan in search.plans]
+    return np.asarray(np.max(found, axis=0))
+
+
+@functools.lru_cache(maxsize=64)
+def _log_ratio(search: Selected) -> float:
+    """Returns the log of the largest `phi'(1 - x) / phi'(1 - x')`, `c`."""
+    law, trial = search.law, _trial(search, _EXCESSES)
+    by_moments = (trial - math.log(law.gamma)) / (1 + _EXCESSES)
+    most = float(by_moments.min())
+    ratio = (1 - law.gamma) / law.gamma
+
+    def is_enough(log_r: float) -> bool:
+        logs = trial + conversion(_EXCESSES) - log_r * _EXCESSES
+        delta = float(np.exp(min(logs.min(), 0.0))) * _ROUND_UP
+        return ratio * delta <= math.expm1(log_r)
+
+    if is_enough(most):
+        most = last_true(is_enough, most, 0.0, share=1e-9)
+    return (law.shape + 1) * most * _ROUND_UP
 
 
 # From a mechanism of the kind and the orders minus one to log moments.
 LOG_MOMENTS: Mapping[type[Mechanism], Callable[[Any, Array], Array]] = {
     Gaussian: _gaussian,
     SampledGaussian: _sampled,
-    SampledGaussianReplaceOne: _sampled_replace_one,
+    SampledGaussianReplaceOne: _replaced,
     FixedSizeGaussian: _fixed_size,
     FullOrNot: _full_or_not,
     AdditiveNoise: encoded.log_moment,
     OneOf: _one_of,
     Selected: _selected,
 }
-
-
-# From the rounds of one trial and orders minus one to log moments.
-LogMomentOf = Callable[[Sequence[CountedMechanism], Array], Array]
-
-# Orders minus one at which a trial is asked.
-_EXCESSES = np.geomspace(1e-2, 1e4, 301)
-
-
-def _of_search(search: Selected, excess: Array, of_plan: LogMomentOf) -> Array:
-    """Returns a bound on the log moments of a search, of one record."""
-    trial = _largest(search, excess, of_plan)
-    log_mean = math.log(search.law.largest_mean)
-    return np.asarray(trial + excess * _log_ratio(search, of_plan) + log_mean)
-
-
-def _largest(search: Selected, excess: Array, of_plan: LogMomentOf) -> Array:
-    return np.asarray(
-        np.max([of_plan(plan, excess) for plan in search.plans], axis=0)
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def _trial(search: Selected, of_plan: LogMomentOf) -> Array:
-    """Returns the log moments of one trial at `_EXCESSES`."""
-    return _largest(search, _EXCESSES, of_plan)
-
-
-def _deltas(trial: Array, epsilons: Array) -> Array:
-    """Returns bounds on delta of one trial at some epsilons."""
-    logs = trial + conversion(_EXCESSES) - epsilons[:, None] * _EXCESSES
-    return np.asarray(np.exp(np.minimum(logs.min(axis=1), 0.0)) * _ROUND_UP)
-
-
-@functools.lru_cache(maxsize=64)
-def _log_ratio(search: Selected, of_plan: LogMomentOf) -> float:
-    """Returns the log of the largest `phi'(1 - x) / phi'(1 - x')`, `c`."""
-    law, trial = search.law, _trial(search, of_plan)
-    by_moments = (trial - math.log(law.gamma)) / (1 + _EXCESSES)
-    most = float(by_moments.min())
-    ratio = (1 - law.gamma) / law.gamma
-
-    def is_enough(log_r: float) -> bool:
-        delta = float(_deltas(trial, np.array([log_r]))[0])
-        return ratio * delta <= math.expm1(log_r)
-
-    if is_enough(most):
-        most = last_true(is_enough, most, 0.0, share=1e-9)
-    return (law.shape + 1) * most * _ROUND_UP
