@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,134 +15,6 @@ from keras_dp.accountants.groups import UnitGroup
 from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.accountants.replay import group_of
 
-
-class Line(NamedTuple):
-    """A bound on true positives.
-
-    `epsilon` is the log of its slope, and `delta` the true positive rate
-    without false positives.
-    """
-
-    epsilon: float
-    delta: float
-
-
-class Corner(NamedTuple):
-    """Where the lowest of some lines changes.
-
-    At larger false positive rates `flat` is the lowest line, and `steep` at
-    smaller ones.
-    """
-
-    rate: float
-    flat: Line
-    steep: Line
-
-    def height(self, rate: float) -> float:
-        """Returns what the lower of the two lines is."""
-        line = self.flat if rate >= self.rate else self.steep
-        if rate == 0:
-            return line.delta
-        return line.delta + math.exp(line.epsilon + math.log(rate))
-
-
-def corners(lines: Iterable[Line]) -> list[Corner]:
-    """Returns the corners of the lowest of some lines, from right to left.
-
-    The lines are in rising order of epsilon.
-    """
-    kept: list[Line] = []
-    found: list[Corner] = []
-    for line in lines:
-        if kept and line.delta >= kept[-1].delta:
-            continue  # Steeper and not lower.
-        while found and _crossing(kept[-1], line) >= found[-1].rate:
-            kept.pop()
-            found.pop()
-        if kept:
-            rate = _crossing(kept[-1], line)
-            found.append(Corner(rate, kept[-1], line))
-        kept.append(line)
-    return found
-
-
-def supporting_lines(
-    delta: Callable[[float], float],
-    *,
-    largest_epsilon: float,
-    lines: int,
-    least_rate: float,
-    tail_weight: float,
-) -> list[Line]:
-    """Returns lines in rising order of epsilon.
-
-    The curve lies above the chord between two corners, which all but touch
-    it, and below the corner between them. Where that leaves most room, in
-    units of the power `tail_weight` of the height, the next line is made: with
-    the slope of the chord, or nearest to it in the middle half between the two
-    lines, which covers all scales in few steps. There are as many as asked for
-    unless fewer leave no room. Rates of false positives below `least_rate` do
-    not matter.
-
-    Source: the chord rule of sandwich algorithms for convex functions; Rote
-    (1992), Computing 48.
-    """
-    found = {0.0: Line(0.0, delta(0.0))}
-    if 0 < largest_epsilon < math.inf:
-        found[largest_epsilon] = Line(largest_epsilon, delta(largest_epsilon))
-    while len(found) < lines:
-        ordered = [found[epsilon] for epsilon in sorted(found)]
-        rooms = _rooms(ordered, least_rate, tail_weight)
-        rooms = [(room, at) for room, at in rooms if at not in found]
-        if not rooms:
-            break
-        _, epsilon = max(rooms)
-        found[epsilon] = Line(epsilon, delta(epsilon))
-    return [found[epsilon] for epsilon in sorted(found)]
-
-
-def _rooms(
-    lines: list[Line], least_rate: float, tail_weight: float
-) -> list[tuple[float, float]]:
-    """Returns rooms at corners, and the epsilons of lines to fill them."""
-    # The curve is its own mirror image: its lowest line there touches it.
-    middle, center = max(
-        ((1 - line.delta) / (1 + math.exp(line.epsilon)), index)
-        for index, line in enumerate(lines)
-        if line.epsilon < EXPONENT
-    )
-    found = [each for each in corners(lines) if each.rate < middle]
-    points = [(middle, 1 - middle)]
-    points += [(each.rate, each.height(each.rate)) for each in found]
-    points.append((0.0, 0.0))
-    rooms = []
-    for corner, right, left in zip(found, points, points[2:], strict=False):
-        rate = max(corner.rate, least_rate)
-        if not left[0] < rate < right[0]:
-            continue
-        slope = (right[1] - left[1]) / (right[0] - left[0])
-        height = corner.height(rate)
-        room = height - (left[1] + slope * (rate - left[0]))
-        first, last = corner.flat.epsilon, corner.steep.epsilon
-        margin = (last - first) / 4
-        epsilon = math.log(slope) if 0 < slope < math.inf else last
-        epsilon = min(max(epsilon, first + margin), last - margin)
-        if room > 0 and first < epsilon < last:
-            rooms.append((room * math.pow(height, -tail_weight), epsilon))
-    if center > 0:  # The accountant's delta is not tight at small epsilons.
-        rate, height = points[1]
-        room = 1 - middle - (1 + height - rate) / 2
-        flatter = (lines[center - 1].epsilon + lines[center].epsilon) / 2
-        rooms.append((room * math.pow(1 - middle, -tail_weight), flatter))
-    return rooms
-
-
-def _crossing(flat: Line, steep: Line) -> float:
-    """Returns the false positive rate where two lines are as high."""
-    fall = math.exp(-steep.epsilon) / -math.expm1(flat.epsilon - steep.epsilon)
-    return (flat.delta - steep.delta) * fall
-
-
 # Where lines end: at as many false positives, and as many true ones.
 _LEAST_RATE = 1e-12
 # Lines go where the bound has most room, in units of its power: 0 would serve
@@ -150,6 +22,8 @@ _LEAST_RATE = 1e-12
 _TAIL_WEIGHT = 0.75
 # Relative rounding of sums and exponentials.
 _ROUND_UP = 4e-16
+# More than the rounding of a few float64 operations.
+_ROUND_UP_GROWTH = 1e-14
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -282,30 +156,11 @@ def trade_off(
     array([0.018, 0.389])
     """
     _check.integer_at_least(2, lines=lines)
-    group = group_of(ledger, accountant, neighbours, units)
-    found = supporting_lines(
-        group.delta,
-        largest_epsilon=_largest_epsilon(group),
-        lines=lines,
-        least_rate=_LEAST_RATE,
-        tail_weight=_TAIL_WEIGHT,
-    )
+    found = _lines(group_of(ledger, accountant, neighbours, units), lines)
     return TradeOff(
         tuple(line.epsilon for line in found),
         tuple(line.delta for line in found),
     )
-
-
-def _largest_epsilon(group: UnitGroup) -> float:
-    """Returns the epsilon of the steepest line that helps; `inf` without any.
-
-    Slack leaves an attack some true positives without false ones: then it is
-    that of a delta of at most twice as many.
-    """
-    delta = _LEAST_RATE
-    while (epsilon := group.epsilon(delta)) == math.inf and delta < 0.5:
-        delta *= 2
-    return epsilon
 
 
 def bayes_risk(
@@ -356,10 +211,6 @@ def bayes_risk(
     return max(0.0, risk * (1 - _ROUND_UP))
 
 
-# More than the rounding of a few float64 operations.
-_ROUND_UP_GROWTH = 1e-14
-
-
 def precision_at_recall(
     curve: TradeOff, *, prior: float, recall: float
 ) -> float:
@@ -393,3 +244,131 @@ def precision_at_recall(
     growth += _ROUND_UP_GROWTH * (1 + growth)
     odds_against = (1 - prior) / prior * math.exp(-growth)
     return min(1.0, (1 + _ROUND_UP_GROWTH) / (1 + odds_against))
+
+
+class _Line(NamedTuple):
+    """A bound on true positives.
+
+    `epsilon` is the log of its slope, and `delta` the true positive rate
+    without false positives.
+    """
+
+    epsilon: float
+    delta: float
+
+
+class _Corner(NamedTuple):
+    """Where the lowest of some lines changes.
+
+    At larger false positive rates `flat` is the lowest line, and `steep` at
+    smaller ones.
+    """
+
+    rate: float
+    flat: _Line
+    steep: _Line
+
+    def height(self, rate: float) -> float:
+        """Returns what the lower of the two lines is."""
+        line = self.flat if rate >= self.rate else self.steep
+        if rate == 0:
+            return line.delta
+        return line.delta + math.exp(line.epsilon + math.log(rate))
+
+
+def _corners(lines: Iterable[_Line]) -> list[_Corner]:
+    """Returns the corners of the lowest of some lines, from right to left.
+
+    The lines are in rising order of epsilon.
+    """
+    kept: list[_Line] = []
+    found: list[_Corner] = []
+    for line in lines:
+        if kept and line.delta >= kept[-1].delta:
+            continue  # Steeper and not lower.
+        while found and _crossing(kept[-1], line) >= found[-1].rate:
+            kept.pop()
+            found.pop()
+        if kept:
+            rate = _crossing(kept[-1], line)
+            found.append(_Corner(rate, kept[-1], line))
+        kept.append(line)
+    return found
+
+
+def _lines(group: UnitGroup, count: int) -> list[_Line]:
+    """Returns lines in rising order of epsilon, fewer if these leave no room.
+
+    The curve lies above the chord between two corners, which all but touch
+    it, and below the corner between them. Where that leaves most room, in
+    units of a power of the height, the next line is made: with the slope of the
+    chord, or nearest to it in the middle half between the two lines, which
+    covers all scales in few steps.
+
+    Source: the chord rule of sandwich algorithms for convex functions; Rote
+    (1992), Computing 48.
+    """
+    largest = _largest_epsilon(group)
+    found = {0.0: _Line(0.0, group.delta(0.0))}
+    if 0 < largest < math.inf:
+        found[largest] = _Line(largest, group.delta(largest))
+    while len(found) < count:
+        ordered = [found[epsilon] for epsilon in sorted(found)]
+        rooms = [(room, at) for room, at in _rooms(ordered) if at not in found]
+        if not rooms:
+            break
+        _, epsilon = max(rooms)
+        found[epsilon] = _Line(epsilon, group.delta(epsilon))
+    return [found[epsilon] for epsilon in sorted(found)]
+
+
+def _largest_epsilon(group: UnitGroup) -> float:
+    """Returns the epsilon of the steepest line that helps; `inf` without any.
+
+    Slack leaves an attack some true positives without false ones: then it is
+    that of a delta of at most twice as many.
+    """
+    delta = _LEAST_RATE
+    while (epsilon := group.epsilon(delta)) == math.inf and delta < 0.5:
+        delta *= 2
+    return epsilon
+
+
+def _rooms(lines: list[_Line]) -> list[tuple[float, float]]:
+    """Returns rooms at corners, and the epsilons of lines to fill them."""
+    # The curve is its own mirror image: its lowest line there touches it.
+    middle, center = max(
+        ((1 - line.delta) / (1 + math.exp(line.epsilon)), index)
+        for index, line in enumerate(lines)
+        if line.epsilon < EXPONENT
+    )
+    found = [each for each in _corners(lines) if each.rate < middle]
+    points = [(middle, 1 - middle)]
+    points += [(each.rate, each.height(each.rate)) for each in found]
+    points.append((0.0, 0.0))
+    rooms = []
+    for corner, right, left in zip(found, points, points[2:], strict=False):
+        rate = max(corner.rate, _LEAST_RATE)
+        if not left[0] < rate < right[0]:
+            continue
+        slope = (right[1] - left[1]) / (right[0] - left[0])
+        height = corner.height(rate)
+        room = height - (left[1] + slope * (rate - left[0]))
+        first, last = corner.flat.epsilon, corner.steep.epsilon
+        margin = (last - first) / 4
+        epsilon = math.log(slope) if 0 < slope < math.inf else last
+        epsilon = min(max(epsilon, first + margin), last - margin)
+        if room > 0 and first < epsilon < last:
+            rooms.append((room * math.pow(height, -_TAIL_WEIGHT), epsilon))
+    if center > 0:  # The accountant's delta is not tight at small epsilons.
+        rate, height = points[1]
+        room = 1 - middle - (1 + height - rate) / 2
+        flatter = (lines[center - 1].epsilon + lines[center].epsilon) / 2
+        rooms.append((room * math.pow(1 - middle, -_TAIL_WEIGHT), flatter))
+    return rooms
+
+
+def _crossing(flat: _Line, steep: _Line) -> float:
+    """Returns the false positive rate where two lines are as high."""
+    fall = math.exp(-steep.epsilon) / -math.expm1(flat.epsilon - steep.epsilon)
+    return (flat.delta - steep.delta) * fall
