@@ -421,7 +421,7 @@ def test_moments_on_a_path_are_those_on_the_real_line(loss, frequency) -> None:
         return 1 + np.exp(nodes.log_weights) @ terms
 
     for tilt in (0.5, 2.0):
-        real, path = loss.nodes(tilt), loss.path(tilt, 1e4)
+        real, path = loss.nodes(tilt), loss.nodes(tilt, 1e4)
         assert path.losses.imag.min() >= 0
         difference = moment(path, tilt + 1j * frequency)
         difference -= moment(real, tilt + 1j * frequency)
@@ -431,7 +431,7 @@ def test_moments_on_a_path_are_those_on_the_real_line(loss, frequency) -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_no_characteristic_function_exceeds_its_decay(loss) -> None:
     decay = loss.decay(1.0)
-    path = loss.path(1.0, 1e4)
+    path = loss.nodes(1.0, 1e4)
     weights = np.exp(2 * path.losses + path.log_weights)
     weights /= weights.sum()
 

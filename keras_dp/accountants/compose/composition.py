@@ -57,10 +57,6 @@ class Composition:
         default_factory=dict
     )
 
-    def with_noise(self, gaussian: float) -> "Composition":
-        """Returns the same with one more Gaussian release."""
-        return Composition(self.losses, self.counts, self.gaussian + gaussian)
-
     @property
     def largest(self) -> float:
         """The largest sum of losses, in nats; may be infinite."""

@@ -12,6 +12,7 @@ from keras_dp.accountants.compose import (
     small_losses,
 )
 from keras_dp.accountants.compose.composition import Composition, MomentBounds
+from keras_dp.accountants.compose.integral import Target
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.mixture import MixtureLoss
@@ -99,15 +100,6 @@ class _Bounds(Protocol):
         """Returns a lower and an upper bound on the log of delta."""
 
 
-class _Place(NamedTuple):
-    """A place that bounds were made for, or were to be."""
-
-    epsilon: float
-    log_delta: float
-    slope: float
-    width: float
-
-
 class Curve(Side):
     """Delta of one adjacency direction of all rounds."""
 
@@ -116,7 +108,7 @@ class Curve(Side):
         self._moments = MomentBounds(composition)
         # The last bounds of each method, and what was tried last.
         self._made: dict[str, _Bounds] = {}
-        self._tried: dict[str, _Place] = {}
+        self._tried: dict[str, Target] = {}
         self._asked: tuple[float, float, float | None] | None = None
 
     def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
@@ -217,7 +209,7 @@ class Curve(Side):
         last = self._tried.get(GRID)
         if last is not None and abs(last.log_delta - guess) <= _NEAR_ON_GRID:
             return
-        self._tried[GRID] = _Place(epsilon, guess, 0.0, 0.0)
+        self._tried[GRID] = Target(epsilon, guess, 0.0, 0.0)
         try:
             self._made[GRID] = small_losses.bounds_near(
                 self.composition, epsilon, guess, log_delta is not None
@@ -245,7 +237,7 @@ class Curve(Side):
     def _make_line(self, epsilon: float, guess: float, width: float) -> bool:
         """Returns whether there is a new line, which is better here."""
         tilt = self._moments.log_delta(epsilon).tilt
-        place = _Place(epsilon, guess, self._slope(epsilon, tilt), width)
+        target = Target(epsilon, guess, self._slope(epsilon, tilt), width)
         last = self._tried.get(LINE)
         if last is not None and (
             abs(last.log_delta - guess) <= NEAR
@@ -253,9 +245,9 @@ class Curve(Side):
             and last.width <= width
         ):
             return False
-        self._tried[LINE] = place
+        self._tried[LINE] = target
         try:
-            made = self._line(tilt, place, last)
+            made = self._line(tilt, target, last)
         except _OUT_OF_REACH:
             return False
         before = self._made.get(LINE)
@@ -266,16 +258,18 @@ class Curve(Side):
         self._made[LINE] = made
         return True
 
-    def _line(self, tilt: float, place: _Place, last: _Place | None) -> _Bounds:
-        known = self.log_delta(place.epsilon).width
-        at = self.composition, tilt, place.epsilon, place.log_delta, place.slope
+    def _line(
+        self, tilt: float, target: Target, last: Target | None
+    ) -> _Bounds:
+        known = self.log_delta(target.epsilon).width
         try:
-            return integral.bounds_near(*at, place.width, known)
+            return integral.bounds_near(self.composition, tilt, target, known)
         except TooSlowError:
-            wide = FIRST_WIDTH * place.slope * place.epsilon
-            if last is not None or known < math.inf or place.width >= wide:
+            wide = FIRST_WIDTH * target.slope * target.epsilon
+            if last is not None or known < math.inf or target.width >= wide:
                 raise
-            return integral.bounds_near(*at, wide, known)
+            target = target._replace(width=wide)
+            return integral.bounds_near(self.composition, tilt, target, known)
 
     def _slope(self, epsilon: float, tilt: float) -> float:
         """Returns about how fast log delta falls with epsilon."""

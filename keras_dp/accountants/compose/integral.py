@@ -92,30 +92,38 @@ class Profile(NamedTuple):
         return lower + math.log(left / (1 - self.share)), upper
 
 
+class Target(NamedTuple):
+    """Where bounds on delta are to be good, and how good.
+
+    Attributes:
+        epsilon: Where.
+        log_delta: About what delta is there.
+        slope: About how fast log delta falls with epsilon.
+        width: How far apart bounds on log delta may be.
+    """
+
+    epsilon: float
+    log_delta: float
+    slope: float
+    width: float
+
+
 def bounds_near(
-    composition: Composition,
-    tilt: float,
-    epsilon: float,
-    log_delta: float,
-    slope: float,
-    width: float,
-    known: float,
+    composition: Composition, tilt: float, target: Target, known: float
 ) -> Profile:
-    """Returns bounds on delta that are good next to an epsilon.
+    """Returns bounds on delta that are good next to a target.
 
     Args:
         composition: The rounds to be integrated.
         tilt: The tilt of the best bound by moments.
-        epsilon: Where the bounds are to be good.
-        log_delta: About what delta is there.
-        slope: About how fast log delta falls with epsilon.
-        width: How far apart bounds on log delta may be.
-        known: How far apart they are already.
+        target: Where they are to be good.
+        known: How far apart bounds on log delta are already.
 
     Raises:
         TooSlowError: The line is too long, or a moment has no quadrature.
         NumericalLimitError: A moment is not finite.
     """
+    epsilon, log_delta, slope, width = target
     tolerance = _TOLERATED * width / max(slope * epsilon, 1.0)
     place = None
     for each in _LOWER:
@@ -128,24 +136,22 @@ def bounds_near(
         break
     if place is None:
         raise TooSlowError
-    smoothing = width_of(place, composition, epsilon, slope, width)
+    smoothing = width_of(place, target)
     if smoothing and smoothed_by(smoothing, slope) > _WORTHWHILE * known:
         raise TooSlowError
     if not smoothing:
-        (line,) = lines_at(place, [composition], epsilon)
+        (line,) = lines_at([place], epsilon)
         return Profile(line, None, 0.0)
-    noisier, noisiest, share = smoothed(composition, smoothing)
-    line, wider = lines_at(place, [noisier, noisiest], epsilon)
+    noisier, noisiest, share = smoothed(place, smoothing)
+    line, wider = lines_at([noisier, noisiest], epsilon)
     return Profile(line, wider, share)
 
 
-def smoothed(
-    composition: Composition, width: float
-) -> tuple[Composition, Composition, float]:
-    """Returns the rounds with smoothing, with twice as much, and `k`."""
+def smoothed(place: Place, width: float) -> tuple[Place, Place, float]:
+    """Returns the place with smoothing, with twice as much, and `k`."""
     return (
-        composition.with_noise(width**2),
-        composition.with_noise(4 * width**2),
+        place.with_noise(width**2),
+        place.with_noise(4 * width**2),
         math.exp(3 * width**2 / 8) / 2,
     )
 
@@ -159,25 +165,19 @@ def smoothed_by(width: float, slope: float) -> float:
     return 1.5 * slope * (slope + 1) * width**2
 
 
-def width_of(
-    place: Place,
-    composition: Composition,
-    epsilon: float,
-    slope: float,
-    wanted: float,
-) -> float:
+def width_of(place: Place, target: Target) -> float:
     """Returns `h`, or 0 where the line is short without smoothing.
 
-    With it bounds on log delta are about as far apart as is wanted.
+    With it bounds on log delta are about as far apart as they may be.
     """
-    work = _LITTLE_WORK if wanted > _WIDE else MOST_WORK
+    work = _LITTLE_WORK if target.width > _WIDE else MOST_WORK
     most = min(work / place.paths.size, MOST_POINTS / 2)
-    square = _SHARE * wanted / smoothed_by(1.0, slope)
+    square = _SHARE * target.width / smoothed_by(1.0, target.slope)
     width = max(math.sqrt(square), _REACH / (most * place.step), _LEAST_WIDTH)
     width = min(width, _MOST_SMOOTHING)
     size = min(_REACH / (width * place.step), most)
     try:
-        end, _ = place.end(composition, epsilon)
+        end, _ = place.end(target.epsilon)
     except TooSlowError:
         return width
     is_short = end / place.step <= max(_LONGER * size, _FEW_POINTS)

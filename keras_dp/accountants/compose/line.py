@@ -94,96 +94,6 @@ class _Aside(NamedTuple):
         return self.log_size(epsilon) - turns - math.log(-math.expm1(-turns))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Line:
-    """The integrand on a line, good for all epsilon near one.
-
-    Attributes:
-        tilt: `c`.
-        log_moment: `K(c)`.
-        step: Between the points.
-        aside: Two lines, to the left and to the right: the strip for the
-            error of the trapezoidal rule.
-        points: `e^(K(s) - K(c) - i t K'(c)) / (s (s+1))` on the upper half,
-            row by row in a square, with zeros at the end.
-        gaussian: `mu^2` of a Gaussian release whose integrand was subtracted
-            from the points; 0 if none was.
-        mean: `K'(c)`.
-        log_left_out: Log of a bound on the rest of the line, without
-            `e^(-c epsilon)`.
-        spread: Integral of the size of the points times `|t|`.
-        rounding: Bound on the rounding error of the sum of the points.
-        log_moment_error: Bound on the error of `log_moment`.
-    """
-
-    tilt: float
-    log_moment: float
-    mean: float
-    step: float
-    aside: tuple[_Aside, ...]
-    points: Complex
-    gaussian: float
-    log_left_out: float
-    spread: float
-    rounding: float
-    log_moment_error: float
-
-    def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """Returns a lower and an upper bound on the log of delta.
-
-        They are infinite where the line knows nothing: its error has no
-        bound, or delta would not be positive, which it always is.
-        """
-        scale = self.log_moment - self.tilt * epsilon
-        log_error = self._log_error(epsilon) - scale
-        if not log_error <= EXPONENT:
-            return -math.inf, math.inf
-        value, error = self._value(epsilon), math.exp(log_error)
-        if self.gaussian:
-            subtracted = gaussian_profile.log_delta(
-                math.sqrt(self.gaussian), epsilon
-            )
-            less = math.exp(min(float(subtracted) - scale, EXPONENT))
-            off = _PROFILE_ERROR * (1 - float(subtracted))
-            value, error = value + less, error + off * less
-        if not value > -error:
-            return -math.inf, math.inf
-        lower, upper = value - error, value + error
-        slack = self.log_moment_error
-        return (
-            scale - slack + math.log(lower) if lower > 0 else -math.inf,
-            scale + slack + math.log(upper) if upper > 0 else math.inf,
-        )
-
-    def _value(self, epsilon: float) -> float:
-        """Returns the integral over `e^(K(c) - c epsilon)`."""
-        block = self.points.shape[1]
-        turn = 1j * self.step * (self.mean - epsilon)
-        fine = np.exp(turn * np.arange(block))
-        coarse = np.exp(turn * block * np.arange(self.points.shape[0]))
-        total = float((coarse @ (self.points @ fine)).real)
-        total -= float(self.points[0, 0].real) / 2
-        return total * self.step / math.pi
-
-    def _log_error(self, epsilon: float) -> float:
-        tilt = self.tilt
-        quadrature = math.log(2) + max(
-            each.log_error(tilt, self.step, epsilon) for each in self.aside
-        )
-        left_out = self.log_left_out - tilt * epsilon
-        turned = TERM * EPSILON * abs(self.mean - epsilon) * self.spread
-        rounding = self.rounding + turned
-        rounding = math.log(rounding) + self.log_moment - tilt * epsilon
-        peak = max(quadrature, left_out, rounding)
-        if peak == math.inf:
-            return math.inf
-        return peak + math.log(
-            math.exp(quadrature - peak)
-            + math.exp(left_out - peak)
-            + math.exp(rounding - peak)
-        )
-
-
 class Place(NamedTuple):
     """Where a line is, how far apart its points are, and how far it goes.
 
@@ -191,9 +101,10 @@ class Place(NamedTuple):
         tilt: `c`.
         log_moment: `K(c)`.
         mean: `K'(c)`.
-        gaussian: `mu^2` of the composition.
+        gaussian: `mu^2` of the Gaussian rounds.
         step: Between the points.
-        aside: See `Line`.
+        aside: Two lines, to the left and to the right: the strip for the
+            error of the trapezoidal rule.
         log_tolerance: Log of the tolerated error of delta.
         log_moment_error: Bound on the error of `log_moment`.
         paths: The losses on their paths.
@@ -211,22 +122,38 @@ class Place(NamedTuple):
     paths: Paths
     decays: tuple[Decay, ...]
 
-    def end(
-        self, composition: Composition, epsilon: float
-    ) -> tuple[float, float]:
+    def with_noise(self, gaussian: float) -> "Place":
+        """Returns the place for one more release, of `mu^2 = gaussian`.
+
+        It adds `g s (s+1) / 2` to `K`, and likewise to its derivative.
+        """
+        total = self.gaussian + gaussian
+        more = total - self.gaussian
+        left, right = self.aside
+        return self._replace(
+            log_moment=self.log_moment + more * self.tilt * (1 + self.tilt) / 2,
+            mean=self.mean + more * (self.tilt + 0.5),
+            gaussian=total,
+            aside=(left.with_noise(more), right.with_noise(more)),
+        )
+
+    def without(self, gaussian: float) -> "Place":
+        """Returns the place for the difference to a Gaussian release."""
+        left, right = self.aside
+        return self._replace(
+            aside=(left.without(gaussian), right.without(gaussian))
+        )
+
+    def end(self, epsilon: float) -> tuple[float, float]:
         """Returns where the line may end, and a bound on what is left out.
 
         Beyond `t` the integral is at most `e^K(c) size(t) / (pi t)`, `size` a
-        bound on the size of the moments from there on. The composition is that
-        of the place, or with more Gaussian noise.
+        bound on the size of the moments from there on.
         """
         log_most = self.log_tolerance + self.tilt * epsilon
-        gaussian = composition.gaussian
-        more = (gaussian - self.gaussian) * self.tilt * (1 + self.tilt) / 2
-        log_moment = self.log_moment + more
 
         def log_rest(t: float) -> float:
-            total = log_moment - gaussian * t * t / 2
+            total = self.log_moment - self.gaussian * t * t / 2
             total += sum(
                 count * decay.log_size(t)
                 for decay, count in zip(
@@ -251,15 +178,95 @@ class Place(NamedTuple):
         return end, log_rest(end)
 
 
-def lines_at(
-    place: Place, compositions: Sequence[Composition], epsilon: float
-) -> list[Line]:
-    """Returns lines at one place, good next to an epsilon.
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """The integrand on a line, good for all epsilon near one.
 
-    The compositions are that of the place, or the same with more Gaussian
-    noise, the least first.
+    Attributes:
+        place: Where it is; of the difference, if one was subtracted.
+        points: `e^(K(s) - K(c) - i t K'(c)) / (s (s+1))` on the upper half,
+            row by row in a square, with zeros at the end.
+        subtracted: `mu^2` of a Gaussian release whose integrand was subtracted
+            from the points; 0 if none was.
+        log_left_out: Log of a bound on the rest of the line, without
+            `e^(-c epsilon)`.
+        spread: Integral of the size of the points times `|t|`.
+        rounding: Bound on the rounding error of the sum of the points.
     """
-    ends = [place.end(each, epsilon) for each in compositions]
+
+    place: Place
+    points: Complex
+    subtracted: float
+    log_left_out: float
+    spread: float
+    rounding: float
+
+    def log_delta(self, epsilon: float) -> tuple[float, float]:
+        """Returns a lower and an upper bound on the log of delta.
+
+        They are infinite where the line knows nothing: its error has no
+        bound, or delta would not be positive, which it always is.
+        """
+        place = self.place
+        scale = place.log_moment - place.tilt * epsilon
+        log_error = self._log_error(epsilon) - scale
+        if not log_error <= EXPONENT:
+            return -math.inf, math.inf
+        value, error = self._value(epsilon), math.exp(log_error)
+        if self.subtracted:
+            subtracted = gaussian_profile.log_delta(
+                math.sqrt(self.subtracted), epsilon
+            )
+            less = math.exp(min(float(subtracted) - scale, EXPONENT))
+            off = _PROFILE_ERROR * (1 - float(subtracted))
+            value, error = value + less, error + off * less
+        if not value > -error:
+            return -math.inf, math.inf
+        lower, upper = value - error, value + error
+        slack = place.log_moment_error
+        slack += _MOMENT * EPSILON * (1 + abs(place.log_moment))
+        return (
+            scale - slack + math.log(lower) if lower > 0 else -math.inf,
+            scale + slack + math.log(upper) if upper > 0 else math.inf,
+        )
+
+    def _value(self, epsilon: float) -> float:
+        """Returns the integral over `e^(K(c) - c epsilon)`."""
+        block = self.points.shape[1]
+        step, mean = self.place.step, self.place.mean
+        turn = 1j * step * (mean - epsilon)
+        fine = np.exp(turn * np.arange(block))
+        coarse = np.exp(turn * block * np.arange(self.points.shape[0]))
+        total = float((coarse @ (self.points @ fine)).real)
+        total -= float(self.points[0, 0].real) / 2
+        return total * step / math.pi
+
+    def _log_error(self, epsilon: float) -> float:
+        place, tilt = self.place, self.place.tilt
+        quadrature = math.log(2) + max(
+            each.log_error(tilt, place.step, epsilon) for each in place.aside
+        )
+        left_out = self.log_left_out - tilt * epsilon
+        turned = TERM * EPSILON * abs(place.mean - epsilon) * self.spread
+        rounding = self.rounding + turned
+        rounding = math.log(rounding) + place.log_moment - tilt * epsilon
+        peak = max(quadrature, left_out, rounding)
+        if peak == math.inf:
+            return math.inf
+        return peak + math.log(
+            math.exp(quadrature - peak)
+            + math.exp(left_out - peak)
+            + math.exp(rounding - peak)
+        )
+
+
+def lines_at(places: Sequence[Place], epsilon: float) -> list[Line]:
+    """Returns lines that are good next to an epsilon.
+
+    The places are those of one line, with more and more Gaussian noise.
+    """
+    place = places[0]
+    ends = [each.end(epsilon) for each in places]
     size = math.ceil(ends[0][0] / place.step) + 1
     if size > MOST_POINTS or size * place.paths.size > 2 * MOST_WORK:
         raise TooSlowError
@@ -268,14 +275,13 @@ def lines_at(
     # points are 0.
     errors = np.expm1(np.minimum(errors, EXPONENT / 2))
     return [
-        _line(place, each, logs, errors, *end)
-        for each, end in zip(compositions, ends, strict=True)
+        _line(each, logs, errors, *end)
+        for each, end in zip(places, ends, strict=True)
     ]
 
 
 def _line(
     place: Place,
-    composition: Composition,
     logs: Complex,
     errors: Array,
     end: float,
@@ -285,25 +291,20 @@ def _line(
     size = min(math.ceil(end / step) + 1, logs.size)
     t = points(step, size)
     s = tilt + 1j * t
-    # The noise adds `g s (s+1) / 2` to `K`, and likewise to its derivative.
-    more = composition.gaussian - place.gaussian
-    log_moment = place.log_moment + more * tilt * (1 + tilt) / 2
-    mean = place.mean + more * (tilt + 0.5)
-    aside = tuple(each.with_noise(more) for each in place.aside)
-    logs = logs[:size] - composition.gaussian * t**2 / 2
+    logs = logs[:size] - place.gaussian * t**2 / 2
     values: Complex = np.exp(logs)
     sizes = np.abs(values)
     rounding = EPSILON * (TERM + math.log2(1 + size))
     noise = sizes * (errors[:size] + rounding)
     # Where `K` is next to 0, so is the difference to a release of next to no
     # loss, which ends where the line does.
-    gaussian = 2 * max(log_moment - log_left_out, 1.0) / end**2
-    less = gaussian * s * (1 + s) / 2 - log_moment - 1j * mean * t
+    gaussian = 2 * max(place.log_moment - log_left_out, 1.0) / end**2
+    less = gaussian * s * (1 + s) / 2 - place.log_moment - 1j * place.mean * t
     poles = np.abs(s * (1 + s))
     apart, closer = _difference(logs, less, errors[:size], rounding)
     if (closer / poles).sum() < (noise / poles).sum():
         values, noise = apart, closer
-        aside = tuple(each.without(gaussian) for each in aside)
+        place = place.without(gaussian)
         log_less = gaussian * (tilt * (1 + tilt) - end**2) / 2
         log_less -= math.log(math.pi * end)
         log_left_out = float(np.logaddexp(log_left_out, log_less))
@@ -311,17 +312,12 @@ def _line(
         gaussian = 0.0
     values = values / (s * (1 + s))
     return Line(
-        tilt,
-        log_moment,
-        mean,
-        step,
-        aside,
+        place,
         _square(values),
         gaussian,
         log_left_out,
         float(np.abs(values) @ t) * step,
         float((noise / poles).sum()) * step,
-        place.log_moment_error + _MOMENT * EPSILON * (1 + abs(log_moment)),
     )
 
 

@@ -20,7 +20,6 @@ from keras_dp.accountants.arrays import (
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.loss.loss_distribution import (
     LossDistribution,
-    Path,
     moments_of_loss,
 )
 
@@ -78,12 +77,13 @@ def paths(composition: Composition, tilt: float, frequency: float) -> Paths:
 
 
 def _tilted(loss: LossDistribution, tilt: float, frequency: float) -> Tilted:
-    path: Path = loss.path(tilt, frequency)
+    path = loss.nodes(tilt, frequency)
     logs = (1 + tilt) * path.losses + path.log_weights
     weights = np.exp(logs - logs.real.max())
     found = moments_of_loss(loss, np.array([tilt]))
     mean = float(found.mean[0])
-    losses, weights = path.losses - mean, weights / weights.sum()
+    losses = np.asarray(path.losses - mean, np.complex128)
+    weights = weights / weights.sum()
     sizes, parts = np.abs(weights), np.abs(losses) + 2 * abs(mean)
     return Tilted(
         mean,

@@ -1,7 +1,7 @@
 """Rounds that hardly ever draw the record, composed on a grid.
 
 Their losses are next to 0, but for a few large ones, which keep the line of
-`line.integral` far from where it would be short. So epsilon is bounded on a
+`integral` far from where it would be short. So epsilon is bounded on a
 grid whose step follows from the losses. Each cell of outputs has a mass under
 `Q`, and the excess of its mass under `P` over it, which is computed by itself:
 nothing cancels where the likelihood ratio is next to 1.

@@ -26,7 +26,6 @@ from keras_dp.accountants.loss.loss_distribution import (
     Decay,
     LossDistribution,
     Nodes,
-    Path,
 )
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.accountants.loss.of_normal_output import LARGEST_SHARE, REACH
@@ -52,7 +51,7 @@ _MOST_PANELS = 4000
 
 
 class _Positive(NamedTuple):
-    """Nodes on the positive losses of one part, see `Path`.
+    """Nodes on the positive losses of one part, see `Nodes`.
 
     `log_error` bounds the absolute error, and `log_moment` is at most the log
     of what they add to `M(tilt)`.
@@ -78,28 +77,16 @@ class FixedSizeLoss(LossDistribution):
     weights: tuple[float, ...]
 
     @override
-    def nodes(self, tilt: float) -> Nodes:
-        found = [_positive(part, tilt, 0.0) for part in self.parts]
-        losses, log_weights, log_error = self._joined(found)
-        # Q has the mass at -l that P has at l. What is left is the atom.
-        mirrored = log_weights + losses
-        atom = 1 - np.exp(log_weights).sum() - np.exp(mirrored).sum()
-        return Nodes(
-            np.concatenate([losses, [0.0], -losses]),
-            np.concatenate([log_weights, [np.log(atom)], mirrored]),
-            log_error,
-        )
-
-    @override
-    def path(self, tilt: float, frequency: float) -> Path:
+    def nodes(self, tilt: float, frequency: float = 0.0) -> Nodes:
         found = [_positive(part, tilt, frequency) for part in self.parts]
         losses, log_weights, log_error = self._joined(found)
-        # The mirror image is conjugate, to have `Im l >= 0` as well.
+        # Q has the mass at -l that P has at l. Conjugate losses have an
+        # `Im l >= 0` as well. What is left is the atom.
         mirrored = np.conj(log_weights + losses)
-        atom = 1 - (np.exp(log_weights).sum() + np.exp(mirrored).sum()).real
-        return Path(
+        atom = 1 - np.exp(log_weights).sum() - np.exp(mirrored).sum()
+        return Nodes(
             np.concatenate([losses, [0.0], -np.conj(losses)]),
-            np.concatenate([log_weights, [np.log(atom)], mirrored]),
+            np.concatenate([log_weights, [np.log(atom.real)], mirrored]),
             log_error,
         )
 

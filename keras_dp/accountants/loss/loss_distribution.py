@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_dp.accountants.arrays import EXPONENT, Array, Complex, expm1_less
+from keras_dp.accountants.arrays import EXPONENT, Array, Points, expm1_less
 
 # Quadratures are off by more than the exponential of it.
 _LEAST = -30.0
@@ -61,40 +61,27 @@ class Nodes(NamedTuple):
 
     as `E_Q[e^l] = 1`. For small losses nothing cancels in the bracket.
 
+    They are real for real `s`. For `s` with `Im s >= 0` they may be on a path
+    above the real line. The loss is an analytic function of the output. Where
+    the output moves into the complex plane, to the side on which `Im l > 0`,
+    the factor `|e^(i t l)|` is at most 1: few nodes do for every frequency `t`.
+
     Attributes:
-        losses: `l_j`, in nats.
+        losses: `l_j`, in nats, with `Im l_j >= 0`.
         log_weights: `log q_j`.
         log_error: Log of a bound on `|error| / M(Re s)`, for the `s` that
             were asked for.
     """
 
-    losses: Array
-    log_weights: Array
-    log_error: float
-
-
-class Path(NamedTuple):
-    """Nodes on a path above the real line, for `s` with `Im s >= 0`.
-
-    The loss is an analytic function of the output. Where the output moves into
-    the complex plane, to the side on which `Im l > 0`, the factor
-    `|e^(i t l)|` is at most 1: few nodes do for every frequency `t`.
-
-    Attributes:
-        losses: `l_j`, complex, with `Im l_j >= 0`.
-        log_weights: `log q_j`, complex.
-        log_error: See `Nodes`.
-    """
-
-    losses: Complex
-    log_weights: Complex
+    losses: Points
+    log_weights: Points
     log_error: float
 
 
 class LossDistribution(abc.ABC):
     """The privacy loss of one round, in one adjacency direction.
 
-    `nodes` and `path` raise `TooSlowError` where there would be too many nodes.
+    `nodes` raises `TooSlowError` where there would be too many.
     """
 
     __slots__ = ()
@@ -105,12 +92,11 @@ class LossDistribution(abc.ABC):
         """The supremum of all losses, in nats; may be infinite."""
 
     @abc.abstractmethod
-    def nodes(self, tilt: float) -> Nodes:
-        """Returns real nodes for real `s` in `(0, tilt]`."""
+    def nodes(self, tilt: float, frequency: float = 0.0) -> Nodes:
+        """Returns nodes for `s = tilt + i t`, `0 <= t <= frequency`.
 
-    @abc.abstractmethod
-    def path(self, tilt: float, frequency: float) -> Path:
-        """Returns nodes for `s = tilt + i t`, `0 <= t <= frequency`."""
+        Without a frequency they are for all real `s` in `(0, tilt]`.
+        """
 
     @abc.abstractmethod
     def decay(self, tilt: float) -> Decay:

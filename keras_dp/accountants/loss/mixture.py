@@ -21,7 +21,6 @@ from keras_dp.accountants.loss.loss_distribution import (
     Decay,
     LossDistribution,
     Nodes,
-    Path,
     log_moments,
 )
 from keras_dp.accountants.loss.of_normal_output import (
@@ -226,21 +225,14 @@ class EitherLoss(LossDistribution):
         return max(part.largest for part, _ in self._some())
 
     @override
-    def nodes(self, tilt: float) -> Nodes:
-        found = [(part.nodes(tilt), log) for part, log in self._some()]
+    def nodes(self, tilt: float, frequency: float = 0.0) -> Nodes:
+        found = [
+            (part.nodes(tilt, frequency), log) for part, log in self._some()
+        ]
         return Nodes(
             np.concatenate([each.losses for each, _ in found]),
             np.concatenate([each.log_weights + log for each, log in found]),
             # Errors are relative to the moments, of which `M` is the mean.
-            max(each.log_error for each, _ in found),
-        )
-
-    @override
-    def path(self, tilt: float, frequency: float) -> Path:
-        found = [(part.path(tilt, frequency), p) for part, p in self._some()]
-        return Path(
-            np.concatenate([each.losses for each, _ in found]),
-            np.concatenate([each.log_weights + log for each, log in found]),
             max(each.log_error for each, _ in found),
         )
 
@@ -279,17 +271,8 @@ class FiniteLoss(LossDistribution):
         return self.losses[-1]
 
     @override
-    def nodes(self, tilt: float) -> Nodes:
+    def nodes(self, tilt: float, frequency: float = 0.0) -> Nodes:
         return Nodes(np.array(self.losses), np.log(self.masses), -math.inf)
-
-    @override
-    def path(self, tilt: float, frequency: float) -> Path:
-        found = self.nodes(tilt)
-        return Path(
-            found.losses.astype(np.complex128),
-            found.log_weights.astype(np.complex128),
-            found.log_error,
-        )
 
     @override
     def decay(self, tilt: float) -> Decay:

@@ -12,7 +12,6 @@ from keras_dp.accountants.loss.loss_distribution import (
     Decay,
     LossDistribution,
     Nodes,
-    Path,
 )
 from keras_dp.errors import TooSlowError
 
@@ -80,30 +79,27 @@ class OutputLoss(LossDistribution):
         """
 
     @override
-    def nodes(self, tilt: float, most_nodes: int = _MOST_NODES) -> Nodes:
-        strips = np.minimum(_STRIPS, LARGEST_SHARE * np.pi / self.turn)
-        step = float(self._steps(strips, strips, tilt, 0.0).max())
-        u = _grid(*self.range(tilt), step, most_nodes)
+    def nodes(
+        self,
+        tilt: float,
+        frequency: float = 0.0,
+        most_nodes: int = _MOST_NODES,
+    ) -> Nodes:
+        highest = LARGEST_SHARE * np.pi / self.turn
+        widths = farthest = np.minimum(_STRIPS, highest)
+        if frequency:
+            # The strip from the real line to twice the height of the path.
+            farthest = np.minimum(_HIGH_STRIPS, highest)
+            widths = farthest / 2
+        steps = self._steps(widths, farthest, tilt, frequency)
+        best = int(np.argmax(steps))
+        step = float(steps[best])
+        u: Points = _grid(*self.range(tilt), step, most_nodes)
+        if frequency:
+            u = u + (1j if self.rises else -1j) * widths[best]
         return Nodes(
             self.losses(u),
             self.log_density(u) + math.log(step),
-            LOG_ERROR + math.log(2),
-        )
-
-    @override
-    def path(self, tilt: float, frequency: float) -> Path:
-        # The strip from the real line to twice the height of the path.
-        highest = LARGEST_SHARE * np.pi / self.turn
-        heights = np.minimum(_HIGH_STRIPS, highest) / 2
-        steps = self._steps(heights, 2 * heights, tilt, frequency)
-        best = int(np.argmax(steps))
-        step = float(steps[best])
-        side = 1j if self.rises else -1j
-        u: Points = _grid(*self.range(tilt), step) + side * heights[best]
-        log_weights: Points = self.log_density(u) + math.log(step)
-        return Path(
-            self.losses(u),
-            log_weights,
             LOG_ERROR + math.log(2),
         )
 
