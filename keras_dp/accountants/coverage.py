@@ -111,16 +111,10 @@ def _added_up(rounds: Iterable[tuple[Round, int]]) -> Counter[Round]:
     return counts
 
 
-def squared_sensitivity(noise_multiplier: float) -> float:
-    """Returns `1 / z^2`; without noise it is infinite."""
-    sensitivity = 1 / noise_multiplier if noise_multiplier else math.inf
-    return sensitivity * sensitivity
-
-
 def _square(mechanisms: Counter[Mechanism]) -> float:
     """Returns the sum of the squared sensitivities of the Gaussian ones."""
     return math.fsum(
-        count * squared_sensitivity(each.noise_multiplier)
+        count / z**2 if (z := each.noise_multiplier) else math.inf
         for each, count in mechanisms.items()
         if isinstance(each, Gaussian)
     )

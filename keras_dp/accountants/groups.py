@@ -39,7 +39,7 @@ _MOST_GUESSES = 60
 Profile: TypeAlias = Callable[[float], float]
 
 
-class BoundForOneRecord(Protocol):
+class BoundForOneRecord(Hashable, Protocol):
     """The part of an accountant that groups ask: bounds for one record."""
 
     def supports(self, rounds: tuple[CountedMechanism, ...]) -> bool:
@@ -52,10 +52,6 @@ class BoundForOneRecord(Protocol):
 
     def profile_of(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
         """Returns the bound on delta for one record, a function of epsilon."""
-
-
-class HashableBound(BoundForOneRecord, Hashable, Protocol):
-    """The same, of accountants that are equal if their bounds are."""
 
 
 class UnitGroup:

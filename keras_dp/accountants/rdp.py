@@ -130,7 +130,7 @@ class RDP(Accountant):
     | not sampled | `a / (2 z^2)`, exact |
     | Poisson, one record more or less, or zero | exact, the larger direction |
     | Poisson, one record replaced | exact (see `mechanisms`) |
-    | fixed size, one record replaced | a bound (see `renyi.mixtures`) |
+    | fixed size, one record replaced | a bound (see `renyi.divergences`) |
     | encoded, any noise | to 1e-6, at `renyi.encoded.ORDERS` |
     | a search | a bound (see docs/accounting.md, section 8) |
     | sampled groups | none |
@@ -145,7 +145,7 @@ class RDP(Accountant):
     Proposition 3; Mironov, Talwar, Zhang (2019), arXiv:1908.10530v1; Wang,
     Balle, Kasiviswanathan (2018), arXiv:1808.00087v2; improved conversion:
     Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Proposition 12. We
-    differ in the quadrature (`renyi.mixtures`) and in searching the order
+    differ in the quadrature (`renyi.divergences`) and in searching the order
     instead of taking the best of a list. Moments: Abadi et al. (2016),
     arXiv:1607.00133v2, Theorem 2 and section 3.2.
 

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant, check_delta
@@ -80,11 +80,6 @@ def tightest(rounds: NormalizedRounds) -> Accountant:
     return next(supporting, RDP())
 
 
-# An accountant, a relation, a delta and a number of units; `None` for what the
-# rounds decide.
-_Question: TypeAlias = tuple[Accountant | None, Neighbours | None, float, int]
-
-
 class RoundsThatCount(NamedTuple):
     """The rounds of runs whose cost is a guarantee, see `Replay.that_count`.
 
@@ -148,8 +143,9 @@ class Replay:
         self._relation: Neighbours | None = None
         self._normalized: dict[Neighbours, NormalizedRounds] = {}
         self._accountants: dict[Neighbours, Accountant] = {}
-        self._epsilons: dict[_Question, float] = {}
-        self._claims: dict[_Question, Claim] = {}
+        # By an accountant, a relation, a delta and a number of units.
+        self._epsilons: dict[tuple[Accountant, Neighbours, float, int], float]
+        self._epsilons = {}
         self._that_count: dict[Neighbours | None, RoundsThatCount] = {}
         self._fewer: dict[Neighbours, NormalizedRounds] = {}
         # By what the rounds are, a delta and units. Parts of a ledger share it.
@@ -303,29 +299,22 @@ class Replay:
         """
         check_delta(delta)
         _check.integer_at_least(1, units=units)
-        question = (accountant, neighbours, float(delta), int(units))
-        if question not in self._claims:
-            self._claims[question] = self._claimed(*question)
-        return self._claims[question]
-
-    def _claimed(
-        self,
-        accountant: Accountant | None,
-        neighbours: Neighbours | None,
-        delta: float,
-        units: int,
-    ) -> Claim:
         relation, name, epsilon = neighbours, None, math.inf
-        try:
+        with contextlib.suppress(UnsupportedEventError):
             relation = self.relation(neighbours)
             by = accountant or self.accountant(relation)
             epsilon = self.epsilon(
                 by, delta=delta, neighbours=relation, units=units
             )
             name = by.name
-        except UnsupportedEventError:
-            pass
-        return Claim(epsilon, delta, relation, name, units, self.rows_per_unit)
+        return Claim(
+            epsilon,
+            float(delta),
+            relation,
+            name,
+            int(units),
+            self.rows_per_unit,
+        )
 
 
 def replay_of(ledger: LedgerLike) -> Replay:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.groups import HashableBound, UnitGroup
+from keras_dp.accountants.groups import BoundForOneRecord, UnitGroup
 from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
     CountedMechanism,
@@ -103,7 +103,7 @@ class SearchProfile:
 
 
 def profile(
-    search: Selected, accountant: HashableBound, delta: float
+    search: Selected, accountant: BoundForOneRecord, delta: float
 ) -> SearchProfile | None:
     """Returns the profile of a search, good next to a delta in (0, 1).
 
@@ -123,7 +123,7 @@ def decade(delta: float) -> int:
 
 def in_pairs(
     rounds: Sequence[CountedMechanism],
-    accountant: HashableBound,
+    accountant: BoundForOneRecord,
     delta: float,
 ) -> tuple[tuple[CountedMechanism, ...], float] | None:
     """Returns rounds that dominate, with a `ProfilePair` for each search.
@@ -214,7 +214,7 @@ def profile_pair(
 
 @functools.lru_cache(maxsize=64)
 def _pair(
-    search: Selected, accountant: HashableBound, power: int
+    search: Selected, accountant: BoundForOneRecord, power: int
 ) -> tuple[ProfilePair, float] | None:
     beyond = _PAIR_SHARE * 10.0**power
     found = profile(search, accountant, beyond)
@@ -223,7 +223,7 @@ def _pair(
 
 @functools.lru_cache(maxsize=64)
 def _profile(
-    search: Selected, accountant: HashableBound, power: int
+    search: Selected, accountant: BoundForOneRecord, power: int
 ) -> SearchProfile | None:
     trials = [UnitGroup(accountant, p, search.records) for p in search.plans]
     scale, log_weight = _weight_of(search.law)

@@ -6,7 +6,7 @@ event and the count of a round are put together.
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from keras_dp.accountants.normalize.correlated import CorrelatedRounds
 from keras_dp.accountants.normalize.mechanisms import (
@@ -29,9 +29,10 @@ from keras_dp.accountants.normalize.rounds import (
     rows_per_unit_of,
 )
 from keras_dp.accountants.normalize.samplings import (
+    check_neighbours,
     check_supported,
-    chosen_neighbours,
     sampling_of,
+    strongest_neighbours,
     unamplified,
 )
 from keras_dp.accountants.normalize.thresholds import Threshold
@@ -101,7 +102,8 @@ def normalized(
     if isinstance(ledger, NormalizesItself):
         return ledger.normalized(neighbours)
     pairs = tuple(counted_rounds(ledger))
-    relation = chosen_neighbours(pairs, neighbours)
+    check_neighbours(neighbours)
+    relation = neighbours or strongest_neighbours(pairs)
     mechanisms = _mechanisms(pairs, relation)
     return NormalizedRounds(relation, mechanisms, rows_per_unit_of(ledger))
 
@@ -133,9 +135,7 @@ def _mechanisms(
             for found in kind.mechanisms(sampling, release, neighbours):
                 counts[found] += count
     for epoch in epochs.values():
-        for once in (epoch.mechanism(neighbours), epoch.exposure):
-            if once:
-                counts[once] += 1
+        counts.update(epoch.mechanisms(neighbours))
     others = {name for name, epoch in epochs.items() if epoch.differs}
     for whole, times in correlated.mechanisms(neighbours, others):
         counts[whole] += times
@@ -176,13 +176,8 @@ class _Epoch:
         """Whether it matters for other releases in which round a record is."""
         return len(self._kinds) > 1
 
-    @property
-    def exposure(self) -> Exposure | None:
-        if not self._thresholds:
-            return None
-        return Exposure(tuple(sorted(self._thresholds)))
-
-    def mechanism(self, neighbours: Neighbours) -> Mechanism | None:
+    def mechanisms(self, neighbours: Neighbours) -> Iterator[Mechanism]:
+        """Yields what the epoch is; nothing if it releases nothing."""
         alternatives = [
             mechanism
             for encodings, sensitivity in self._sensitivities.items()
@@ -194,5 +189,8 @@ class _Epoch:
             )
         ]
         if len(alternatives) > 1:
-            return OneOf(tuple(sorted(alternatives, key=place)))
-        return alternatives[0] if alternatives else None
+            yield OneOf(tuple(sorted(alternatives, key=place)))
+        else:
+            yield from alternatives
+        if self._thresholds:
+            yield Exposure(tuple(sorted(self._thresholds)))

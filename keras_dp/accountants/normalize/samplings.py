@@ -329,14 +329,6 @@ def supported_neighbours(ledger: LedgerLike) -> tuple[Neighbours, ...]:
     return left
 
 
-def chosen_neighbours(
-    ledger: LedgerLike, neighbours: Neighbours | None
-) -> Neighbours:
-    """Returns `neighbours`, or the strongest relation if it is None."""
-    check_neighbours(neighbours)
-    return strongest_neighbours(ledger) if neighbours is None else neighbours
-
-
 def _supported(
     sampling: SamplingEvent, release: Release
 ) -> tuple[Neighbours, ...]:

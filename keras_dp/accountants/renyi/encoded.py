@@ -100,22 +100,6 @@ def log_moments(noise: NoiseDistribution, shifts: Array) -> Array:
     return np.asarray(result)
 
 
-def total_log_moments(
-    noise: NoiseDistribution, levels: Array, counts: Array
-) -> Array:
-    """Returns `log prod_t I_k(v_t)` for vectors `v` given by their levels.
-
-    Levels are magnitudes, of shape `[vectors, levels]`, and each stands for as
-    many coordinates as are counted. The result is of shape `[vectors, orders]`.
-    """
-    total = np.zeros((len(levels), ORDERS.size))
-    for row, vector in zip(total, levels, strict=True):
-        for start in range(0, vector.size, _BLOCK):
-            part = slice(start, start + _BLOCK)
-            row += counts[part] @ log_moments(noise, vector[part])
-    return total
-
-
 def _curves_of(
     noise: NoiseDistribution,
 ) -> tuple[Callable[[Array], Array], Array]:
@@ -252,7 +236,7 @@ def log_moment(mechanism: AdditiveNoise, excess: Array) -> Array:
         e^((a-1) D_a) = sum_(k=0..a) C(a,k) q^k (1-q)^(a-k) E_r[(p/r)^k],
 
     and `E_r[(p/r)^k]` is the product of `I_k(v_t)` over all coordinates of all
-    sums of the round, where `I_k` is the moment of `shifted_noise` and, for
+    sums of the round, where `I_k` is the moment of a shift and, for
     the Gaussian sums together, `e^(k(k-1)/(2 z^2))`. Each is 1 at `k = 0` and
     `k = 1`, at least 1 elsewhere, and grows with `|v_t|`, so that a record
     whose coordinates, in any order and with any signs, are within a vector of
@@ -315,9 +299,15 @@ def _undominated(rows: Array) -> Array:
 
 @functools.lru_cache(maxsize=1024)
 def _moments(encoding: Encoding) -> Array:
+    """Returns `log prod_t I_k(v_t)` for each vector, `[vectors, orders]`."""
     levels = encoding.bounds.level_array().astype(np.float64)
     counts = encoding.bounds.count_array().astype(np.float64)
-    return total_log_moments(encoding.noise, levels, counts)
+    total = np.zeros((len(levels), ORDERS.size))
+    for row, vector in zip(total, levels, strict=True):
+        for start in range(0, vector.size, _BLOCK):
+            part = slice(start, start + _BLOCK)
+            row += counts[part] @ log_moments(encoding.noise, vector[part])
+    return total
 
 
 def _sampled(q: float, log_moments: Array) -> Array:
