@@ -10,14 +10,9 @@ from keras_dp.accountants.normalize.rounds import Neighbours
 class Claim:
     """An upper bound on epsilon, with everything that it depends on.
 
-    Attributes:
-        epsilon: The bound; `inf` if no accountant has one.
-        delta: The delta that belongs to `epsilon`.
-        neighbours: The adjacency relation; `None` if all rounds support no
-            common one.
-        accountant: The name of the accountant; `None` if none has a bound.
-        units: The number of units that `epsilon` protects together.
-        rows_per_unit: The largest number of records that one unit has.
+    Epsilon is `inf`, and the accountant `None`, if none has a bound. The
+    relation is `None` if all rounds support no common one. Epsilon protects
+    `units` together, each of which has at most `rows_per_unit` records.
     """
 
     epsilon: float

@@ -81,14 +81,10 @@ def tightest(rounds: NormalizedRounds) -> Accountant:
 
 
 class RoundsThatCount(NamedTuple):
-    """The rounds of runs whose cost is a guarantee, see `Replay.that_count`.
+    """The rounds of each run whose cost is a guarantee, and of all together.
 
-    Attributes:
-        neighbours: The adjacency relation of the cost; `None` if there is none
-            that all rounds support.
-        of_runs: The rounds of each run.
-        kept: Whether each run kept to its plan.
-        together: The rounds of all runs.
+    `kept` says whether each run kept to its plan. The relation is that of the
+    cost; `None` if there is none that all rounds support.
     """
 
     neighbours: Neighbours | None

@@ -95,11 +95,8 @@ class Profile(NamedTuple):
 class Target(NamedTuple):
     """Where bounds on delta are to be good, and how good.
 
-    Attributes:
-        epsilon: Where.
-        log_delta: About what delta is there.
-        slope: About how fast log delta falls with epsilon.
-        width: How far apart bounds on log delta may be.
+    There log delta is about `log_delta`, and falls with epsilon about as fast
+    as the slope says. Bounds on it may be apart by the width.
     """
 
     epsilon: float
@@ -113,15 +110,11 @@ def bounds_near(
 ) -> Profile:
     """Returns bounds on delta that are good next to a target.
 
-    Args:
-        composition: The rounds to be integrated.
-        tilt: The tilt of the best bound by moments.
-        target: Where they are to be good.
-        known: How far apart bounds on log delta are already.
+    The tilt is that of the best bound by moments. Bounds on log delta are
+    `known` apart already.
 
-    Raises:
-        TooSlowError: The line is too long, or a moment has no quadrature.
-        NumericalLimitError: A moment is not finite.
+    Raises `TooSlowError` if the line is too long or a moment has no
+    quadrature, and `NumericalLimitError` if a moment is not finite.
     """
     epsilon, log_delta, slope, width = target
     tolerance = _TOLERATED * width / max(slope * epsilon, 1.0)

@@ -43,7 +43,6 @@ class Losses(NamedTuple):
         masses: The mass of each loss, one a step; 1 together with `infinite`,
             but for rounding.
         infinite: Mass of an infinite loss.
-        rounds: How many there are.
     """
 
     first: int

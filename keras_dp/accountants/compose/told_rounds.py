@@ -267,7 +267,6 @@ class _Kind(NamedTuple):
     """Equal rounds.
 
     Attributes:
-        rounds: How many there are.
         chances: That a round draws 0, 1, ... of the changed records.
         square: `1/z^2`, of what the adversary is told of one.
         logs: Each is taken off the loss.

@@ -62,14 +62,9 @@ def log_delta(sensitivity: Array | float, epsilon: Array | float) -> Array:
 def least_epsilon(
     sensitivity: Array | float, log_delta: Array | float
 ) -> Array:
-    """Returns the least epsilon for `log_delta`, rounded up.
+    """Returns the least epsilon for `log_delta` <= 0, rounded up.
 
-    Args:
-        sensitivity: `mu` > 0, in noise stddevs.
-        log_delta: <= 0, of a shape to be broadcast against `sensitivity`.
-
-    Returns:
-        At least 0, of the common shape.
+    The sensitivity is `mu` > 0, in noise stddevs. Shapes are broadcast.
     """
     mu, target = np.broadcast_arrays(sensitivity, log_delta)
     # There Phi(-u) <= exp(-u^2/2) is delta already. As delta is a convolution
