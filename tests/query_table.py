@@ -124,7 +124,7 @@ def without_noise(query: DPQuery) -> DPQuery:
     """Returns the query with all noise removed."""
     if isinstance(query, Sum):
         return dataclasses.replace(query, stddev=0.0, precision="assumed")
-    if isinstance(query, (Average, JointClipQuery)):
+    if isinstance(query, Average):
         return dataclasses.replace(query, sum_stddev=0.0, precision="assumed")
     if isinstance(query, AdaptiveScaleQuery):
         return dataclasses.replace(query, query=without_noise(query.query))

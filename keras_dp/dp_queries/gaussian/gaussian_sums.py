@@ -216,7 +216,7 @@ class GaussianAverageQuery(GaussianQuery):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
-class JointClipQuery(GaussianQuery):
+class JointClipQuery(GaussianAverageQuery):
     """Averages records whose parts (groups) have norms of different scales.
 
     Let `v_g` be the part of a record in group g, and `s_g` the scale of the
@@ -275,12 +275,6 @@ class JointClipQuery(GaussianQuery):
     """
 
     scales: Nest
-    l2_norm_clip: float
-    sum_stddev: float
-    denominator: float
-    gamma: float | None
-    rescale: bool
-    precision: str
 
     def __init__(
         self,
@@ -303,33 +297,18 @@ class JointClipQuery(GaussianQuery):
                     f"{_LARGEST_SCALE}], to stay in the range of float32. "
                     f"Received: scales={scale!r}."
                 )
-        divisor = checked_denominator(denominator)
-        numbers = checked_numbers(
+        GaussianAverageQuery.__init__(
+            self,
             l2_norm_clip,
-            noise_multiplier,
-            denominator=divisor,
-            sum_stddev=sum_stddev,
+            sum_stddev,
+            denominator,
+            noise_multiplier=noise_multiplier,
+            gamma=gamma,
+            rescale=rescale,
             precision=precision,
         )
         floats = _nests.join(scales, iter(map(float, each)))
-        set_fields(
-            self,
-            scales=_nests.frozen(floats),
-            denominator=divisor,
-            gamma=checked_gamma(gamma, l2_norm_clip),
-            rescale=checked_rescale(l2_norm_clip, rescale=rescale),
-            **numbers,
-        )
-
-    @property
-    @override
-    def noise_stddev(self) -> float:
-        return self.sum_stddev
-
-    @property
-    @override
-    def divisor(self) -> float:
-        return self.denominator
+        set_fields(self, scales=_nests.frozen(floats))
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
