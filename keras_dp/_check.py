@@ -136,6 +136,23 @@ def share(interval: str, remedy: str = "", **named: float) -> None:
             raise _error(ValueError, name, value, f"be in {interval}", remedy)
 
 
+def within(
+    low: float, high: float, /, *, or_zero: bool = False, **named: float
+) -> None:
+    """Raises unless every value is a number in `[low, high]`, or 0 if allowed.
+
+    >>> within(1, 9, or_zero=True, scale=0.5)
+    Traceback (most recent call last):
+    ValueError: `scale` must be 0, or in [1, 9]. Received: scale=0.5.
+    """
+    for name, value in named.items():
+        _number(name, value)
+        # NaN is neither.
+        if not low <= value <= high and not (or_zero and value == 0):
+            rule = f"be {'0, or ' * or_zero}in [{low:g}, {high:g}]"
+            raise _error(ValueError, name, value, rule)
+
+
 def integer_at_least(minimum: int, remedy: str = "", /, **named: int) -> None:
     """Raises unless every value is an integer >= `minimum` that fits int64."""
     for name, value in named.items():

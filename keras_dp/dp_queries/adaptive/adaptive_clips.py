@@ -30,8 +30,8 @@ from keras_dp.dp_queries.summing_query import SumParams, on_grid
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 # Clips, and the noise made of them, stay far inside the range of float32.
-SMALLEST_CLIP, LARGEST_CLIP = 1e-20, 1e20
-_SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-10, 1e10
+_CLIPS = 1e-20, 1e20
+_MULTIPLIERS = 1e-10, 1e10
 # The largest factor between the initial clip and a later one by mean norms.
 _CLIP_RANGE = 1e3
 
@@ -211,8 +211,10 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
     precision: str = "assumed"
 
     def __post_init__(self) -> None:
-        _check_clip(initial_l2_norm_clip=self.initial_l2_norm_clip)
-        _check_multiplier(
+        _check.within(*_CLIPS, initial_l2_norm_clip=self.initial_l2_norm_clip)
+        _check.within(
+            *_MULTIPLIERS,
+            or_zero=True,
             noise_multiplier=self.noise_multiplier,
             norm_noise_multiplier=self.norm_noise_multiplier,
         )
@@ -250,10 +252,11 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         total = tf.cast(side_value, tf.float64)
         mean = total / self.expected_num_records + half
         mean = tf.clip_by_value(mean, tf.zeros_like(half), 2 * half)
+        smallest, largest = _CLIPS
         clip = tf.clip_by_value(
             mean,
-            max(first / _CLIP_RANGE, SMALLEST_CLIP),
-            min(first * _CLIP_RANGE, LARGEST_CLIP),
+            max(first / _CLIP_RANGE, smallest),
+            min(first * _CLIP_RANGE, largest),
         )
         stddev = self.norm_noise_multiplier * (2 * clip)
         return clip, side_state._replace(l2_norm_clip=clip, stddev=stddev)
@@ -327,9 +330,14 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
 
     def __post_init__(self) -> None:
         _check.boolean(geometric_update=self.geometric_update)
-        if self.initial_l2_norm_clip != 0 or self.geometric_update:
-            _check_clip(initial_l2_norm_clip=self.initial_l2_norm_clip)
-        _check_multiplier(noise_multiplier=self.noise_multiplier)
+        _check.within(
+            *_CLIPS,
+            or_zero=not self.geometric_update,
+            initial_l2_norm_clip=self.initial_l2_norm_clip,
+        )
+        _check.within(
+            *_MULTIPLIERS, or_zero=True, noise_multiplier=self.noise_multiplier
+        )
         checked_precision(
             self.precision,
             min(self.noise_multiplier, self.clipped_count_stddev),
@@ -367,25 +375,5 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
     def following(
         self, side_value: tf.Tensor, side_state: AtEstimate
     ) -> tuple[tf.Tensor, AtEstimate]:
-        clip = tf.clip_by_value(side_value, SMALLEST_CLIP, LARGEST_CLIP)
+        clip = tf.clip_by_value(side_value, *_CLIPS)
         return clip, side_state._replace(current_estimate=clip)
-
-
-def _check_clip(**named: float) -> None:
-    _check.finite_positive(**named)
-    for name, value in named.items():
-        if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
-            raise ValueError(
-                f"`{name}` must be in [{SMALLEST_CLIP}, {LARGEST_CLIP}]. "
-                f"Received: {name}={value!r}."
-            )
-
-
-def _check_multiplier(**named: float) -> None:
-    for name, value in named.items():
-        _check.finite_non_negative(**{name: value})
-        if value and not _SMALLEST_MULTIPLIER <= value <= _LARGEST_MULTIPLIER:
-            raise ValueError(
-                f"`{name}` must be 0, or in [{_SMALLEST_MULTIPLIER}, "
-                f"{_LARGEST_MULTIPLIER}]. Received: {name}={value!r}."
-            )

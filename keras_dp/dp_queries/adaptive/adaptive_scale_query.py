@@ -136,12 +136,7 @@ class AdaptiveScaleQuery(WrappingQuery):
         _check.share("(0, 1]", power=self.power)
         _check.share("[0, 1)", decay=self.decay)
         _check.finite_non_negative(floor=self.floor)
-        _check.number(scale_range=self.scale_range)
-        if not 1 <= self.scale_range <= _LARGEST_RANGE:
-            raise ValueError(
-                f"`scale_range` must be in [1, {_LARGEST_RANGE}]. "
-                f"Received: scale_range={self.scale_range!r}."
-            )
+        _check.within(1, _LARGEST_RANGE, scale_range=self.scale_range)
         as_floats(self, "power", "decay", "floor", "scale_range")
 
     @override

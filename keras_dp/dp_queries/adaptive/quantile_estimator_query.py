@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import numbers
 from typing import Any, NamedTuple
 
 import keras
@@ -51,8 +50,8 @@ class QuantileEstimatorQuery(WrappingQuery):
     finite.) The estimate depends on released numbers only.
 
     Attributes:
-        initial_estimate: A public first guess; > 0 if `geometric_update` is
-            true.
+        initial_estimate: A public first guess, in [-1e30, 1e30]; or > 0 if
+            `geometric_update` is true.
         target_quantile: The share of records that shall be below the estimate,
             in [0, 1].
         learning_rate: The largest step, in the unit of the records, or the
@@ -99,23 +98,16 @@ class QuantileEstimatorQuery(WrappingQuery):
         initial = self.initial_estimate
         if self.geometric_update:
             _check.finite_positive(initial_estimate=initial)
-        elif isinstance(initial, bool) or not isinstance(initial, numbers.Real):
-            raise TypeError(
-                "`initial_estimate` must be a number. Received: "
-                f"initial_estimate={initial!r}."
-            )
-        elif not math.isfinite(initial):
-            raise ValueError(
-                "`initial_estimate` must be finite. Received: "
-                f"initial_estimate={initial!r}."
-            )
+        else:
+            limit = _LARGEST_ESTIMATE
+            _check.within(-limit, limit, initial_estimate=initial)
         _check.finite_non_negative(
             below_estimate_stddev=self.below_estimate_stddev
         )
         _check.finite_positive(expected_num_records=self.expected_num_records)
         checked_precision(self.precision, self.below_estimate_stddev)
-        numbers_ = dataclasses.fields(self)[:-2]
-        as_floats(self, *(field.name for field in numbers_))
+        numbers = dataclasses.fields(self)[:-2]
+        as_floats(self, *(field.name for field in numbers))
 
     @property
     @override

@@ -235,12 +235,9 @@ def checked_numbers(
         _check.finite_non_negative(noise_multiplier=noise_multiplier)
     if given is None:
         given = (noise_multiplier or 0.0) * l2_norm_clip
-    _check.finite_non_negative(**{name: given})
-    if given and not _SMALLEST_STDDEV <= given <= _LARGEST_STDDEV:
-        raise ValueError(
-            f"`{name}` must be 0, or in [{_SMALLEST_STDDEV}, "
-            f"{_LARGEST_STDDEV}]. Received: {name}={given!r}."
-        )
+    _check.within(
+        _SMALLEST_STDDEV, _LARGEST_STDDEV, or_zero=True, **{name: given}
+    )
     least = max(_SMALLEST_MULTIPLIER, 2.0**-26 * (denominator or 0))
     if 0 < given < least * l2_norm_clip:
         raise ValueError(

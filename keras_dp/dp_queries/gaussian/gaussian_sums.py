@@ -17,7 +17,7 @@ from keras_dp.dp_queries.gaussian.gaussian_query import (
 from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.wrapping_query import checked_denominator
 
-_LARGEST_SCALE = 1e30
+_LARGEST_SCALE = 1e30  # Scaled records stay in the range of float32.
 _RULE = "`scales` must have a structure that is a prefix of the record's."
 
 
@@ -290,13 +290,7 @@ class JointClipQuery(GaussianAverageQuery):
     ) -> None:
         each = _nests.leaves(scales)
         for scale in each:
-            _check.finite_positive(scales=scale)
-            if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
-                raise ValueError(
-                    f"`scales` must be in [{1 / _LARGEST_SCALE}, "
-                    f"{_LARGEST_SCALE}], to stay in the range of float32. "
-                    f"Received: scales={scale!r}."
-                )
+            _check.within(1 / _LARGEST_SCALE, _LARGEST_SCALE, scales=scale)
         GaussianAverageQuery.__init__(
             self,
             l2_norm_clip,
