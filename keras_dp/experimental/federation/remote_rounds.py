@@ -13,7 +13,7 @@ from keras_dp import _check
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.keras_internals import check_compiled
-from keras_dp.ledger import PoissonUserSampling, PrivacyLedger, Round
+from keras_dp.ledger import PoissonUserSampling, PrivacyLedger
 from keras_dp.optimizers.private_round import (
     GRADIENTS,
     Event,
@@ -27,7 +27,6 @@ from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_models import BUILT
 from keras_dp.training.advice.of_trainings import RESTORED
 from keras_dp.training.data.data_adapter import DataAdapter
-from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.loop import busy
 
 User = TypeVar("User", bound=Hashable)
@@ -69,7 +68,11 @@ class RemoteRounds:
         _check.integer_at_least(1, rounds=rounds)
         check_compiled(federated, "fit")
         model = federated.model
-        _check_built(model.built, Replicas(federated.distribute_strategy))
+        if not model.built:
+            raise PrivateTrainingError(
+                "The model must be built before its weights are sent to users. "
+                "Give it an Input layer, or call model.build."
+            )
         judge(BUILT, model)
         federated.build_optimizer()
         training = federated._training(
@@ -111,11 +114,15 @@ class RemoteRounds:
         """
         if self._run.ran_out:
             return None
-        if self._optimizer.round.adapts:
-            self._planned = None
+        if self._planned is None or self._optimizer.round.adapts:
+            self._planned = self._optimizer.plan()
+        sampling = PoissonUserSampling(
+            self.sampling_probability, drawn_by_library=True
+        )
+        planned = self._training.planned(self._planned, sampling)
         try:
             # Users take longer than the ledger.
-            self._run.cover(self._planned_round(), most=1)
+            self._run.cover(planned, most=1)
         except BudgetExceededError:
             if not self._run.ran_out or not self._rounds_run:
                 raise
@@ -174,7 +181,7 @@ class RemoteRounds:
 
     def release(self) -> dict[str, float]:
         """Noises the sum, applies it, and returns the public scalars."""
-        if self._sample is None:
+        if self._sample is None or self._planned is None:
             raise PrivateTrainingError(
                 "A round must be drawn before it is released: the ledger "
                 "covers it then. Call draw first."
@@ -182,24 +189,12 @@ class RemoteRounds:
         sample, self._sample, self._asked = self._sample, None, set()
         penalties: list[tf.Tensor | None] = [None] * len(self._variables)
         event, _ = self._optimizer.release(
-            sample, self._variables, penalties, self._plan()
+            sample, self._variables, penalties, self._planned
         )
         self._run.released(lambda: self._optimizer.round.ledger_events(event))
         self._rounds_run += 1
         metrics = self._optimizer.public_metrics()
         return {name: float(value) for name, value in metrics.items()}
-
-    def _plan(self) -> Event:
-        """Returns the event of the next release, as the ledger covers it."""
-        if self._planned is None:
-            self._planned = self._optimizer.plan()
-        return self._planned
-
-    def _planned_round(self) -> Round:
-        sampling = PoissonUserSampling(
-            self.sampling_probability, drawn_by_library=True
-        )
-        return self._training.planned(self._plan(), sampling)
 
     def _are_like(self, weights: Sequence[npt.NDArray[Any]]) -> bool:
         return len(weights) == len(self._before) and all(
@@ -207,17 +202,4 @@ class RemoteRounds:
             and after.shape == tuple(before.shape)
             and after.dtype == before.dtype.as_numpy_dtype
             for before, after in zip(self._before, weights, strict=True)
-        )
-
-
-def _check_built(built: bool, replicas: Replicas) -> None:
-    if not built:
-        raise PrivateTrainingError(
-            "The model must be built before its weights are sent to users. "
-            "Give it an Input layer, or call model.build."
-        )
-    if replicas.are_many:
-        raise PrivateTrainingError(
-            "A FederatedModel must train on one device. Received: the "
-            f"strategy {replicas.strategy!r}. Make it outside of its scope."
         )
