@@ -304,6 +304,19 @@ def gaussian_variances(
     return [squares[id(own.scale)] for own in noise]
 
 
+def divided(nest: Nest, divisors: list[float]) -> Nest:
+    """Returns a nest with each leaf divided by its own number, as floats."""
+
+    def one(leaf: Any, divisor: float) -> tf.Tensor:
+        leaf = tf.convert_to_tensor(leaf)
+        if not leaf.dtype.is_floating:
+            leaf = tf.cast(leaf, tf.float64)
+        return leaf if divisor == 1 else leaf / tf.constant(divisor, leaf.dtype)
+
+    pairs = zip(keras.tree.flatten(nest), divisors, strict=True)
+    return keras.tree.pack_sequence_as(nest, [one(*pair) for pair in pairs])
+
+
 def add(sample_state: Nest, contribution: Nest) -> Nest:
     """Returns the sum of two nests, leaf by leaf, without broadcasting."""
 

@@ -5,6 +5,8 @@ A batch of records is a nest. Its leaves are tensors `[batch, ...]` or
 their norms and sums without being built.
 """
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -163,18 +165,25 @@ def weighted_sum(leaf: Leaf, weights: tf.Tensor) -> tf.Tensor:
 def weighted_sums(records: Any, weights: tf.Tensor) -> Any:
     """Returns `weighted_sum` of each leaf. Lazy leaves are summed together."""
     leaves = keras.tree.flatten(records)
-    lazy = [leaf for leaf in leaves if isinstance(leaf, LazyRecords)]
-    each = [leaf.weighted_sum for leaf in lazy]
-    sums = iter(lazy[0].sums_together(each, weights) if lazy else [])
-    return keras.tree.pack_sequence_as(
-        records,
-        [
-            next(sums)
-            if isinstance(leaf, LazyRecords)
-            else weighted_sum(leaf, weights)
-            for leaf in leaves
-        ],
-    )
+    each = [functools.partial(weighted_sum, leaf) for leaf in leaves]
+    sums = sums_of(leaves, each, weights)
+    return keras.tree.pack_sequence_as(records, sums)
+
+
+def sums_of(
+    leaves: list[Leaf],
+    each: Sequence[Callable[[tf.Tensor], Any]],
+    weights: tf.Tensor,
+) -> list[Any]:
+    """Returns a function of the weights for each leaf: lazy ones together."""
+    are_lazy = [isinstance(leaf, LazyRecords) for leaf in leaves]
+    lazy = list(itertools.compress(leaves, are_lazy))
+    together = list(itertools.compress(each, are_lazy))
+    sums = iter(lazy[0].sums_together(together, weights) if lazy else [])
+    return [
+        next(sums) if is_lazy else own(weights)
+        for is_lazy, own in zip(are_lazy, each, strict=True)
+    ]
 
 
 def clipped_sum(

@@ -1,7 +1,6 @@
 """Queries that hold another query, and the one that divides by a number."""
 
 import dataclasses
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,6 +13,7 @@ from keras_dp.dp_queries.dp_query import (
     Mechanism,
     Nest,
     QueryResult,
+    divided,
 )
 from keras_dp.dp_queries.saving import register, set_fields
 
@@ -175,16 +175,8 @@ class NormalizedQuery(WrappingQuery):
         result = self.numerator_query.get_noised_result(
             sample_state, global_state
         )
-
-        def divided(total: Any) -> tf.Tensor:
-            total = tf.convert_to_tensor(total)
-            if not total.dtype.is_floating:
-                total = tf.cast(total, tf.float64)
-            return total / tf.constant(self.denominator, total.dtype)
-
-        return result._replace(
-            value=keras.tree.map_structure(divided, result.value)
-        )
+        divisors = [self.denominator] * len(keras.tree.flatten(result.value))
+        return result._replace(value=divided(result.value, divisors))
 
     @override
     def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:

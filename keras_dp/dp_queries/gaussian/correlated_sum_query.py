@@ -10,8 +10,7 @@ import tensorflow as tf
 from keras_dp import _check, _nests, ledger
 from keras_dp._override import override
 from keras_dp.dp_queries import saving
-from keras_dp.dp_queries.dp_query import Nest, QueryResult
-from keras_dp.dp_queries.gaussian.gaussian_query import divided
+from keras_dp.dp_queries.dp_query import Nest, QueryResult, divided
 from keras_dp.dp_queries.gaussian.gaussian_sums import (
     GaussianSumQuery,
     JointClipQuery,

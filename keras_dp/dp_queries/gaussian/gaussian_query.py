@@ -15,6 +15,7 @@ from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,
     QueryResult,
+    divided,
 )
 from keras_dp.dp_queries.gaussian.proven_sum import (
     check_provable,
@@ -195,17 +196,6 @@ class GaussianQuery(SummingQuery):
 
     def _divisors(self, nest: Nest) -> list[float]:
         return [self.divisor / scale for scale in self.scales_of(nest)]
-
-
-def divided(nest: Nest, divisors: list[float]) -> Nest:
-    """Returns a nest with each leaf divided by its own number."""
-    leaves = [
-        leaf if divisor == 1 else leaf / tf.constant(divisor, leaf.dtype)
-        for leaf, divisor in zip(
-            keras.tree.flatten(nest), divisors, strict=True
-        )
-    ]
-    return keras.tree.pack_sequence_as(nest, leaves)
 
 
 def checked_numbers(

@@ -89,7 +89,9 @@ def proven_sum(
     usable = tf.math.is_finite(whole.squares) & (weights >= _LEAST_WEIGHT)
     usable &= tf.cast(weights, tf.float64) * longest <= _LARGEST_PART
     weights = tf.where(usable, weights, tf.zeros_like(weights))
-    sums = _sums(leaves, parts, records_lib.masked(weights, mask))
+    weights = records_lib.masked(weights, mask)
+    each = [part.sums for part in parts]
+    sums = records_lib.sums_of(leaves, each, weights)
     return keras.tree.pack_sequence_as(
         like, [grid.steps(blocks, spacing) for blocks in sums]
     )
@@ -128,21 +130,3 @@ def _of_tensor(records: tf.Tensor) -> Proven:
         absolute=0.0,
         sums=sums,
     )
-
-
-def _sums(
-    leaves: list[records_lib.Leaf], parts: list[Proven], weights: tf.Tensor
-) -> list[tf.Tensor]:
-    lazy = [
-        (leaf, part)
-        for leaf, part in zip(leaves, parts, strict=True)
-        if isinstance(leaf, records_lib.LazyRecords)
-    ]
-    each = [part.sums for _, part in lazy]
-    sums = iter(lazy[0][0].sums_together(each, weights) if lazy else [])
-    return [
-        next(sums)
-        if isinstance(leaf, records_lib.LazyRecords)
-        else part.sums(weights)
-        for leaf, part in zip(leaves, parts, strict=True)
-    ]
