@@ -33,6 +33,8 @@ _DISTANCE: Mapping[type[Mechanism], float] = {
 _SHARES = 1 / (1 + 2.0 ** np.linspace(-10, 10, 41))
 _ROUND_UP = 1 + 1e-12
 _LEAST_LOG_DELTA = -744.0
+# After these, no float is between two numbers.
+_HALVINGS = 100
 # How far log(delta) may be above its least value.
 _ERROR = 1e-9
 
@@ -94,6 +96,22 @@ class StrongComposition(Accountant):
         return delta
 
 
+def least_epsilon(
+    sensitivity: Array | float, log_delta: Array | float
+) -> Array:
+    """Returns the least epsilon of a Gaussian, rounded up to a float."""
+    mu, target = np.broadcast_arrays(sensitivity, log_delta)
+    low = np.zeros(mu.shape)
+    # There Phi(-u) <= exp(-u^2/2) is delta already.
+    high = mu * (mu / 2 + np.sqrt(2 * np.abs(target)))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = gaussian_profile.log_delta(mu, middle) <= target
+        low = np.where(enough, low, middle)
+        high = np.where(enough, middle, high)
+    return np.where(gaussian_profile.log_delta(mu, 0.0) <= target, 0.0, high)
+
+
 def _least_epsilon(
     rounds: tuple[CountedMechanism, ...], log_delta: float
 ) -> float:
@@ -106,7 +124,7 @@ def _least_epsilon(
     shares = np.concatenate([[0.0], _SHARES])
     log_each = log_delta + np.log1p(-shares) - np.log(counts @ q)
     log_each = np.minimum(log_each, 0)
-    epsilons = gaussian_profile.least_epsilon(sensitivity, log_each[:, None])
+    epsilons = least_epsilon(sensitivity, log_each[:, None])
     with np.errstate(over="ignore"):
         sampled = _amplified(epsilons, q)
         means = (sampled * np.expm1(sampled)) @ counts

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import ClassVar
 
+from benchmarks.strong_composition import least_epsilon
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.groups import Profile
 from keras_dp.accountants.loss import gaussian_profile
@@ -41,7 +42,7 @@ class AnalyticGaussian(Accountant):
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
         mu = _sensitivity(rounds)
-        return float(gaussian_profile.least_epsilon(mu, math.log(delta)))
+        return float(least_epsilon(mu, math.log(delta)))
 
     def _profile(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
         mu = _sensitivity(rounds)

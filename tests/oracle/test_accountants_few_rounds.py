@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import special
 
+from benchmarks.strong_composition import least_epsilon
 from keras_dp.accountants import Fourier
 from keras_dp.accountants.compose import composition, integral, root
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.curve import LINE, Curve
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
-from keras_dp.accountants.loss.gaussian_profile import least_epsilon
 from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
 from keras_dp.ledger import FixedSizeWithoutReplacement, GaussianSum, Round
 

@@ -4,7 +4,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from keras_dp.accountants.loss.gaussian_profile import least_epsilon, log_delta
+from benchmarks.strong_composition import least_epsilon
+from keras_dp.accountants.loss.gaussian_profile import log_delta
 from keras_dp.ledger import DisjointBatches, FullDataset, GaussianSum, Round
 from tests.analytic_gaussian import AnalyticGaussian
 

@@ -42,8 +42,6 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 # Ten times the error measured against 50 digits.
 _ROUND_UP = 1e-12
 _SUM_ERROR = 1e-15
-# Newton's method takes about eight.
-_MOST_ITERATIONS = 100
 
 
 def log_delta(sensitivity: Array | float, epsilon: Array | float) -> Array:
@@ -57,32 +55,6 @@ def log_delta(sensitivity: Array | float, epsilon: Array | float) -> Array:
     # delta falls in u, so that rounding u down rounds delta up.
     u = ratio - mu / 2 - 2e-16 * (ratio + mu)
     return np.minimum(_log_profile(mu, np.minimum(u, _FARTHEST)), 0)
-
-
-def least_epsilon(
-    sensitivity: Array | float, log_delta: Array | float
-) -> Array:
-    """Returns the least epsilon for `log_delta` <= 0, rounded up.
-
-    The sensitivity is `mu` > 0, in noise stddevs. Shapes are broadcast.
-    """
-    mu, target = np.broadcast_arrays(sensitivity, log_delta)
-    # There Phi(-u) <= exp(-u^2/2) is delta already. As delta is a convolution
-    # of two log-concave functions its log is concave in u: Newton's method
-    # comes from the right and never passes the root.
-    u = np.maximum(np.sqrt(2 * np.abs(target)), -mu / 2)
-    for _ in range(_MOST_ITERATIONS):
-        value = _log_profile(mu, u)
-        log_other = np.log(_mills(u + mu)) + _log_density(u)
-        step = (value - target) / (mu * np.exp(log_other - value))
-        nearer = np.maximum(u + np.minimum(step, 0), -mu / 2)
-        if np.all(u - nearer <= _SUM_ERROR * (1 + np.abs(u))):
-            break
-        u = nearer
-    free = _log_profile(mu, -mu / 2) <= target
-    with np.errstate(over="ignore"):
-        found = mu * (u + mu / 2) * (1 + _ROUND_UP)
-    return np.where(free, 0.0, found)
 
 
 def _log_profile(mu: Array, u: Array) -> Array:
