@@ -133,9 +133,7 @@ class Replay:
             self.accounts, self.head = held.accounts, held.meta["head"]
             self.unpaid = held.unpaid if held.accounts else ()
         else:
-            self.rounds = tuple(
-                CountedRound(*pair) for pair in counted_rounds(ledger)
-            )
+            self.rounds = tuple(counted_rounds(ledger))
         self._relation: Neighbours | None = None
         self._normalized: dict[Neighbours, NormalizedRounds] = {}
         self._accountants: dict[Neighbours, Accountant] = {}

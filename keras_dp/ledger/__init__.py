@@ -28,6 +28,7 @@ from keras_dp.ledger.events.rounds import (
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
+from keras_dp.ledger.events.rounds import CountedRound as CountedRound
 from keras_dp.ledger.events.rounds import SamplingEvent as SamplingEvent
 from keras_dp.ledger.events.selection import (
     Selection,
@@ -45,7 +46,6 @@ from keras_dp.ledger.rows.header import Header as Header
 from keras_dp.ledger.rows.run_writer import Limits as Limits
 from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.ledger.rows.statements import Account
-from keras_dp.ledger.rows.statements import CountedRound as CountedRound
 
 __all__ = [
     "Account",

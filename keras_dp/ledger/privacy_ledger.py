@@ -8,7 +8,12 @@ from typing import Any, Literal, Self, TypeAlias
 
 from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
+from keras_dp.ledger.events.rounds import (
+    CountedRound,
+    Round,
+    SamplingEvent,
+    SumQueryEvent,
+)
 from keras_dp.ledger.places import connections, schema
 from keras_dp.ledger.places.handle import Handle
 from keras_dp.ledger.places.place import FileHandle, Place, place_of
@@ -28,7 +33,6 @@ from keras_dp.ledger.rows.header import Header
 from keras_dp.ledger.rows.run_writer import Limits, RunWriter
 from keras_dp.ledger.rows.statements import (
     Account,
-    CountedRound,
     RunPlan,
     RunStart,
     Seal,

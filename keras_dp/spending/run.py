@@ -223,9 +223,7 @@ class RunLimits(Limits):
             if self._correlated is None
             else first_of(self._correlated, most)
         )
-        return RunPlan(
-            tuple(CountedRound(each, n) for each, n in rounds), self._delta
-        )
+        return RunPlan.of(rounds, self._delta)
 
     @override
     def charge(self, planned: Round) -> Charge | None:

@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from keras_dp import _check
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
-from keras_dp.ledger import Round
+from keras_dp.ledger import CountedRound, Round
+from keras_dp.ledger.events.rounds import checked_pairs
 
 Neighbours: TypeAlias = Literal["add_or_remove_one", "replace_one", "zero_out"]
 
@@ -72,27 +72,11 @@ LedgerLike: TypeAlias = (
 )
 
 
-def counted_rounds(ledger: LedgerLike) -> Iterator[tuple[Round, int]]:
+def counted_rounds(ledger: LedgerLike) -> Iterator[CountedRound]:
     """Yields the rounds of a ledger, each with its count, checked."""
-    pairs = getattr(ledger, "rounds", ledger)
-    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
-        raise TypeError(
-            "`ledger` must have rounds, or hold pairs (Round, count). "
-            f"Received: ledger={_check.shown(ledger)}. Open a file by "
-            'PrivacyLedger.open(path, mode="r").'
-        )
-    for pair in pairs:
-        if not (
-            isinstance(pair, tuple)
-            and len(pair) == 2
-            and isinstance(pair[0], Round)
-        ):
-            raise TypeError(
-                "`ledger` must have rounds, or hold pairs (Round, count). "
-                f"Received: {pair!r} in ledger."
-            )
-        _check.integer_at_least(1, count=pair[1])
-        yield pair[0], int(pair[1])
+    pairs: Any = getattr(ledger, "rounds", ledger)
+    remedy = 'Open a file by PrivacyLedger.open(path, mode="r").'
+    return checked_pairs("ledger", pairs, remedy)
 
 
 def rows_per_unit_of(ledger: LedgerLike) -> int:

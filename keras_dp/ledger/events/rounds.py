@@ -10,7 +10,8 @@ Its price is in `accountants.normalize`.
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 from keras_dp import _check
 from keras_dp._override import override
@@ -599,6 +600,44 @@ class Round:
                 "`seeded` must be True for a query with a seed that the caller "
                 "chose. Received: seeded=False."
             )
+
+
+class CountedRound(NamedTuple):
+    """A round, and how often it happened or will happen at most.
+
+    Attributes:
+        round: The sample and the releases.
+        count: The number of times, >= 1.
+
+    >>> step = Round(FullDataset(), (NonPrivateSum("loss"),))
+    >>> CountedRound(step, 3).count
+    3
+    """
+
+    round: Round
+    count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.
+
+
+def checked_pairs(
+    name: str,
+    pairs: Iterable[tuple[Round, int]],
+    remedy: str = "Pass such as [(step, 1_000)].",
+) -> Iterator[CountedRound]:
+    """Yields pairs of a Round and a count >= 1; errors name the argument."""
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        pairs = (pairs,)
+    for pair in pairs:
+        if (
+            not isinstance(pair, tuple | list)
+            or len(pair) != 2
+            or not isinstance(pair[0], Round)
+        ):
+            raise TypeError(
+                f"`{name}` must hold pairs (Round, count). Received: "
+                f"{_check.shown(pair)} among them. {remedy}"
+            )
+        _check.integer_at_least(1, count=pair[1])
+        yield CountedRound(pair[0], int(pair[1]))
 
 
 @functools.cache

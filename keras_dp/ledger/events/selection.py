@@ -9,7 +9,12 @@ from typing import ClassVar, TypeAlias
 
 from keras_dp import _check
 from keras_dp._override import override
-from keras_dp.ledger.events.rounds import FullDataset, Round, SumQueryEvent
+from keras_dp.ledger.events.rounds import (
+    FullDataset,
+    Round,
+    SumQueryEvent,
+    checked_pairs,
+)
 
 # Exceeds the rounding of a few functions of float64.
 _ROUND_UP = 1 + 1e-13
@@ -255,23 +260,11 @@ class Selection(SumQueryEvent):
 
 def _checked(plan: Iterable[tuple[Round, int]]) -> TrialRounds:
     """Returns a plan as a tuple, if it is one."""
-    pairs = []
-    for pair in plan:
-        if (
-            not isinstance(pair, tuple | list)
-            or len(pair) != 2
-            or not isinstance(pair[0], Round)
-        ):
-            raise TypeError(
-                "A plan in `plans` must hold pairs (Round, count). "
-                f"Received: {_check.shown(pair)} in a plan. For one plan, "
-                "pass plans=[plan]."
-            )
-        _check.integer_at_least(1, count=pair[1])
-        pairs.append((pair[0], int(pair[1])))
+    remedy = "For one plan, pass plans=[plan]."
+    pairs = tuple(checked_pairs("plans", plan, remedy))
     if not pairs:
         raise ValueError(
             "A plan in `plans` must hold at least one pair (Round, count). "
             "Received: a plan without rounds."
         )
-    return tuple(pairs)
+    return pairs

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, cast
 
-from keras_dp.ledger.events.rounds import Round
+from keras_dp.ledger.events.rounds import CountedRound, Round
 from keras_dp.ledger.rows import chain, log
 from keras_dp.ledger.rows.charges import Balance, Charge, balances_from_text
 from keras_dp.ledger.rows.codec import round_from_text
@@ -13,7 +13,6 @@ from keras_dp.ledger.rows.row import KINDS_OF_ROUNDS, CountedBody, Row, counted
 from keras_dp.ledger.rows.statements import (
     KINDS_WITHOUT_RUN,
     Account,
-    CountedRound,
     Outcome,
     RunEnd,
     RunPlan,

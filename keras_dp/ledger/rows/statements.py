@@ -8,10 +8,10 @@ rounds, an unknown kind or field is refused, not skipped.
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 from keras_dp import _check
-from keras_dp.ledger.events.rounds import Round
+from keras_dp.ledger.events.rounds import CountedRound, Round, checked_pairs
 from keras_dp.ledger.rows.author import Author
 from keras_dp.ledger.rows.charges import opened
 from keras_dp.ledger.rows.codec import (
@@ -39,23 +39,6 @@ PURPOSES = (
 # stopped earlier, perhaps because of what was seen; or by an exception.
 Outcome = Literal["finished", "budget", "stopped", "failed"]
 OUTCOMES = ("finished", "budget", "stopped", "failed")
-
-
-class CountedRound(NamedTuple):
-    """A round, and how often it happened or will happen at most.
-
-    Attributes:
-        round: The sample and the releases.
-        count: The number of times, >= 1.
-
-    >>> from keras_dp.ledger import FullDataset, NonPrivateSum
-    >>> step = Round(FullDataset(), (NonPrivateSum("loss"),))
-    >>> CountedRound(step, 3).count
-    3
-    """
-
-    round: Round
-    count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,27 +101,14 @@ class RunPlan:
     def __post_init__(self) -> None:
         if self.delta is not None:
             _check.share("(0, 1)", delta=self.delta)
-        for each in self.rounds:
-            _check.kind(Round, round=each.round)
-            _check.integer_at_least(1, count=each.count)
+        tuple(checked_pairs("plan", self.rounds))  # Raises for others.
 
     @classmethod
     def of(
         cls, rounds: Iterable[tuple[Round, int]], delta: float | None
     ) -> Self:
         """Returns the plan of pairs of a round and a number."""
-        try:
-            pairs = tuple(CountedRound(each, n) for each, n in rounds)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                "`plan` must hold pairs of a Round and the largest number of "
-                f"times that it will run. Received: {error}. Pass such as "
-                "[(step, 1_000)]."
-            ) from error
-        cls(pairs, delta)  # It checks the numbers before they become Python's.
-        return cls(
-            tuple(CountedRound(each, int(n)) for each, n in pairs), delta
-        )
+        return cls(tuple(checked_pairs("plan", rounds)), delta)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

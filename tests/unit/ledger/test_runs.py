@@ -17,6 +17,7 @@ from keras_dp.errors import (
 from keras_dp.ledger import (
     Account,
     Charge,
+    CountedRound,
     FullDataset,
     GaussianSum,
     PoissonSampling,
@@ -473,9 +474,7 @@ class TestTexts:
 
     def test_a_statement_comes_back(self, ledger) -> None:
         run = ledger.start_run("a")
-        plan = statements.RunPlan(
-            (statements.CountedRound(Round(SAMPLING, QUERIES), 3),)
-        )
+        plan = statements.RunPlan((CountedRound(Round(SAMPLING, QUERIES), 3),))
         for statement in (
             run.start,
             ledger.start_run("b", library="other 1.0").start,

@@ -498,7 +498,7 @@ class TestWhatIsReleasedIsCovered:
         ("charge", lambda run: run.cover(STEP, charge=Charge(9, ()))),
         ("plan", lambda run: run.plan([STEP])),
         ("count", lambda run: run.plan([(STEP, 2.5)])),
-        ("round", lambda run: run.plan([(1, 2)])),
+        ("plan", lambda run: run.plan([(1, 2)])),
     ],
 )
 def test_a_run_names_the_argument(ledger, argument, call) -> None:
