@@ -29,13 +29,6 @@ class QueryResult(NamedTuple):
     event: Nest
 
 
-class GaussianEvent(NamedTuple):
-    """The bound on one record, and the noise on the sum, as float64 scalars."""
-
-    l2_norm_bound: tf.Tensor
-    noise_stddev: tf.Tensor
-
-
 class LeafNoise(NamedTuple):
     """The noise on each coordinate of a leaf: a draw of `family` times `scale`.
 
@@ -259,29 +252,6 @@ class DPQuery(Configured, abc.ABC):
         """
         del global_state
         return {}
-
-
-def zeros_like_record(template: Nest) -> Nest:
-    """Returns zeros of the shape and dtype of each leaf of `template`.
-
-    For a leaf in half precision, the zeros are float32. In half precision, a
-    large sum is rounded to few bits: one record could move it by many times its
-    bound, or not at all.
-    """
-
-    def zeros(leaf: Any) -> tf.Tensor:
-        if not hasattr(leaf, "dtype"):
-            leaf = tf.convert_to_tensor(leaf)
-        dtype = tf.as_dtype(leaf.dtype)
-        half = dtype.is_floating and dtype not in {tf.float32, tf.float64}
-        return tf.zeros(leaf.shape, tf.float32 if half else dtype)
-
-    if not keras.tree.flatten(template):
-        raise ValueError(
-            "`template` must have at least one leaf. Received: an empty "
-            f"{type(template).__name__}."
-        )
-    return keras.tree.map_structure(zeros, template)
 
 
 def gaussian_variances(

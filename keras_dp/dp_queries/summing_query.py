@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -17,7 +17,6 @@ from keras_dp.dp_queries.dp_query import (
     QueryResult,
     add,
     check_structure,
-    zeros_like_record,
 )
 from keras_dp.dp_queries.saving import register
 from keras_dp.noise import grid
@@ -127,6 +126,29 @@ class NoPrivacySumQuery(SummingQuery):
         self, event: Nest, name: str = "records"
     ) -> tuple[ledger.SumQueryEvent, ...]:
         return (ledger.NonPrivateSum(name=name),)
+
+
+def zeros_like_record(template: Nest) -> Nest:
+    """Returns zeros of the shape and dtype of each leaf of `template`.
+
+    For a leaf in half precision, the zeros are float32. In half precision, a
+    large sum is rounded to few bits: one record could move it by many times its
+    bound, or not at all.
+    """
+
+    def zeros(leaf: Any) -> tf.Tensor:
+        if not hasattr(leaf, "dtype"):
+            leaf = tf.convert_to_tensor(leaf)
+        dtype = tf.as_dtype(leaf.dtype)
+        half = dtype.is_floating and dtype not in {tf.float32, tf.float64}
+        return tf.zeros(leaf.shape, tf.float32 if half else dtype)
+
+    if not keras.tree.flatten(template):
+        raise ValueError(
+            "`template` must have at least one leaf. Received: an empty "
+            f"{type(template).__name__}."
+        )
+    return keras.tree.map_structure(zeros, template)
 
 
 def empty_sum(template: Nest) -> Nest:

@@ -11,7 +11,6 @@ from keras_dp import _check, ledger
 from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
-    GaussianEvent,
     LeafNoise,
     Nest,
     QueryResult,
@@ -52,6 +51,13 @@ class GaussianGlobalState(NamedTuple):
     l2_norm_clip: tf.Tensor
     stddev: tf.Tensor
     seed: tf.Tensor
+
+
+class GaussianEvent(NamedTuple):
+    """The bound on one record, and the noise on the sum, as float64 scalars."""
+
+    l2_norm_bound: tf.Tensor
+    noise_stddev: tf.Tensor
 
 
 class GaussianQuery(SummingQuery):
