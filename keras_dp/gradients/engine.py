@@ -41,8 +41,7 @@ from keras_dp.gradients.records.records import (
 from keras_dp.gradients.records.reductions import outside_xla
 from keras_dp.gradients.rules.batch_normalization import (
     ExampleStatistics,
-    normalizing_by_released,
-    refusing_training_mode,
+    normalizing,
     trained_layers,
 )
 from keras_dp.gradients.unsupported import layers as unsupported_layers
@@ -391,15 +390,14 @@ class GradientEngine:
         again in the backward pass, where it could not be hooked. Yields a
         function that returns the parts of the examples in the statistics.
         """
-        with without_rematerialization(self.model):
-            if self.releases_statistics:
-                with normalizing_by_released(
-                    self.normalized, collects=collects, must_train=training
-                ) as statistics:
-                    yield statistics
-                return
-            with refusing_training_mode(self.trained_normalizations):
-                yield list
+        normalized = normalizing(
+            self.trained_normalizations,
+            releases=self.releases_statistics,
+            collects=collects,
+            must_train=training,
+        )
+        with without_rematerialization(self.model), normalized as statistics:
+            yield statistics
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:

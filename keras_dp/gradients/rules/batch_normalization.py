@@ -59,100 +59,83 @@ def trained_layers(model: keras.Model) -> list[keras.Layer]:
 
 
 @contextlib.contextmanager
-def refusing_training_mode(layers: list[keras.Layer]) -> Iterator[None]:
-    """Raises at the end if layers would have normalized by the batch.
-
-    The argument `training` of the call decides it. Inside, all these layers
-    normalize by their moving statistics, so that they keep nothing of the
-    batch. The error names all that were called in training mode.
-    """
-    refused: list[tuple[keras.Layer, str]] = []
-
-    def observed(layer: keras.Layer) -> Callable[..., Any]:
-        original = layer.call
-
-        def call(inputs: Any, training: Any = None, mask: Any = None) -> Any:
-            if training is not None and training is not False:
-                refused.append((layer, NORMALIZES_BY_BATCH))
-            return original(inputs, training=False, mask=mask)
-
-        return call
-
-    with contextlib.ExitStack() as patches:
-        for layer in layers:
-            patches.enter_context(replaced_call(layer, observed(layer)))
-        yield
-    check_none_refused(refused)
-
-
-@contextlib.contextmanager
-def normalizing_by_released(
+def normalizing(
     layers: list[keras.Layer],
     *,
+    releases: bool,
     collects: bool = False,
     must_train: bool = False,
 ) -> Iterator[Callable[[], list[ExampleStatistics]]]:
     """Makes layers normalize by their moving statistics, and change nothing.
 
-    If `must_train`, a layer that is not called in training mode is refused:
-    Keras would not change its statistics. It yields a function that returns the
-    collected parts of the examples for each layer, and ends the collection. For
-    a layer that is called several times, it returns the means over its calls.
+    Where no statistics are released, it raises at the end if layers would have
+    normalized by the batch. The argument `training` of the call decides it. If
+    `must_train`, it is refused while statistics are released that a layer is
+    not called in training mode: Keras would not change them. It yields a
+    function that returns the collected parts of the examples for each layer,
+    and ends the collection. For a layer that is called several times, it
+    returns the means over its calls.
 
     Raises:
-        UnsupportedLayerError: While layers are called, or by the function. A
-            layer is not in training mode, has a mask, normalizes over the batch
-            axis, is called in a loop, or is not called at all.
+        UnsupportedLayerError: While layers are called, by the function, or at
+            the end. To be released, a layer must be called, in training mode,
+            without a mask or a loop, and must not normalize over the batch.
     """
     seen: dict[int, list[ExampleStatistics]] = {}
-    if collects:
+    if releases and collects:
         seen |= {id(layer): [] for layer in layers}
+    refused: list[tuple[keras.Layer, str]] = []
+    home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+    def call_of(layer: keras.Layer) -> Callable[..., Any]:
+        original = layer.call
+
+        def call(inputs: Any, training: Any = None, mask: Any = None) -> Any:
+            if releases:
+                _check_call(layer, training or not must_train, mask)
+            elif training is not None and training is not False:
+                refused.append((layer, NORMALIZES_BY_BATCH))
+            if id(layer) in seen:
+                if home is not None and inputs.graph is not home:
+                    raise _in_a_loop(layer)
+                seen[id(layer)].append(_statistics(layer, inputs))
+            return original(inputs, training=False, mask=mask)
+
+        return call
 
     def statistics() -> list[ExampleStatistics]:
-        each = [_mean(layer, seen[id(layer)]) for layer in layers]
+        each = [_mean(x, seen[id(x)]) for x in layers if id(x) in seen]
         seen.clear()
         return each
 
     with contextlib.ExitStack() as patches:
         for layer in layers:
-            call = _inference_call(layer, seen, must_train=must_train)
-            patches.enter_context(replaced_call(layer, call))
+            patches.enter_context(replaced_call(layer, call_of(layer)))
         yield statistics
+    check_none_refused(refused)
 
 
-def _inference_call(
-    layer: keras.Layer,
-    seen: dict[int, list[ExampleStatistics]],
-    *,
-    must_train: bool,
-) -> Callable[..., Any]:
-    original = layer.call
-    home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+def _check_call(layer: keras.Layer, is_trained: bool, mask: Any) -> None:
+    if not is_trained:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} is called with training=False, where "
+            "its statistics must not change, and `batch_statistics` are "
+            "released. Freeze it with layer.trainable = False."
+        )
+    if mask is not None:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} must be called without a mask to "
+            "normalize by released statistics. Normalize before the "
+            "layer that makes the mask, or use LayerNormalization."
+        )
 
-    def call(inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        if must_train and not training:
-            raise UnsupportedLayerError(
-                f"Layer {layer.path!r} is called with training=False, where "
-                "its statistics must not change, and `batch_statistics` are "
-                "released. Freeze it with layer.trainable = False."
-            )
-        if mask is not None:
-            raise UnsupportedLayerError(
-                f"Layer {layer.path!r} must be called without a mask to "
-                "normalize by released statistics. Normalize before the "
-                "layer that makes the mask, or use LayerNormalization."
-            )
-        if id(layer) in seen:
-            if home is not None and inputs.graph is not home:
-                raise UnsupportedLayerError(
-                    f"Layer {layer.path!r} is called inside a loop or a "
-                    "condition, where its statistics cannot be kept. Call it "
-                    "on the whole sequence, without TimeDistributed."
-                )
-            seen[id(layer)].append(_statistics(layer, inputs))
-        return original(inputs, training=False)
 
-    return call
+def _in_a_loop(layer: keras.Layer) -> UnsupportedLayerError:
+    return UnsupportedLayerError(
+        f"Layer {layer.path!r} is called inside a loop or a "
+        "condition, where its statistics cannot be kept. Call it "
+        "on the whole sequence, without TimeDistributed."
+    )
 
 
 def _statistics(layer: keras.Layer, inputs: tf.Tensor) -> ExampleStatistics:

@@ -42,8 +42,8 @@ def check_model(
     """Raises for layers that are known to be impossible to train privately.
 
     The self-check looks for others. Whether batch normalization is in training
-    mode can depend on the call. `refusing_training_mode` of
-    `rules.batch_normalization` then finds it. The model need not be built.
+    mode can depend on the call. `rules.batch_normalization` then finds it. The
+    model need not be built.
     """
     in_training = {id(layer) for layer in _normalizations(model)}
     refused: list[tuple[keras.Layer, str]] = []
