@@ -175,12 +175,11 @@ def _moved_back(
     It is `None` if `u` is not made of the values of one variable by moves only,
     of which reshapes come first.
     """
+    moves = _moves_of(weight, values[0])
+    if moves is None:
+        return None
     kernel, is_reshaped = axes.kernel, False
-    while weight is not values[0]:
-        operation = weight.op
-        is_float = operation.outputs[0].dtype.is_floating
-        if operation.type not in MOVES or not is_float:
-            return None
+    for operation in moves:
         if operation.type in OF_SHAPE:
             is_reshaped = True
         if operation.type == TRANSPOSE:
@@ -189,15 +188,24 @@ def _moved_back(
                 return None
             places = sorted(range(len(order)), key=lambda i: order[i])
             kernel = "".join(kernel[place] for place in places)
-        weight = operation.inputs[0]
     return axes._replace(kernel=kernel)
 
 
 def is_reshape(weight: tf.Tensor, value: tf.Tensor) -> bool:
     """Whether `u` has the entries of a variable, in their order in memory."""
+    moves = _moves_of(weight, value)
+    return moves is not None and all(x.type != TRANSPOSE for x in moves)
+
+
+def _moves_of(weight: tf.Tensor, value: tf.Tensor) -> list[tf.Operation] | None:
+    """Returns the moves that make `u` of a variable, from the last one back.
+
+    It is `None` if there are other operations.
+    """
+    moves = []
     while weight is not value:
-        kind, is_float = weight.op.type, weight.dtype.is_floating
-        if kind not in MOVES or kind == TRANSPOSE or not is_float:
-            return False
+        if weight.op.type not in MOVES or not weight.dtype.is_floating:
+            return None
+        moves.append(weight.op)
         weight = weight.op.inputs[0]
-    return True
+    return moves
