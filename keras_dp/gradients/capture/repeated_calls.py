@@ -16,9 +16,8 @@ its random numbers alone, of which each example takes its own.
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -43,17 +42,6 @@ from keras_dp.keras_internals import layers_of, mask_of, set_mask
 _LARGE_BYTES = 2**27
 
 
-class Again(NamedTuple):
-    """The gradients of a layer that was called again, and how they follow.
-
-    It is "from its graph" if the call on the batch showed them, else "example
-    by example".
-    """
-
-    gradients: Gradients
-    how: str
-
-
 def called_again(
     call: LayerCall,
     variables: list[keras.Variable],
@@ -62,8 +50,11 @@ def called_again(
     within: Callable[[], contextlib.AbstractContextManager[Any]] = (
         contextlib.nullcontext
     ),
-) -> Again:
-    """Returns the gradients of variables of a layer, which is called again.
+) -> tuple[Gradients, str]:
+    """Returns the gradients of variables of a layer, and how they follow.
+
+    They follow "from its graph" if a call on the batch shows them, else
+    "example by example".
 
     An argument that is a tensor as long as the batch is taken to have one row
     per example. All other arguments are passed to every example as they are.
@@ -78,7 +69,7 @@ def called_again(
     # One body: both ways share the rows, the masks and the draws of the call.
     layer = call.layer
     if not call.cotangents:
-        return Again([], "from its graph")
+        return [], "from its graph"
     batch = call.cotangents[0].shape[0]
     arguments = keras.tree.flatten((call.args, call.kwargs))
     mapped = [
@@ -95,9 +86,6 @@ def called_again(
         if mask_of(arguments[index]) is not None
     }
     rows = (inputs, call.cotangents, masks, draws.rows(batch))
-    # So far, the graph has the first call of the layer only, with its loops.
-    graph = tf.compat.v1.get_default_graph()
-    first = [] if tf.executing_eagerly() else graph.get_operations()
 
     def one_example(
         rows: tuple[list[Any], list[Any], dict[int, Any], dict[int, Any]],
@@ -129,7 +117,7 @@ def called_again(
         draws=draws.numbers,
     )
     if found is not None:
-        return Again(found, "from its graph")
+        return found, "from its graph"
     size = batch * sum(map(_bytes, variables))
     if size > _LARGE_BYTES:
         logging.warning(
@@ -139,7 +127,7 @@ def called_again(
             size // 10**6,
             batch,
         )
-    loop = _loop(layer, jit_compile, first)
+    loop = _loop(layer, jit_compile, draws.operations)
     with within():
         built = loop(one_example, rows, variables)
     pairs: Gradients = [
@@ -149,7 +137,7 @@ def called_again(
         )
         for variable, each in zip(variables, built, strict=True)
     ]
-    return Again(pairs, "example by example")
+    return pairs, "example by example"
 
 
 def _bytes(variable: keras.Variable) -> int:
@@ -190,11 +178,11 @@ def _loop(
 ) -> Callable[..., list[tf.Tensor]]:
     """Returns the way to map over examples that works for this layer.
 
-    The operations are all of the graph in which the layer was called.
+    The operations are those of its first call.
     """
     if tf.executing_eagerly():
         return _one_by_one
-    kinds = _operations_of(layer, operations)
+    kinds = operation_types([each.node_def for each in operations])
     loops = bool(kinds & LOOPS)
     recurrent = any(
         isinstance(sub, keras.layers.RNN) for sub in layers_of(layer)
@@ -208,16 +196,6 @@ def _loop(
     elif BATCHED_PRODUCT in kinds or (loops and not recurrent):
         return _one_by_one
     return _all_at_once
-
-
-def _operations_of(
-    layer: keras.Layer, operations: list[tf.Operation]
-) -> set[str]:
-    # A scope that is entered again has a number appended to it.
-    scope = re.compile(rf"(^|/){re.escape(layer.name)}(_\d+)?/")
-    return operation_types(
-        [each.node_def for each in operations if scope.search(each.name)]
-    )
 
 
 def _all_at_once(

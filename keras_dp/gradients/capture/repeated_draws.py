@@ -37,15 +37,21 @@ class _Draw(NamedTuple):
 
 
 class RepeatedDraws:
-    """The random numbers that a layer drew in one call."""
+    """The random numbers that a layer drew in one call.
+
+    Attributes:
+        operations: Those that the call added to a graph.
+    """
 
     def __init__(self) -> None:
+        self.operations: list[tf.Operation] = []
         self._draws: list[_Draw] = []
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
         """Notes the draws while the layer is called."""
         home = _graph()
+        before = 0 if home is None else len(home.get_operations())
 
         def note(name: str, numbers: tf.Tensor) -> None:
             # Only the body of a loop can use what was drawn in it.
@@ -75,6 +81,8 @@ class RepeatedDraws:
 
         with replaced_draws(draw):
             yield
+        if home is not None:
+            self.operations = home.get_operations()[before:]
 
     @property
     def numbers(self) -> list[tf.Tensor]:
