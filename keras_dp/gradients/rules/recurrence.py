@@ -136,9 +136,9 @@ class Recurrence(NamedTuple):
             products: Tensors = []
 
             def times(factor: tf.Tensor, columns: slice) -> tf.Tensor:
-                product = tf.matmul(factor, self.kernel[:, columns])
+                product = tf.matmul(factor, _part(self.kernel, columns))
                 if self.bias is not None:
-                    product += self.bias[columns]
+                    product += _part(self.bias, columns)
                 products.append(product)
                 return product
 
@@ -194,7 +194,9 @@ class Recurrence(NamedTuple):
         # A factor can depend on products before it.
         for factor, columns in reversed(products):
             through = tf.matmul(
-                into[1][:, columns], self.kernel[:, columns], transpose_b=True
+                _part(into[1], columns),
+                _part(self.kernel, columns),
+                transpose_b=True,
             )
             more = tape.gradient([factor], sources, output_gradients=[through])
             into = [
@@ -212,15 +214,21 @@ def _sums(one: Tensors, other: Tensors) -> Tensors:
     return [a + b for a, b in zip(one, other, strict=True)]
 
 
+def _part(tensor: tf.Tensor, columns: slice) -> tf.Tensor:
+    if columns == _ALL:
+        return tensor
+    width = tensor.shape[-1]
+    begin, end, _ = columns.indices(width)
+    # The gradient of a slice is not known to keep examples apart.
+    return tf.split(tensor, [begin, end - begin, width - end], axis=-1)[1]
+
+
 def _known(inner: tf.Tensor, products: list[tuple[tf.Tensor, slice]]) -> Times:
     """Returns products that were computed before, and notes their factors."""
 
     def times(factor: tf.Tensor, columns: slice) -> tf.Tensor:
         products.append((factor, columns))
-        width = inner.shape[-1]
-        begin, end, _ = columns.indices(width)
-        # The gradient of a slice is not known to keep examples apart.
-        return tf.split(inner, [begin, end - begin, width - end], axis=-1)[1]
+        return _part(inner, columns)
 
     return times
 
