@@ -74,7 +74,9 @@ def part(workload: Workload, name: str) -> Callable[[], Any]:
         if name == "backward":
             ran = engine.hooked_pass(x, losses_of, workload.batch)
             return [
-                tf.reduce_sum(own) for each in ran.cotangents for own in each
+                tf.reduce_sum(own)
+                for each in ran.calls
+                for own in each.call.cotangents
             ]
         result = engine.gradients(x, losses_of, workload.batch)
         if name == "products":

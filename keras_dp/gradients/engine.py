@@ -80,13 +80,12 @@ class HookedPass(NamedTuple):
     """A forward pass, and a backward pass that ends at the hooks.
 
     Attributes:
-        cotangents: For each call, the gradients of the summed losses, times the
-            loss scale, with respect to `HookedCall.outputs`.
+        calls: Their cotangents are those of the summed losses, times the loss
+            scale.
         losses: `[batch]`, without the loss scale.
     """
 
     calls: list[HookedCall]
-    cotangents: list[list[tf.Tensor]]
     losses: tf.Tensor
     outputs: Any
     statistics: list[ExampleStatistics]
@@ -208,7 +207,7 @@ class GradientEngine:
             unsupported_layers.check_added_losses(self.model)
             self._check_variables()
             # Layers without a rule are called again here.
-            records = self.records(ran.calls, ran.cotangents, batch)
+            records = self.records(ran.calls, batch)
         if loss_scale != 1:
             records = [ScaledRecords(r, 1 / loss_scale) for r in records]
         return PerExampleGradients(
@@ -266,20 +265,29 @@ class GradientEngine:
                         scaled = losses * tf.cast(loss_scale, losses.dtype)
                     added = statistics()
             self._settle_hooks(call.found)
-        calls = call.calls
         if training:
-            arguments = [(call.args, call.kwargs) for call in calls]
+            arguments = [
+                (each.call.args, each.call.kwargs) for each in call.calls
+            ]
             self._couplings.append(
                 _coupling_in((outputs, arguments), inputs, batch, public)
             )
         found = tape.gradient(
             scaled,
-            [call.outputs for call in calls],
+            [each.outputs for each in call.calls],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         # The gradient of a gather is `tf.IndexedSlices`.
-        cotangents = [list(map(tf.convert_to_tensor, each)) for each in found]
-        return HookedPass(calls, cotangents, losses, outputs, added)
+        calls = [
+            each._replace(
+                call=each.call._replace(
+                    cotangents=list(map(tf.convert_to_tensor, cotangents)),
+                    static_shapes=self.static_shapes,
+                )
+            )
+            for each, cotangents in zip(call.calls, found, strict=True)
+        ]
+        return HookedPass(calls, losses, outputs, added)
 
     def trace(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Returns a trace of a function that runs passes.
@@ -457,7 +465,6 @@ class GradientEngine:
     def records(
         self,
         calls: list[HookedCall],
-        cotangents: list[list[tf.Tensor]],
         batch: int,
         *,
         jit_compile: bool | None = None,
@@ -465,26 +472,15 @@ class GradientEngine:
         """Returns the gradients of the trainable variables.
 
         Args:
-            calls: From `hooked_pass`.
-            cotangents: From `hooked_pass`. The gradients have their loss scale.
+            calls: From `hooked_pass`. The gradients have their loss scale.
             batch: The number of examples.
             jit_compile: Whether XLA compiles this. By default, as the step.
         """
         if jit_compile is None:
             jit_compile = self.jit_compile
         parts: dict[int, list[GradientRecords]] = {}
-        for call, cotangent in zip(calls, cotangents, strict=True):
-            layer_call = registry.LayerCall(
-                call.hook.layer,
-                call.args,
-                call.kwargs,
-                cotangent,
-                call.kept,
-                static_shapes=self.static_shapes,
-            )
-            pairs = self._gradients_of(
-                layer_call, call.hook, jit_compile=jit_compile
-            )
+        for hook, call, _ in calls:
+            pairs = self._gradients_of(call, hook, jit_compile=jit_compile)
             for variable, records in pairs:
                 parts.setdefault(id(variable), []).append(records)
         return [

@@ -86,21 +86,18 @@ class Hook(NamedTuple):
 
 
 class HookedCall(NamedTuple):
-    """The tensors that are kept of one call of a hooked layer.
+    """A call of a hooked layer.
 
     Attributes:
-        kwargs: For the fallback, they have `training` if it is known, because
-            the layers inside inherit it.
+        call: It has no cotangents before the backward pass. For the fallback,
+            it has `training` if it is known, because the layers inside inherit
+            it.
         outputs: The tensors at which the backward pass ends.
-        kept: Other values that the layer's observer kept for its rule. For the
-            fallback, the random numbers that the layer drew.
     """
 
     hook: Hook
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    call: registry.LayerCall
     outputs: list[tf.Tensor]
-    kept: Any
 
 
 def find_hooks(
@@ -305,7 +302,8 @@ class CallOfModel:
         if hook.rule is None and training is not None:
             kwargs = {"training": training, **kwargs}
         args, kwargs = keras.tree.map_structure(_value_of, (args, kwargs))
-        self.calls.append(HookedCall(hook, args, kwargs, tensors, kept))
+        noted = registry.LayerCall(hook.layer, args, kwargs, [], kept)
+        self.calls.append(HookedCall(hook, noted, tensors))
         return outputs
 
 

@@ -202,7 +202,7 @@ class Trial:
             self._has_half = self._has_half or _in_half(kept)
             # XLA would take longer to compile a pass than the few runs take.
             records = self.engine.records(
-                ran.calls, ran.cotangents, self.batch, jit_compile=False
+                ran.calls, self.batch, jit_compile=False
             )
         computed = [each for one in operations for each in one.outputs]
         self._has_half = self._has_half or _in_half(computed)
