@@ -226,14 +226,9 @@ class GradientEngine:
     ) -> HookedPass:
         """Runs a forward pass, and a backward pass that ends at the hooks.
 
-        Args:
-            inputs: As in `gradients`.
-            losses_of: As in `gradients`.
-            batch: As in `gradients`.
-            loss_scale: As in `gradients`. The cotangents are not divided by it.
-            training: Whether the model is called as in training.
-            public: Tensors of this graph that hold no data. The model may read
-                them.
+        The arguments are those of `gradients`, but the cotangents are not
+        divided by the loss scale. The model may read `public`, tensors of this
+        graph that hold no data.
 
         Raises:
             UnsupportedLayerError: A layer cannot be hooked, or would normalize
@@ -333,14 +328,8 @@ class GradientEngine:
     def settle_hooks_again(self, inputs: Any, batch: int) -> bool:
         """Looks where the hooks must be if there is one example more.
 
-        An axis that is as long as the batch by chance looks like the batch.
-
-        Args:
-            inputs: As in `gradients`.
-            batch: As in `gradients`.
-
-        Returns:
-            Whether the hooks changed.
+        An axis that is as long as the batch by chance looks like the batch. It
+        returns whether the hooks changed.
 
         Raises:
             UnsupportedLayerError: A layer is called on other rows than the
@@ -471,10 +460,8 @@ class GradientEngine:
     ) -> list[GradientRecords]:
         """Returns the gradients of the trainable variables.
 
-        Args:
-            calls: From `hooked_pass`. The gradients have their loss scale.
-            batch: The number of examples.
-            jit_compile: Whether XLA compiles this. By default, as the step.
+        The calls are those of `hooked_pass`, and have its loss scale. By
+        default, XLA compiles this if it compiles the step.
         """
         if jit_compile is None:
             jit_compile = self.jit_compile

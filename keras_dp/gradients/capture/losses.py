@@ -248,13 +248,7 @@ class BatchLosses(NamedTuple):
 
 
 def batch_losses(compiled_loss: Any, targets: Any, outputs: Any) -> BatchLosses:
-    """Returns each loss of a whole batch, as Keras computes it.
-
-    Args:
-        compiled_loss: As in `example_losses`.
-        targets: As in `example_losses`.
-        outputs: As in `example_losses`.
-    """
+    """Returns each loss of a whole batch, as Keras computes it."""
     masked: list[bool] = []
     shapes: dict[tuple[Any, ...], tf.TensorShape] = {}
 
@@ -281,11 +275,7 @@ def batch_losses(compiled_loss: Any, targets: Any, outputs: Any) -> BatchLosses:
 
 @contextlib.contextmanager
 def summing(compiled_loss: Any) -> Iterator[None]:
-    """Makes losses sums of their entries: no number of entries divides them.
-
-    Args:
-        compiled_loss: As in `example_losses`.
-    """
+    """Makes losses sums of their entries: no number of entries divides them."""
     with contextlib.ExitStack() as stack:
         for _, loss in losses_in(compiled_loss):
             stack.enter_context(replaced_attribute(loss, "reduction", "sum"))
