@@ -102,7 +102,9 @@ class AuditedRound:
             (query, sums[name], self._state[name])
             for name, query in optimizer.round.queries.items()
         ]
-        self.planned = training.planned(event, batch.sampling)
+        self.planned = training.planned(
+            event, training.adapter.sampling_of(batch.of)
+        )
 
     def observed(
         self, *batches: PhysicalStep, loose: bool = False

@@ -208,13 +208,14 @@ class _Questions:
     ) -> None:
         self._round, self._batch, self._found = round_, batch, found
         self._events = round_.planned.queries
+        self._sampling = adapter.sampling_of(batch.of)
         self._group = adapter.rows_of_record.rows
         self._own = _rows_of_unit(adapter)
         self._shares: dict[str, float] = {}
 
     def of_the_record(self) -> None:
         """Compares what the ledger will hold with what is released."""
-        add, sampling = self._found.add, self._batch.sampling
+        add, sampling = self._found.add, self._sampling
         if self._round.planned.sampling != sampling:
             add(
                 "record",

@@ -227,7 +227,7 @@ class TrainingLoop:
         first = samples.first()
         if len(first.rows) > 1:  # It does not fit into one physical batch.
             return self._one_round(samples.steps_of(samples.take()))
-        sampling_of = self._adapter.source.sampling_of
+        sampling_of = self._adapter.sampling_of
         batch = self._adapter.source.physical_batch_size
         step = self._built_step(None) if self._rounds_run else None
         if step is not None and step.check.is_done(batch):
@@ -267,9 +267,13 @@ class TrainingLoop:
                 logs, released = step.release(event)
             if released is None:
                 raise RuntimeError("A sample must end with a release.")
-            return logs, released, first.next_sampling
+            after = None if of is None else of.next_round()
+            return logs, released, self._adapter.sampling_of(after)
 
-        more = 0 if self._optimizer.round.adapts else first.rounds_left
+        of = first.of
+        more = None if of is None else of.rounds_left
+        if self._optimizer.round.adapts:
+            more = 0
         return _Dispatch(round_, 1, more, run)
 
     def _plan(self, sampling: SamplingEvent) -> _Planned:
@@ -303,7 +307,7 @@ class TrainingLoop:
         """Plans a round, and returns its step once it is checked on a batch."""
         check_batch(*batch.data)
         step = self._built_step(batch)
-        planned = self._plan(batch.sampling)
+        planned = self._plan(self._adapter.sampling_of(batch.of))
         if not self._rounds_run:
             renew_adapters(self.training.model, self._optimizer)
             said, query = self.training.said, self._optimizer.query

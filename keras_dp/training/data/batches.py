@@ -20,9 +20,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_dp._nests import Nest
-from keras_dp.ledger import SamplingEvent, UnverifiedSampling
 from keras_dp.sampling import Sampler
-from keras_dp.sampling.draw import Sample
+from keras_dp.sampling.draw import Pass, Sample
 from keras_dp.sampling.random_words import (
     Randomness,
     Words,
@@ -51,10 +50,7 @@ class PhysicalStep(NamedTuple):
     Attributes:
         x: Inputs, leaves `[batch, ...]`.
         mask: Shape `[batch]`, false for padding; `None` if there is none.
-        sampling: How the sample was drawn. It is unverified unless the library
-            drew it.
-        rounds_left: The number of rounds of this pass after this one; `None`
-            without passes.
+        of: The pass of the sample; `None` unless the library drew it.
     """
 
     x: Any
@@ -62,9 +58,7 @@ class PhysicalStep(NamedTuple):
     sample_weight: Any
     mask: tf.Tensor | None
     ends_sample: bool
-    sampling: SamplingEvent = UnverifiedSampling()
-    next_sampling: SamplingEvent = UnverifiedSampling()
-    rounds_left: int | None = None
+    of: Pass | None = None
 
     @property
     def data(self) -> tuple[Any, Any, Any]:
@@ -143,7 +137,6 @@ class Batches:
 
         A map of the sampler draws its random numbers from the words.
         """
-        sampling_of, of = self.sampler.sampling_of, sample.of
         try:
             for records, mask, ends in self.sampler.batches_of(sample):
                 records = self._change(records, mask, words)
@@ -151,16 +144,9 @@ class Batches:
                 x, y, weight = keras.utils.unpack_x_y_sample_weight(
                     keras.tree.map_structure(as_tensor, records)
                 )
-                yield PhysicalStep(
-                    x,
-                    y,
-                    self._weigh(y, weight),
-                    as_tensor(mask),
-                    ends,
-                    sampling_of(of),
-                    sampling_of(of.next_round()),
-                    of.rounds_left,
-                )
+                weight = self._weigh(y, weight)
+                mask = as_tensor(mask)
+                yield PhysicalStep(x, y, weight, mask, ends, sample.of)
         # Keras would take it for the end of the data.
         except tf.errors.OutOfRangeError as error:
             raise RuntimeError(

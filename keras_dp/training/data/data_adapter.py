@@ -165,9 +165,15 @@ class DataAdapter:
         if "batches" in self.__dict__:
             self.batches.close()
 
+    def sampling_of(self, of: Pass | None) -> SamplingEvent:
+        """Returns how a sample is drawn; a batch of the caller has no pass."""
+        if of is None:
+            return self._unverified
+        found: SamplingEvent = self.source.sampling_of(of)
+        return found
+
     @functools.cached_property
-    def unverified(self) -> SamplingEvent:
-        """How batches of the caller are recorded."""
+    def _unverified(self) -> SamplingEvent:
         by_contents = bool(pipelines.stages_by_contents(self.source))
         return SamplingByContents() if by_contents else UnverifiedSampling()
 
@@ -178,9 +184,7 @@ class DataAdapter:
         given = keras.utils.unpack_x_y_sample_weight(_checked(data))
         x, y, weight = map(_tensors, given)
         weight = self._weighed(y, weight)
-        return PhysicalStep(
-            x, y, weight, None, True, self.unverified, self.unverified
-        )
+        return PhysicalStep(x, y, weight, None, ends_sample=True)
 
 
 def _population_of(source: Any) -> int | None:
