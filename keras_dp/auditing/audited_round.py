@@ -97,6 +97,7 @@ class AuditedRound:
         self._answers: Released = optimizer.round.release(
             sums, self._state, self._computation.engine.variables, event
         )
+        self._computation.release = lambda *_: self._answers
         self.keeps_to_plan = _equal(self._answers.event, event)
         self.queries = [
             (query, sums[name], self._state[name])
@@ -151,9 +152,7 @@ class AuditedRound:
         return sample
 
     def _given(self, sums: Sample) -> dict[str, tf.Tensor]:
-        _, values = self._computation.released(
-            sums, self._event, lambda *_: self._answers
-        )
+        _, values = self._computation.released(sums, self._event)
         return {**values, **self._optimizer.public_metrics()}
 
     def rewind(self) -> None:

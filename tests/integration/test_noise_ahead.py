@@ -41,7 +41,7 @@ def test_the_step_finds_the_kernels_compiled():
     variables = model.trainable_variables
     templates = optimizer.round.templates(variables, {})
 
-    TracedRelease(optimizer, optimizer.round, templates, variables).result()
+    TracedRelease(optimizer, optimizer.round, templates, variables).close()
 
     compiled = kernels()
     assert compiled == 1  # It draws the noise and the next seed.

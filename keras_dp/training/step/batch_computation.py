@@ -6,7 +6,6 @@ the optimizer, the trained weights and, if they are released, the statistics of
 batch normalization.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
@@ -33,7 +32,7 @@ from keras_dp.optimizers.private_round import (
 from keras_dp.sampling.draw import RowsOfRecord
 from keras_dp.training.devices.replicas import summed
 from keras_dp.training.metrics.example_metrics import masks_of, with_penalties
-from keras_dp.training.step.sample_release import SampleSums, TracedRelease
+from keras_dp.training.step.sample_release import Release, SampleSums
 from keras_dp.training.step.step_parts import StepParts
 
 
@@ -58,7 +57,8 @@ _Computed: TypeAlias = tuple[ExampleLosses, Any, dict[str, RecordBatch]]
 class BatchComputation:
     """Computes on the physical batches of one compiled private model.
 
-    `gradients` traces the engine once for each form of batch. `sizes` tells how
+    `gradients` traces the engine once for each form of batch. `release` answers
+    a sample: the round, its trace, or answers that are given. `sizes` tells how
     large answers and their noise were; it is `None` if the noise has no known
     variance.
     """
@@ -68,7 +68,7 @@ class BatchComputation:
         self._parts = parts
         self._round = parts.round
         self._sums: SampleSums | None = None
-        self._release: TracedRelease | None = None
+        self.release: Release = self._release
         # A trace holds variables, and each replica has its own.
         many = parts.replicas.are_many
         self._loss_maps = None if many else TracedMaps()
@@ -107,23 +107,6 @@ class BatchComputation:
             self.engine.variables,
             self._parts.side_queries.templates(self.engine.normalized),
         )
-
-    def trace_release(self) -> None:
-        """Traces the release in a thread, while the self-check runs.
-
-        All compiled steps then call this trace.
-        """
-        self._release = TracedRelease(
-            self._parts.optimizer,
-            self._round,
-            self.templates,
-            self.engine.variables,
-        )
-
-    def close(self) -> None:
-        """Waits for the thread that traces the release."""
-        if self._release is not None:
-            self._release.close()
 
     def make_sums(self) -> None:
         """Creates the sums of samples that span several batches, once."""
@@ -240,12 +223,10 @@ class BatchComputation:
         self,
         sample: Sample,
         planned: Event,
-        answer: Callable[[Sample, State, Event], Released] | None = None,
     ) -> tuple[Event, dict[str, tf.Tensor]]:
         """Noises and applies the sums.
 
-        Returns the event, and the private metrics of this round by name. By
-        default `answer` is the release of the step's round.
+        Returns the event, and the private metrics of this round by name.
         """
         if self._parts.replicas.are_many:
             sample = summed(sample)
@@ -256,18 +237,16 @@ class BatchComputation:
             variables,
             self._penalties(variables),
             planned,
-            answer or self._answer,
+            self.release,
         )
         if self.sizes is not None:
             self.sizes.add(before, answers)
         values = self._parts.side_queries.apply(answers, self.engine.normalized)
         return event, values
 
-    def _answer(self, sample: Sample, state: State, planned: Event) -> Released:
-        """Answers a sample, in a function by the trace that was made ahead."""
-        ahead = None if self._release is None else self._release.result()
-        if ahead is not None and not tf.executing_eagerly():
-            return ahead(sample, state, planned)
+    def _release(
+        self, sample: Sample, state: State, planned: Event
+    ) -> Released:
         return self._round.release(
             sample, state, self.engine.variables, planned
         )

@@ -54,10 +54,10 @@ Release = Callable[[Sample, State, Event], Released]
 
 
 class TracedRelease:
-    """Traces `PrivateRound.release` in a thread, for all traces of a step.
+    """Traces `PrivateRound.release` in a thread, while the self-check runs.
 
-    The trace compiles and tests the kernels of the noise. It is not run: no
-    noise is drawn and no state changes.
+    All compiled steps then call this trace. It compiles and tests the kernels
+    of the noise. It is not run: no noise is drawn and no state changes.
     """
 
     def __init__(
@@ -82,13 +82,21 @@ class TracedRelease:
             )
             return traced
 
+        self._release = release
         self._thread = ThreadPoolExecutor(1, "keras_dp noise")
         self._trace = self._thread.submit(trace)
         self._thread.shutdown(wait=False)  # It ends with the trace.
 
-    def result(self) -> Release:
-        """Returns the trace, or raises the error that the thread met."""
-        return self._trace.result()
+    def __call__(
+        self, sample: Sample, state: State, planned: Event
+    ) -> Released:
+        """Releases a sample, in a function by the trace.
+
+        It raises the error that the thread met.
+        """
+        traced = self._trace.result()
+        release = self._release if tf.executing_eagerly() else traced
+        return release(sample, state, planned)
 
     def close(self) -> None:
         """Waits for the end of the thread."""

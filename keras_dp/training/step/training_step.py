@@ -32,6 +32,7 @@ from keras_dp.training.step.batch_computation import (
     BatchResult,
 )
 from keras_dp.training.step.engine_check import EngineCheck
+from keras_dp.training.step.sample_release import TracedRelease
 from keras_dp.training.step.step_parts import StepParts
 
 # XLA compiles a shape, with room for at most so many rounds.
@@ -70,12 +71,19 @@ class TrainingStep:
         self._compiled_cores: dict[_BatchKind, Any] = {}
         optimizer = parts.optimizer
         parts.side_queries.check_names(optimizer.public_metrics())
+        self._ahead: TracedRelease | None = None
         replicas = parts.replicas
         if replicas.are_many:
             parts.round.check_sums(self._computation.templates)
             judge(REPLICATED, optimizer, replicas.strategy)
         else:
-            self._computation.trace_release()
+            self._ahead = TracedRelease(
+                optimizer,
+                parts.round,
+                self._computation.templates,
+                self._computation.engine.variables,
+            )
+            self._computation.release = self._ahead
 
     def check_unchanged(
         self, model: keras.Model, optimizer: DPOptimizer
@@ -111,7 +119,8 @@ class TrainingStep:
 
     def close(self) -> None:
         """Waits for the thread that traces the release."""
-        self._computation.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
     def prepare(
         self,
