@@ -136,9 +136,12 @@ class Pass(NamedTuple):
         """The id of the pass, which no other pass has."""
         return f"{self.iterator}-{self.number}"
 
-    def next_round(self) -> Self:
-        """Returns the pass of the next round: this one, or the one after it."""
-        ends = self.rounds_left == 0
+    def after(self, rounds: int) -> Self:
+        """Returns the pass of a later round: this one, or the one after it.
+
+        The rounds are at most all of this pass that are left, with this one.
+        """
+        ends = self.rounds_left == rounds - 1
         return self._replace(number=self.number + ends)
 
 

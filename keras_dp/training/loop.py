@@ -17,6 +17,7 @@ from keras_dp.keras_internals import counting_one_replica
 from keras_dp.ledger import Round, RunWriter, SamplingEvent
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import Event
+from keras_dp.sampling.draw import Pass
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import (
     EPOCHS,
@@ -52,16 +53,15 @@ class _Planned(NamedTuple):
 class _Dispatch(NamedTuple):
     """Rounds that are traced, and that one call will run.
 
-    The ledger records each of them as `round`. After the first, up to `more`
-    like it may follow; any number if it is `None`. `run` takes how many are
-    run. It returns the metrics, the event of a round, and how the sample of the
-    next round is drawn.
+    The ledger records each of them as `round`. The first is `of` a pass, if the
+    library draws. `run` takes how many are run, up to `most`. It returns the
+    metrics and the event of a round.
     """
 
     round: Round
+    of: Pass | None
     most: int
-    more: int | None
-    run: Callable[[int], tuple[Mapping[str, Any], Event, SamplingEvent]]
+    run: Callable[[int], tuple[Mapping[str, Any], Event]]
 
 
 class TrainingLoop:
@@ -197,11 +197,13 @@ class TrainingLoop:
         # Looked at about once a second: to compare takes as long as to copy.
         if self._run.is_between_blocks:
             self._weights.check(self.training.said)
-        alike = self._left_of_epoch
-        if rounds.more is not None:
-            alike = min(alike, 1 + rounds.more)
+        alike, of = self._left_of_epoch, rounds.of
+        if self._optimizer.round.adapts:
+            alike = 1
+        elif of is not None and of.rounds_left is not None:
+            alike = min(alike, 1 + of.rounds_left)
         count = self._run.cover_some(rounds.round, rounds.most, most=alike)
-        self.logs, event, sampling = rounds.run(count)
+        self.logs, event = rounds.run(count)
         factor = self._adapter.rows_of_record.bound_factor
         self._run.released(
             lambda: self._optimizer.round.ledger_events(event, factor), count
@@ -213,6 +215,8 @@ class TrainingLoop:
         else:
             self._weights.forget()
         next_round = rounds.round
+        after = None if of is None else of.after(count)
+        sampling = self._adapter.sampling_of(after)
         if sampling != next_round.sampling:
             next_round = self._plan(sampling).round
         self.is_over = self._run.is_exhausted(next_round)
@@ -227,11 +231,10 @@ class TrainingLoop:
         first = samples.first()
         if len(first.rows) > 1:  # It does not fit into one physical batch.
             return self._one_round(samples.steps_of(samples.take()))
-        sampling_of = self._adapter.sampling_of
         batch = self._adapter.source.physical_batch_size
         step = self._built_step(None) if self._rounds_run else None
         if step is not None and step.check.is_done(batch):
-            planned = self._plan(sampling_of(first.of))
+            planned = self._plan(self._adapter.sampling_of(first.of))
         else:
             step, planned = self._checked_step(next(samples.steps_of(first)))
             most = 1
@@ -241,13 +244,13 @@ class TrainingLoop:
         block = Block(samples.resident, samples.places(1), room)
         together = step.prepare_block(block, rows, planned.event)
 
-        def run(count: int) -> tuple[Mapping[str, Any], Event, SamplingEvent]:
-            logs, released = together(samples.places(count))
+        def run(count: int) -> tuple[Mapping[str, Any], Event]:
+            found = together(samples.places(count))
             for _ in range(count):
-                last = samples.take()
-            return logs, released, sampling_of(last.of.next_round())
+                samples.take()
+            return found
 
-        return _Dispatch(planned.round, most, first.of.rounds_left, run)
+        return _Dispatch(planned.round, first.of, most, run)
 
     def _one_round(self, steps: Iterator[PhysicalStep]) -> _Dispatch:
         """Draws and traces one sample, in one physical batch or several."""
@@ -256,7 +259,7 @@ class TrainingLoop:
         rows = self._adapter.rows_of_record
         begin = step.prepare(first, rows, event)
 
-        def run(count: int) -> tuple[Mapping[str, Any], Event, SamplingEvent]:
+        def run(count: int) -> tuple[Mapping[str, Any], Event]:
             logs, released = begin()
             batch = first
             while not batch.ends_sample:
@@ -267,14 +270,9 @@ class TrainingLoop:
                 logs, released = step.release(event)
             if released is None:
                 raise RuntimeError("A sample must end with a release.")
-            after = None if of is None else of.next_round()
-            return logs, released, self._adapter.sampling_of(after)
+            return logs, released
 
-        of = first.of
-        more = None if of is None else of.rounds_left
-        if self._optimizer.round.adapts:
-            more = 0
-        return _Dispatch(round_, 1, more, run)
+        return _Dispatch(round_, first.of, 1, run)
 
     def _plan(self, sampling: SamplingEvent) -> _Planned:
         """Plans the next round.
