@@ -14,7 +14,7 @@ from keras_dp.errors import (
     noted_in,
 )
 from keras_dp.keras_internals import counting_one_replica
-from keras_dp.ledger import Round, RunWriter, SamplingEvent
+from keras_dp.ledger import Round, RunWriter
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import Event
 from keras_dp.sampling.draw import Pass
@@ -216,9 +216,8 @@ class TrainingLoop:
             self._weights.forget()
         next_round = rounds.round
         after = None if of is None else of.after(count)
-        sampling = self._adapter.sampling_of(after)
-        if sampling != next_round.sampling:
-            next_round = self._plan(sampling).round
+        if self._adapter.sampling_of(after) != next_round.sampling:
+            next_round = self._plan(after).round
         self.is_over = self._run.is_exhausted(next_round)
 
     def _next_rounds(
@@ -234,7 +233,7 @@ class TrainingLoop:
         batch = self._adapter.source.physical_batch_size
         step = self._built_step(None) if self._rounds_run else None
         if step is not None and step.check.is_done(batch):
-            planned = self._plan(self._adapter.sampling_of(first.of))
+            planned = self._plan(first.of)
         else:
             step, planned = self._checked_step(next(samples.steps_of(first)))
             most = 1
@@ -274,12 +273,12 @@ class TrainingLoop:
 
         return _Dispatch(round_, first.of, 1, run)
 
-    def _plan(self, sampling: SamplingEvent) -> _Planned:
+    def _plan(self, of: Pass | None) -> _Planned:
         """Plans the next round.
 
         If a pass begins with it, the ledger settles.
         """
-        before = self._next
+        before, sampling = self._next, self._adapter.sampling_of(of)
         is_same = before is None or before.round.sampling == sampling
         if not is_same:
             self._run.settle()
@@ -305,7 +304,7 @@ class TrainingLoop:
         """Plans a round, and returns its step once it is checked on a batch."""
         check_batch(*batch.data)
         step = self._built_step(batch)
-        planned = self._plan(self._adapter.sampling_of(batch.of))
+        planned = self._plan(batch.of)
         if not self._rounds_run:
             renew_adapters(self.training.model, self._optimizer)
             said, query = self.training.said, self._optimizer.query
