@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.ledger.events.strategies import Filter
-from keras_dp.noise import grid
+from keras_dp.noise import grid, xla
 
 
 class FilteredNoise(NamedTuple):
@@ -73,7 +73,10 @@ def following(
     weights = tf.where(is_of_now, tf.constant(how.weights)[row], 0.0)
 
     g = grid.spacing(stddev)
-    answers, made = _answered(sums, drawn, noise.buffers, g, lead, weights)
+    # XLA reads each buffer once.
+    answers, made = xla.compiled(_answered)(
+        sums, drawn, noise.buffers, g, lead, weights
+    )
     if how.decays is None:  # Buffers move by one place, without a copy.
         buffers = [
             [each, *kept][: len(kept)]
@@ -81,12 +84,10 @@ def following(
         ]
     else:
         decays = tf.where(is_of_now, tf.constant(how.decays)[row], 0.0)
-        buffers = _decayed(noise.buffers, made, decays)
+        buffers = xla.compiled(_decayed)(noise.buffers, made, decays)
     return answers, FilteredNoise(noise.step + 1, buffers, seed)
 
 
-# XLA reads each buffer once.
-@tf.function(autograph=False, jit_compile=True)
 def _answered(
     sums: list[tf.Tensor],
     drawn: list[tf.Tensor],
@@ -105,7 +106,6 @@ def _answered(
     return answers, made
 
 
-@tf.function(autograph=False, jit_compile=True)
 def _decayed(
     buffers: list[list[tf.Tensor]], new: list[tf.Tensor], decays: tf.Tensor
 ) -> list[list[tf.Tensor]]:
