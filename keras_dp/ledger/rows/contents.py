@@ -138,6 +138,12 @@ class AccountRecord(NamedTuple):
     balance: Balance
     opened: int
 
+    @classmethod
+    def of(cls, row: Row, balances: dict[int, Balance]) -> "AccountRecord":
+        """Returns the account that was opened in a row."""
+        account = statement_of(Account, row.body)
+        return cls(row.seq, account, balances[row.seq], row.time)
+
 
 class SealRecord(NamedTuple):
     """A seal of a ledger, with its row.
@@ -205,8 +211,10 @@ class Contents(NamedTuple):
             else merged((part.body, part.count) for part in unpaid),
             sum(part.unsettled for part in amounts),
             runs_of(rows, Header.from_text(meta["header"]).rows_per_unit),
-            account_records(
-                [row for row in rows if row.seq in balances], balances
+            tuple(
+                AccountRecord.of(row, balances)
+                for row in rows
+                if row.seq in balances
             ),
         )
 
@@ -228,23 +236,8 @@ def verified(rows: list[Row], meta: dict[str, str]) -> Verification:
 def accounts_of(database: log.Database) -> tuple[AccountRecord, ...]:
     """Returns all accounts of a ledger in the order of their opening."""
     balances = balances_from_text(log.meta(database)["balances"])
-    rows = [log.row(database, number) for number in sorted(balances)]
-    return account_records(rows, balances)
-
-
-def account_records(
-    rows: list[Row], balances: dict[int, Balance]
-) -> tuple[AccountRecord, ...]:
-    """Returns the accounts in some rows, which must open accounts."""
-    return tuple(
-        AccountRecord(
-            row.seq,
-            statement_of(Account, row.body),
-            balances[row.seq],
-            row.time,
-        )
-        for row in rows
-    )
+    rows = (log.row(database, number) for number in sorted(balances))
+    return tuple(AccountRecord.of(row, balances) for row in rows)
 
 
 def runs_of(rows: list[Row], rows_per_unit: int = 1) -> tuple[RunRecord, ...]:
