@@ -23,6 +23,7 @@ from keras_dp.gradients.records.records import (
 from keras_dp.gradients.unsupported.layers import (
     NORMALIZES_BY_BATCH,
     check_none_refused,
+    is_trained_normalization,
 )
 from keras_dp.keras_internals import layers_of
 
@@ -49,13 +50,8 @@ class ExampleStatistics(NamedTuple):
 
 def trained_layers(model: keras.Model) -> list[keras.Layer]:
     """Returns the trained layers of batch normalization, each once."""
-    layers = {
-        id(layer): layer
-        for layer in layers_of(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
-        and layer.trainable
-    }
-    return list(layers.values())
+    found = filter(is_trained_normalization, layers_of(model))
+    return list({id(layer): layer for layer in found}.values())
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def check_model(
     refused: list[tuple[keras.Layer, str]] = []
     for layer in layers_of(model):
         reasons = list(_reasons(layer))
-        if _is_trained_normalization(layer):
+        if is_trained_normalization(layer):
             if releases_statistics:
                 reasons += _reasons_not_to_release(layer)
             elif id(layer) in in_training or _has_own_call(layer):
@@ -165,7 +165,8 @@ def _normalizations(layer: keras.Layer) -> Iterator[keras.Layer]:
             yield from _normalizations(each)
 
 
-def _is_trained_normalization(layer: keras.Layer) -> bool:
+def is_trained_normalization(layer: keras.Layer) -> bool:
+    """Whether it is a batch normalization that may train."""
     return (
         isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
     )

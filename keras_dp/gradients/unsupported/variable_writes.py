@@ -61,11 +61,6 @@ def without_variable_writes(model: keras.Model) -> Iterator[None]:
     )
 
 
-def seed_ids(model: keras.Model) -> set[int]:
-    """Returns the ids of the variables that hold states of seeds."""
-    return {id(generator.state) for generator in seed_generators_of(model)}
-
-
 def _check_operations(
     model: keras.Model, graph: tf.Graph, operations: list[tf.Operation]
 ) -> None:
@@ -136,7 +131,7 @@ def _paths_by_handle(model: keras.Model) -> dict[int, str | None]:
 
     The path is `None` for the state of a seed, which may be written.
     """
-    seeds = seed_ids(model)
+    seeds = {id(generator.state) for generator in seed_generators_of(model)}
     return {
         id(handle): None if id(variable) in seeds else variable.path
         for variable in model.variables
