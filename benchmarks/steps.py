@@ -15,7 +15,8 @@ samples, as many rows as Keras.
     python benchmarks/steps.py --at-once 50 [--workload t1 ...] [--rounds 7]
 
 compares so many rounds at once (`steps_per_execution`) with one, on both sides,
-by the clock and by the time of all processors.
+by the clock and by the time of all processors. With `--xla` XLA compiles the
+private side.
 
     python benchmarks/steps.py --proven [--workload w1 ...] [--rounds 7]
 
@@ -30,6 +31,7 @@ way to train a process. `benchmarks/peers/README.md` says what is compared.
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -103,7 +105,9 @@ def beside_one(
         keras.backend.clear_session()
 
 
-def at_once_and_alone(names: Sequence[str], turns: int, at_once: int) -> None:
+def at_once_and_alone(
+    names: Sequence[str], turns: int, at_once: int, *, by_xla: bool
+) -> None:
     """Prints one row per workload: many rounds at once, and one, of both."""
     import keras
 
@@ -116,7 +120,10 @@ def at_once_and_alone(names: Sequence[str], turns: int, at_once: int) -> None:
         workload = WORKLOADS[name]
         sides = [
             make(workload, METRICS, at_once=count)
-            for make in (private_step, keras_step)
+            for make in (
+                functools.partial(private_step, by_xla=by_xla),
+                keras_step,
+            )
             for count in (1, at_once)
         ]
         turned = [[_clocked(each, workload.steps) for each in sides]]
@@ -207,6 +214,7 @@ def main() -> None:
     parser.add_argument("--same-rows", action="store_true")
     parser.add_argument("--proven", action="store_true")
     parser.add_argument("--at-once", type=int)
+    parser.add_argument("--xla", action="store_true", help="see --at-once")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--only", choices=PEERS, nargs="+", help="of the peers")
     parser.add_argument("--slow", action="store_true", help="the slowest too")
@@ -222,7 +230,12 @@ def main() -> None:
         beside_peers(names, options)
     elif options.at_once:
         names = options.workload or list(WORKLOADS)
-        at_once_and_alone(names, options.rounds or 7, options.at_once)
+        at_once_and_alone(
+            names,
+            options.rounds or 7,
+            options.at_once,
+            by_xla=options.xla,
+        )
     else:
         names = options.workload or list(WORKLOADS)
         beside_one(

@@ -91,6 +91,7 @@ def private_step(
     scales: bool = False,
     precision: str = "assumed",
     at_once: int = 1,
+    by_xla: bool = False,
 ) -> Any:
     """Returns the private `fit` of the same arrays.
 
@@ -102,6 +103,7 @@ def private_step(
         scales: Whether the gradients are divided by scales that adapt.
         precision: See `keras_dp.GaussianSumQuery`.
         at_once: The `steps_per_execution`.
+        by_xla: The `jit_compile`.
     """
     import keras
 
@@ -132,6 +134,7 @@ def private_step(
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=metrics,
         steps_per_execution=at_once,
+        jit_compile=by_xla or "auto",
     )
     samples = keras_dp.sampling.PoissonBatches(
         (x, y), sampling_probability=workload.batch / len(x)
