@@ -293,7 +293,8 @@ class Exposure:
         share = self.sampling_probability
         if share < 1:
             share = -math.expm1(self.records * math.log1p(-share))
-        return min(1.0, chance * share * _ROUND_UP)
+        # It is never 0: that would say that the round has no slack.
+        return min(1.0, max(math.ulp(0.0), chance * share * _ROUND_UP))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -90,6 +90,20 @@ class TestEveryAccountant:
         assert accountant.epsilon_of(rounds, 2e-6) == math.inf
         assert accountant.profile_of(rounds)(5.0) == pytest.approx(2e-6)
 
+    def test_takes_a_threshold_that_hardly_any_key_passes(
+        self, accountant
+    ) -> None:
+        words = ThresholdedSum("w", 1.0, 1.0, 1, threshold=1e3)
+        sums = words, GaussianSum("w", 1.0, 1.0)
+        drawn, bare = (
+            [(Round(PoissonSampling(0.01), (each,)), 10)] for each in sums
+        )
+
+        found = accountant.epsilon(drawn, delta=1e-6)
+        assert found == accountant.epsilon(bare, delta=1e-6)
+        found = accountant.delta(drawn, epsilon=0.7)
+        assert found == pytest.approx(accountant.delta(bare, epsilon=0.7))
+
 
 class TestBounds:
     def test_have_the_mechanisms_alone_as_lower_ones(self) -> None:
