@@ -199,9 +199,10 @@ def test_numbers_that_do_not_fit_together():
     [
         (POISSON, {}),
         (POISSON, {"map": abs, "microbatches": RandomMicrobatches(2)}),
+        (POISSON, {"map": abs, "microbatches": FixedMicrobatches(1)}),
         (USERS, {"map": abs}),
     ],
-    ids=["without a map", "microbatches", "users"],
+    ids=["without a map", "microbatches", "microbatches of one", "users"],
 )
 def test_views_that_are_refused(sampler, options):
     """Control: a map of single records has views."""
