@@ -11,7 +11,7 @@ from keras_dp import _check, ledger
 from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.adaptive.quantile_estimator_query import (
-    AtEstimate,
+    EstimateAndShare,
     QuantileEstimatorQuery,
 )
 from keras_dp.dp_queries.dp_query import (
@@ -36,8 +36,12 @@ _MULTIPLIERS = 1e-10, 1e10
 _CLIP_RANGE = 1e3
 
 
-class Both(NamedTuple):
-    """A thing of the sum of records, and one of the sum that moves the clip."""
+class SumAndSide(NamedTuple):
+    """A pair of queries, or of their states, params, answers or events.
+
+    `sum` belongs to the query that sums the records, and `side` to the one that
+    moves the clip.
+    """
 
     sum: Any
     side: Any
@@ -84,22 +88,22 @@ class AdaptiveSumQuery(WrappingQuery):
     @property
     @override
     def inner(self) -> NestedQuery:
-        return NestedQuery(Both(self.sum_query, self.side_query))
+        return NestedQuery(SumAndSide(self.sum_query, self.side_query))
 
     @override
-    def initial_sample_state(self, template: Nest) -> Both:
+    def initial_sample_state(self, template: Nest) -> SumAndSide:
         kind = tf.float32 if self.is_proven else tf.float64
-        both = Both(template, tf.zeros([], kind))
+        both = SumAndSide(template, tf.zeros([], kind))
         return self.inner.initial_sample_state(both)
 
     @override
     def accumulate_records(
         self,
-        params: Both,
-        sample_state: Both,
+        params: SumAndSide,
+        sample_state: SumAndSide,
         records: Nest,
         mask: tf.Tensor | None = None,
-    ) -> Both:
+    ) -> SumAndSide:
         norms = records_lib.norms(keras.tree.flatten(records))
         if self.is_proven:  # It has bounds on norms of its own.
             total = self.sum_query.bounded_sum(
@@ -110,7 +114,7 @@ class AdaptiveSumQuery(WrappingQuery):
             sums = records_lib.clipped_sum(records, norms, clip, mask)
             total = on_grid(sample_state.sum, sums, spacing)
         side = self.side_records(tf.cast(norms, tf.float64), params.side)
-        return Both(
+        return SumAndSide(
             add(sample_state.sum, total),
             self.side_query.accumulate_records(
                 params.side, sample_state.side, side, mask
@@ -119,7 +123,7 @@ class AdaptiveSumQuery(WrappingQuery):
 
     @override
     def get_noised_result(
-        self, sample_state: Both, global_state: Both
+        self, sample_state: SumAndSide, global_state: SumAndSide
     ) -> QueryResult:
         value, state, event = self.inner.get_noised_result(
             sample_state, global_state
@@ -128,11 +132,11 @@ class AdaptiveSumQuery(WrappingQuery):
         sum_state = state.sum._replace(
             l2_norm_clip=clip, stddev=self.noise_multiplier * clip
         )
-        return QueryResult(value.sum, Both(sum_state, side_state), event)
+        return QueryResult(value.sum, SumAndSide(sum_state, side_state), event)
 
     @override
     def ledger_events(
-        self, event: Both, name: str = "records"
+        self, event: SumAndSide, name: str = "records"
     ) -> tuple[ledger.SumQueryEvent, ...]:
         side_name = f"{name}/{self.side_name}"
         return (
@@ -141,11 +145,13 @@ class AdaptiveSumQuery(WrappingQuery):
         )
 
     @override
-    def result_noise(self, global_state: Both, value: Nest) -> list[LeafNoise]:
+    def result_noise(
+        self, global_state: SumAndSide, value: Nest
+    ) -> list[LeafNoise]:
         return self.sum_query.result_noise(global_state.sum, value)
 
     @override
-    def derive_metrics(self, global_state: Both) -> dict[str, tf.Tensor]:
+    def derive_metrics(self, global_state: SumAndSide) -> dict[str, tf.Tensor]:
         return {"clip": global_state.sum.l2_norm_clip}
 
 
@@ -373,7 +379,7 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
 
     @override
     def following(
-        self, side_value: tf.Tensor, side_state: AtEstimate
-    ) -> tuple[tf.Tensor, AtEstimate]:
+        self, side_value: tf.Tensor, side_state: EstimateAndShare
+    ) -> tuple[tf.Tensor, EstimateAndShare]:
         clip = tf.clip_by_value(side_value, *_CLIPS)
         return clip, side_state._replace(current_estimate=clip)

@@ -22,10 +22,13 @@ _LARGEST_ESTIMATE = 1e30
 _LARGEST_LOG_STEP = 2 * math.log(_LARGEST_ESTIMATE)
 
 
-class AtEstimate(NamedTuple):
-    """The estimate, and a thing of the query for the share of records below it.
+class EstimateAndShare(NamedTuple):
+    """The state of a `QuantileEstimatorQuery`, or its params of one round.
 
-    The estimate is a scalar of float64.
+    Attributes:
+        current_estimate: Scalar float64.
+        below_estimate: The state or the params of the query that estimates the
+            share of records below the estimate.
     """
 
     current_estimate: tf.Tensor
@@ -121,19 +124,21 @@ class QuantileEstimatorQuery(WrappingQuery):
         )
 
     @override
-    def inner_state(self, global_state: AtEstimate) -> Nest:
+    def inner_state(self, global_state: EstimateAndShare) -> Nest:
         return global_state.below_estimate
 
     @override
-    def initial_global_state(self, seed: int | None = None) -> AtEstimate:
-        return AtEstimate(
+    def initial_global_state(self, seed: int | None = None) -> EstimateAndShare:
+        return EstimateAndShare(
             tf.constant(self.initial_estimate, tf.float64),
             self.inner.initial_global_state(seed),
         )
 
     @override
-    def derive_sample_params(self, global_state: AtEstimate) -> AtEstimate:
-        return AtEstimate(
+    def derive_sample_params(
+        self, global_state: EstimateAndShare
+    ) -> EstimateAndShare:
+        return EstimateAndShare(
             global_state.current_estimate,
             self.inner.derive_sample_params(global_state.below_estimate),
         )
@@ -147,7 +152,7 @@ class QuantileEstimatorQuery(WrappingQuery):
     @override
     def accumulate_records(
         self,
-        params: AtEstimate,
+        params: EstimateAndShare,
         sample_state: Nest,
         records: Any,
         mask: tf.Tensor | None = None,
@@ -164,7 +169,7 @@ class QuantileEstimatorQuery(WrappingQuery):
 
     @override
     def get_noised_result(
-        self, sample_state: Nest, global_state: AtEstimate
+        self, sample_state: Nest, global_state: EstimateAndShare
     ) -> QueryResult:
         result = self.inner.get_noised_result(
             sample_state, global_state.below_estimate
@@ -181,12 +186,14 @@ class QuantileEstimatorQuery(WrappingQuery):
         estimate = tf.clip_by_value(estimate, smallest, _LARGEST_ESTIMATE)
         return QueryResult(
             value=estimate,
-            global_state=AtEstimate(estimate, result.global_state),
+            global_state=EstimateAndShare(estimate, result.global_state),
             event=result.event,
         )
 
     @override
-    def derive_metrics(self, global_state: AtEstimate) -> dict[str, tf.Tensor]:
+    def derive_metrics(
+        self, global_state: EstimateAndShare
+    ) -> dict[str, tf.Tensor]:
         return {"estimate": global_state.current_estimate}
 
 
