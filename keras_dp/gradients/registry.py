@@ -52,7 +52,13 @@ class LayerCall(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """An observer returns it. The rule gets the cotangents of `watched`."""
+    """The result of a call that an `Observer` made.
+
+    Attributes:
+        outputs: The outputs of the layer.
+        watched: The tensors whose cotangents the rule gets.
+        kept: Other values for the rule; `None` for none.
+    """
 
     outputs: Any
     watched: list[tf.Tensor]

@@ -31,7 +31,10 @@ Losses = Callable[[Any, Any, Any, int], ExampleLosses]
 
 
 class BatchGradients(NamedTuple):
-    """They are without loss scale. The outputs have their Keras masks."""
+    """The gradients and the losses of a batch, without the loss scale.
+
+    The outputs among the gradients have their Keras masks.
+    """
 
     gradients: PerExampleGradients
     losses: ExampleLosses

@@ -1,7 +1,8 @@
 """The operations that use a weight, and are arranged by examples.
 
 They are of three kinds: one that broadcasts the weight, a product of matrices
-with it, and one that gives each example a copy of it.
+with it, and one that gives each example a copy of it. As in `graph_rules.py`,
+`u` is the weight or a function of it, `z` the other input, and `m` the result.
 """
 
 from collections.abc import Mapping, Sequence

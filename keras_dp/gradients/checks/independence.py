@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
 from keras_dp.gradients.checks.culprit import differing_layer, rows_differ
-from keras_dp.gradients.checks.trial import Pass, Trial, rows_of
+from keras_dp.gradients.checks.trial import Trial, TrialPass, rows_of
 from keras_dp.gradients.layer_calls import current_call, replaced_call
 from keras_dp.keras_internals import (
     layers_of,
@@ -37,7 +37,7 @@ from keras_dp.keras_internals import (
 _SAME = 0.01
 
 
-def check_examples_apart(trial: Trial, first: Pass) -> None:
+def check_examples_apart(trial: Trial, first: TrialPass) -> None:
     """Raises if what an example adds depends on others, or on its row.
 
     All examples move into the next row. Their losses are compared, and the
@@ -58,7 +58,7 @@ def check_examples_apart(trial: Trial, first: Pass) -> None:
     """
     next_rows, is_apart = _next_rows(trial), True
 
-    def keeping(kept: np.ndarray, weights: np.ndarray) -> Pass:
+    def keeping(kept: np.ndarray, weights: np.ndarray) -> TrialPass:
         nonlocal is_apart
         moved = rows_of(trial.inputs, _exchanged(kept)[next_rows])
         second = trial.run(moved, weights, next_rows)
@@ -79,7 +79,7 @@ def check_examples_apart(trial: Trial, first: Pass) -> None:
         _find_reason(trial)
 
 
-def _check_norm(trial: Trial, found: Pass, row: int) -> None:
+def _check_norm(trial: Trial, found: TrialPass, row: int) -> None:
     """Compares the norm of an example with that of what it adds to the sum.
 
     The norm may be larger, because it may be a bound where terms cancel. The
@@ -107,7 +107,7 @@ def wrong_gradient(trial: Trial, index: int) -> GradientCheckError:
     )
 
 
-def check_same_bits(trial: Trial, first: Pass) -> None:
+def check_same_bits(trial: Trial, first: TrialPass) -> None:
     """Raises if other examples change a bit of what an example adds.
 
     A bound that holds in floating point assumes it: what all other examples add
@@ -153,7 +153,9 @@ def _exchanged(kept: np.ndarray) -> np.ndarray:
     return np.where(kept, np.arange(len(kept)), np.argmax(kept))
 
 
-def _differ(trial: Trial, one: Pass, two: Pass, kept: np.ndarray) -> bool:
+def _differ(
+    trial: Trial, one: TrialPass, two: TrialPass, kept: np.ndarray
+) -> bool:
     """Whether losses or norms of the kept examples differ in two passes."""
     return any(
         rows_differ(first, second, kept, trial.tolerance)
@@ -163,13 +165,13 @@ def _differ(trial: Trial, one: Pass, two: Pass, kept: np.ndarray) -> bool:
     )
 
 
-def _by_example(found: Pass) -> tuple[np.ndarray, np.ndarray]:
+def _by_example(found: TrialPass) -> tuple[np.ndarray, np.ndarray]:
     """Returns losses and norms, each `[batch, ...]`."""
     return np.asarray(found.losses), np.sqrt(np.transpose(found.squares))
 
 
 def differing_sum(
-    trial: Trial, found: Pass, want: list[tf.Tensor]
+    trial: Trial, found: TrialPass, want: list[tf.Tensor]
 ) -> int | None:
     """Returns the first variable whose sums differ, `None` if none does.
 

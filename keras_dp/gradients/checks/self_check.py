@@ -22,10 +22,10 @@ from keras_dp.gradients.checks.independence import (
 from keras_dp.gradients.checks.trial import (
     GradientsOf,
     LossesOf,
-    Pass,
     Splits,
     SplitsOf,
     Trial,
+    TrialPass,
     restore,
     rows_of,
 )
@@ -125,27 +125,27 @@ def self_check(
 
 def _check(trial: Trial, *, bits: bool) -> bool:
     weights = [(v, tf.identity(v.value)) for v in trial.engine.variables]
-    closed = [pair for pair in trial.state if _could_hide(pair[1])]
-    opened = {id(variable) for variable, _ in closed}
-    trial.state = [pair for pair in trial.state if id(pair[0]) not in opened]
+    tiny = [pair for pair in trial.state if _could_hide(pair[1])]
+    raised = {id(variable) for variable, _ in tiny}
+    trial.state = [pair for pair in trial.state if id(pair[0]) not in raised]
     try:
         for perturbation in (0.1, 0.0):
             _perturb(weights, perturbation)
             if perturbation:
-                _open(closed)
+                _raise_above_zero(tiny)
             else:
-                restore(closed)
-            if _finds_nothing(trial, bits=bits):
+                restore(tiny)
+            if _compared(trial, bits=bits):
                 return True
         return False
     finally:
         restore(weights)
-        restore(closed)
+        restore(tiny)
         restore(trial.state)
         trial.forget()
 
 
-def _finds_nothing(trial: Trial, *, bits: bool) -> bool:
+def _compared(trial: Trial, *, bits: bool) -> bool:
     """Raises for a defect. Returns whether finite gradients were compared."""
     first = trial.run(trial.inputs, trial.weights)
     finite = first.finite
@@ -163,7 +163,7 @@ def _finds_nothing(trial: Trial, *, bits: bool) -> bool:
     return _compare_gradients(trial, first)
 
 
-def _check_overflow(trial: Trial, found: Pass, row: int) -> None:
+def _check_overflow(trial: Trial, found: TrialPass, row: int) -> None:
     """Raises if the gradient of a row is finite, but its norm is NaN."""
     unknown = np.isnan(found.squares)[:, row]
     if unknown.any():
@@ -176,7 +176,7 @@ def _are_finite(gradients: list[tf.Tensor]) -> bool:
     return bool(np.isfinite(float(tf.linalg.global_norm(gradients))))
 
 
-def _compare_gradients(trial: Trial, found: Pass) -> bool:
+def _compare_gradients(trial: Trial, found: TrialPass) -> bool:
     """Compares a weighted sum of all gradients with the automatic one.
 
     A gradient that is wrong in any row changes the sum, unless random weights
@@ -248,9 +248,9 @@ def _could_hide(value: tf.Tensor) -> bool:
     return bool(tf.reduce_all(tf.abs(value) <= largest))  # False for NaN.
 
 
-def _open(closed: list[tuple[keras.Variable, tf.Tensor]]) -> None:
+def _raise_above_zero(tiny: list[tuple[keras.Variable, tf.Tensor]]) -> None:
     """Sets each entry to a positive number, because it may be a variance."""
-    for index, (variable, value) in enumerate(closed):
+    for index, (variable, value) in enumerate(tiny):
         noise = tf.random.stateless_uniform(
             value.shape, [1, index], dtype=tf.float64, alg="philox"
         )

@@ -41,7 +41,7 @@ _TOLERANCE = 1e-3
 _TOLERANCE_HALF = 5e-2
 
 
-class Pass(NamedTuple):
+class TrialPass(NamedTuple):
     """The losses and gradients that the engine gives for a batch.
 
     Examples are in the order of the batch, wherever their rows were.
@@ -107,7 +107,7 @@ class Trial:
         # Without generators of seeds, numbers that differ between rows follow
         # from the number of the row.
         self._may_draw = bool(seed_generators_of(engine.model))
-        self._passes: dict[bool, Callable[..., Pass]] = {}
+        self._passes: dict[bool, Callable[..., TrialPass]] = {}
 
     def restore(self) -> None:
         """Sets the state back, so that random numbers are drawn again."""
@@ -146,7 +146,7 @@ class Trial:
         *,
         training: bool = True,
         restores: bool = True,
-    ) -> Pass:
+    ) -> TrialPass:
         """Runs the model, and back to the hooks.
 
         `weights` are those of the examples in the sum, `[batch]`. `rows` has
@@ -159,7 +159,9 @@ class Trial:
         order = np.arange(self.batch) if rows is None else rows
         if training not in self._passes:
 
-            def run(inputs: Any, order: tf.Tensor, weights: tf.Tensor) -> Pass:
+            def run(
+                inputs: Any, order: tf.Tensor, weights: tf.Tensor
+            ) -> TrialPass:
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(keeping_variable_scope())
                     if self._may_draw:
@@ -182,7 +184,7 @@ class Trial:
         weights: tf.Tensor,
         *,
         training: bool,
-    ) -> Pass:
+    ) -> TrialPass:
         back = tf.math.invert_permutation(order)
         if training and self._gradients_of is not None:
             found, operations = self._gradients_of(inputs, order)
@@ -214,7 +216,7 @@ class Trial:
             sums = [each.weighted_sum(weights) for each in records]
         norms = tf.stack([tf.cast(each, tf.float64) for each in squares])
         norms = tf.gather(norms, back, axis=1)
-        return Pass(losses, norms, sums)
+        return TrialPass(losses, norms, sums)
 
     @property
     def tolerance(self) -> float:

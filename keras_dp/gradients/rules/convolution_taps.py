@@ -38,7 +38,7 @@ class Geometry(NamedTuple):
     before: tuple[int, ...]
 
 
-class Run(NamedTuple):
+class TapRun(NamedTuple):
     """Taps of an axis that lie side by side.
 
     Attributes:
@@ -104,12 +104,12 @@ def phases_of(
     return tf.reshape(images, [*shape[:-1], shape[-1] * images.shape[-1]])
 
 
-def all_runs(geometry: Geometry, first: int) -> list[tuple[Run, ...]]:
+def all_runs(geometry: Geometry, first: int) -> list[tuple[TapRun, ...]]:
     """Returns all taps of the axes from `first` on, in the order of the kernel.
 
     Along the last axis, taps side by side with one shift form a run.
     """
-    combinations: list[tuple[Run, ...]] = [()]
+    combinations: list[tuple[TapRun, ...]] = [()]
     last = len(geometry.kernel) - 1
     for axis in range(first, last + 1):
         runs = _runs(geometry, axis, joins=axis == last)
@@ -119,7 +119,7 @@ def all_runs(geometry: Geometry, first: int) -> list[tuple[Run, ...]]:
 
 def seen(
     phases: tf.Tensor,
-    taps: Sequence[Run],
+    taps: Sequence[TapRun],
     outputs: Sequence[int],
     geometry: Geometry,
 ) -> tf.Tensor:
@@ -143,15 +143,15 @@ def seen(
     return tf.reshape(tf.slice(phases, begin, size), [*shape, size[-1]])
 
 
-def _runs(geometry: Geometry, axis: int, *, joins: bool) -> list[Run]:
+def _runs(geometry: Geometry, axis: int, *, joins: bool) -> list[TapRun]:
     stride, gap = geometry.strides[axis], geometry.dilation[axis]
-    runs: list[Run] = []
+    runs: list[TapRun] = []
     for tap in range(geometry.kernel[axis]):
         shift, phase = divmod(gap * tap, stride)
         if joins and gap == 1 and runs and runs[-1].shift == shift:
             runs[-1] = runs[-1]._replace(taps=runs[-1].taps + 1)
         else:
-            runs.append(Run(shift, phase, 1))
+            runs.append(TapRun(shift, phase, 1))
     return runs
 
 
@@ -230,7 +230,7 @@ def _columns(
     """
     return _beside(
         [
-            seen(phases, (Run(None, residue, 1), *taps), outputs, geometry)
+            seen(phases, (TapRun(None, residue, 1), *taps), outputs, geometry)
             for residue in residues
             for taps in all_runs(geometry, first=1)
         ]

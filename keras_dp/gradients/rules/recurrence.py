@@ -68,7 +68,7 @@ def simple_cell(activation: Activation) -> Cell:
     return cell
 
 
-class Run(NamedTuple):
+class RecurrenceResult(NamedTuple):
     """The result of a recurrence, `[steps, batch, units]`.
 
     Attributes:
@@ -95,7 +95,9 @@ class Recurrence(NamedTuple):
     masks: Tensors
     unroll: bool
 
-    def run(self, inputs: tf.Tensor, probe: tf.Tensor, states: Tensors) -> Run:
+    def run(
+        self, inputs: tf.Tensor, probe: tf.Tensor, states: Tensors
+    ) -> RecurrenceResult:
         """Runs it, so that a tape sees it as one operation.
 
         The inputs are the part of the pre-activations from the inputs,
@@ -124,7 +126,7 @@ class Recurrence(NamedTuple):
         after, (inner, *befores) = made[: len(states)], made[len(states) :]
         products: list[tuple[tf.Tensor, slice]] = []
         self.cell(inputs, befores, _known(inner, products))
-        return Run(list(after), [factor for factor, _ in products])
+        return RecurrenceResult(list(after), [factor for factor, _ in products])
 
     def _forward(
         self, inputs: tf.Tensor, states: Tensors

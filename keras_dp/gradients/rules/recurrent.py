@@ -38,7 +38,7 @@ class _Kept(NamedTuple):
 
     Attributes:
         inputs: The factors of the kernel, in the order of the steps.
-        factors: As in `recurrence.Run`, of the recurrent kernel.
+        factors: The factors of the recurrent kernel; see `RecurrenceResult`.
     """
 
     inputs: tf.Tensor
