@@ -57,8 +57,8 @@ class EpsilonLimit:
 
     It searches for the number of rounds at the first question. It searches
     again if the mechanism of the rounds changes, or what else counts: rounds of
-    other runs, their plans, or other rounds of the training. `seen` is the head
-    of the ledger as the last answer is about it.
+    other runs, their plans, or other rounds of the training. `head_seen`
+    is the head that the ledger had for the last answer.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class EpsilonLimit:
         self._rounds_per_pass, self._most_wanted = rounds_per_pass, most
         self._question: tuple[object, ...] = ()
         self._most = 0
-        self.seen = ""
+        self.head_seen = ""
         self._is_unverified = False
         self._planned_by_others = 0
 
@@ -149,7 +149,7 @@ class EpsilonLimit:
         These decide, too, under which adjacency relation plans are kept.
         """
         replay = Replay(self._ledger)
-        self.seen = replay.head
+        self.head_seen = replay.head
         for relation in RELATIONS:
             own: list[CountedRound] = []
             others: list[CountedRound] = []

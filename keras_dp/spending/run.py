@@ -140,15 +140,15 @@ class RunLimits(Limits):
         if self._account is not None:
             self.account = self._account.account.name
         self._coming, self._delta = coming, delta
-        self._rounds_of_noise = correlated
-        self._correlated: list[tuple[Round, int]] | None = None
-        self._seen = ""
+        self._correlated_from = correlated
+        self._correlated_left: list[tuple[Round, int]] | None = None
+        self._head_seen = ""
         limits = target, self._account, rest
         self.is_limited = any(limit is not None for limit in limits)
 
     @override
-    def seen(self) -> str:
-        return self._seen
+    def head_seen(self) -> str:
+        return self._head_seen
 
     @override
     def expect(self, most: int | None) -> None:
@@ -158,15 +158,15 @@ class RunLimits(Limits):
     @override
     def room(self, planned: Round, count: int, own: int) -> int:
         # The account itself refuses what it cannot pay when rounds are covered.
-        self._seen = self._ledger.head if self.is_limited else ""
+        self._head_seen = self._ledger.head if self.is_limited else ""
         if not own:
-            self._correlated = self._rounds_of_noise(planned)
-        if self._correlated is not None:
-            count = self._correlated_room(self._correlated, count, own)
+            self._correlated_left = self._correlated_from(planned)
+        if self._correlated_left is not None:
+            count = self._correlated_room(self._correlated_left, count, own)
         elif self._target is not None:
             promised = (self.most or 0) - own
             count = self._target.allowed(planned, count, promised, self.row)
-            self._seen = self._target.seen
+            self._head_seen = self._target.head_seen
         if self._rest is not None:
             count = min(count, self._rest.count - own)
         account, charge = self._account_now(), self.charge(planned)
@@ -195,7 +195,7 @@ class RunLimits(Limits):
         if self._target is None or not count:
             return count
         count = self._target.allowed_of(coming, count, own, self.row)
-        self._seen = self._target.seen
+        self._head_seen = self._target.head_seen
         return count
 
     @override
@@ -220,8 +220,8 @@ class RunLimits(Limits):
             return None
         rounds = (
             self._coming(planned, most)
-            if self._correlated is None
-            else first_of(self._correlated, most)
+            if self._correlated_left is None
+            else first_of(self._correlated_left, most)
         )
         return RunPlan.of(rounds, self._delta)
 

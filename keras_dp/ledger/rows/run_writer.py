@@ -63,13 +63,12 @@ class Limits:
         """Says anew how many rounds will run at most, before the first."""
         self.most = most
 
-    def seen(self) -> str:
-        """Returns the head of the ledger, as the last answer is about it.
+    def head_seen(self) -> str:
+        """Returns the head that the ledger had for the last answer of `room`.
 
-        It was read with what the answer needed: the ledger may have had another
-        head meanwhile, and have this one again. Rounds are covered only if the
-        ledger still has this head; empty where the answers do not depend on the
-        ledger.
+        Rounds are covered only if the ledger still has it. It is the head of
+        the very rows that the answer was computed from. It is empty where the
+        answer does not depend on the ledger.
         """
         return ""
 
@@ -529,12 +528,12 @@ class RunWriter:
         try:
             while True:
                 room = int(self.limits.room(planned, size, self._own))
-                seen = self.limits.seen()
+                seen = self.limits.head_seen()
                 if room < count:
                     raise self.limits.exceeded(planned, count, self._own)
                 price = self._price(planned, charge)
                 plan = self.limits.plan(planned) if self.row is None else None
-                if self.limits.seen() == seen and self._append(
+                if self.limits.head_seen() == seen and self._append(
                     planned, room, price, plan, seen
                 ):
                     break

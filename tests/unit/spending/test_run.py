@@ -217,7 +217,7 @@ class TestTwoTrainingsWithOneTarget:
 
         monkeypatch.setattr(EpsilonLimit, "allowed", late)
         if not is_seen:
-            monkeypatch.setattr(RunLimits, "seen", lambda self: "")
+            monkeypatch.setattr(RunLimits, "head_seen", lambda self: "")
         with contextlib.suppress(BudgetExceededError):
             second.cover(STEP)
 

@@ -11,7 +11,7 @@ def no_target(monkeypatch):
     """Makes every target have room."""
 
     def allowed(limit, planned, count, *_):
-        limit.seen = limit._ledger.head
+        limit.head_seen = limit._ledger.head
         return count
 
     monkeypatch.setattr(EpsilonLimit, "allowed", allowed)
