@@ -72,7 +72,7 @@ class AuditedRound:
         self._rows = training.adapter.rows_of_record
         self._optimizer = optimizer = training.optimizer
         parts = private_model.step_parts()
-        if parts.local is None:
+        if parts.user_updates is None:
             parts = dataclasses.replace(parts, self_check_examples=_SELF_CHECK)
         self._computation = BatchComputation(parts)
         event = optimizer.plan()

@@ -300,7 +300,7 @@ class FederatedModel(PrivateModel):
     @override
     def step_parts(self) -> StepParts:
         updates = functools.partial(LocalUpdates, self.local)
-        return dataclasses.replace(super().step_parts(), local=updates)
+        return dataclasses.replace(super().step_parts(), user_updates=updates)
 
     @override
     def _training(

@@ -89,8 +89,8 @@ class BatchComputation:
             parts.replicas.strategy,
         )
         self._updates = None
-        if parts.local is not None:
-            self._updates = parts.local(
+        if parts.user_updates is not None:
+            self._updates = parts.user_updates(
                 self.engine, parts.loss, parts.loss_scale
             )
         if statistics is not None and not self.engine.normalized:

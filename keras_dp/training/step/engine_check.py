@@ -89,8 +89,8 @@ class EngineCheck:
         """
         parts, gradients = self._parts, self._computation.gradients
         scale = parts.loss_scale
-        is_apart = parts.run_eagerly or parts.replicas.are_many
-        if is_apart or scale != 1 or parts.local is not None:
+        has_no_trace = parts.run_eagerly or parts.replicas.are_many
+        if has_no_trace or scale != 1 or parts.user_updates is not None:
             return None
 
         def each(function: Callable[[tf.Tensor], tf.Tensor], nest: Any) -> Any:

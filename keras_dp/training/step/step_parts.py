@@ -69,8 +69,9 @@ class StepParts:
             are differentiated.
         self_check_examples: The number of examples whose norms the self-check
             compares. 0 turns the whole self-check off.
-        local: From the engine, the loss and its scale to the updates of users,
-            if records are these; `None` if records are gradients.
+        user_updates: Makes `UserUpdates` of the engine, the loss and its scale,
+            where the records are updates of users; `None` where they are
+            gradients.
     """
 
     model: keras.Model
@@ -84,4 +85,6 @@ class StepParts:
     loss_scale: float
     self_check_examples: int
     replicas: Replicas
-    local: Callable[[GradientEngine, Any, float], UserUpdates] | None = None
+    user_updates: Callable[[GradientEngine, Any, float], UserUpdates] | None = (
+        None
+    )
