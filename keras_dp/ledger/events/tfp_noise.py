@@ -227,7 +227,7 @@ class TFPNoise(NoiseDistribution):
     Guarantee: as for every `NoiseDistribution`; and the density on both sides
     of 0 is equal to rounding. Its tails fall no faster than an exponential:
     accountants have no bound for others. Tails and quantiles are integrals of
-    the density (`tabulated_law.py`), so that no other function of the
+    the density (`TabulatedLaw`), so that no other function of the
     distribution is trusted.
 
     Attributes:

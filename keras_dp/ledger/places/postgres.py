@@ -165,7 +165,7 @@ SELECT has_table_privilege('log', 'SELECT')
 
 
 class Schema:
-    """A schema of a database, given by a URL; see `places.Place`."""
+    """A schema of a database, given by a URL; see `Place`."""
 
     def __init__(self, url: str) -> None:
         """Takes a URL of libpq, with `schema=NAME` as a further parameter.

@@ -3,9 +3,8 @@
 The file is SQLite with a rollback journal and `synchronous=EXTRA`. So a
 transaction that was committed is in the file itself, and survives the death of
 the process and of the machine. A process that dies in the middle of a commit
-leaves a rollback journal. A process that has a ledger open
-must not open its file in another way, not even to copy it; see
-`ledger.connections`.
+leaves a rollback journal. A process that has a ledger open must not open its
+file in another way, not even to copy it; see `connections.py`.
 
 *The journal.* SQLite copies the pages that a commit is about to change to
 `FILE-journal`. It then changes them in the file, and deletes the journal, or

@@ -98,7 +98,7 @@ def row(connection: Database, seq: int) -> Row:
 
 
 def meta(connection: Database) -> dict[str, str]:
-    """Returns the table `meta`: totals, balances, head; see `ledger.chain`."""
+    """Returns the table `meta`: totals, balances, head; see `chain.py`."""
     return dict(connection.execute("SELECT key, value FROM meta"))
 
 

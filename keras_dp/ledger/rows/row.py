@@ -1,6 +1,6 @@
 """The rows of a ledger, and the rounds that they add up to.
 
-A row is about rounds, or it is a statement (see `ledger.statements`). There are
+A row is about rounds, or it is a statement (see `statements.py`). There are
 three kinds of rows about rounds:
 
 * `record`: a round ran `count` times;
@@ -28,7 +28,7 @@ class Row(NamedTuple):
         count: The number of rounds; 0 in a statement.
         target: The number of the reservation that a `settle` row settles;
             `None` in every other row.
-        charge: The cost of each round to an account; see `ledger.charges`.
+        charge: The cost of each round to an account; see `Charge`.
         time: When the row was written, in whole seconds since 1970 (UTC).
         hash: The hash over the fields above and the hash of the row before.
     """

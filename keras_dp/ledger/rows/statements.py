@@ -132,7 +132,7 @@ class Account:
     Attributes:
         name: The name, unique in the ledger. Runs name the account that pays.
         capacities: The largest amount that may be spent from each slot; see
-            `ledger.charges`.
+            `Charge`.
         terms: A JSON object as canonical text. It says what the slots mean and
             which guarantee follows.
 
