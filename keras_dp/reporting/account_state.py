@@ -11,11 +11,10 @@ from keras_dp.ledger import (
     PrivacyLedger,
     RunRecord,
 )
+from keras_dp.ledger.rows.row import LARGEST_COUNT
 from keras_dp.reporting.document import Document, Table, Text
 from keras_dp.reporting.wording import at_most, counted, percent
 
-# The largest number of rounds that a ledger can count.
-_MOST = 2**63 - 1
 # The length of a bar that shows the part that is spent.
 _BAR = 20
 
@@ -123,7 +122,7 @@ def _state(record: AccountRecord, runs: tuple[RunRecord, ...]) -> AccountState:
     left = "room for any rounds that fit"
     charge = _last_charge(record, runs)
     if charge is not None and charge.prices:
-        room = record.balance.room(charge, _MOST)
+        room = record.balance.room(charge, LARGEST_COUNT)
         left = f"room for {counted(room, 'round')} like the last"
     return AccountState(record, budget, _share(used, UNITS), left)
 

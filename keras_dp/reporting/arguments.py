@@ -192,7 +192,7 @@ def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
     return min(named) if given is None else given
 
 
-def existing(path: str) -> PrivacyLedger:
+def open_existing(path: str) -> PrivacyLedger:
     """Opens a ledger for writing, and creates none."""
     PrivacyLedger.open(path, mode="r").close()
     return PrivacyLedger.open(path)

@@ -43,8 +43,11 @@ class Command(NamedTuple):
     answer: Callable[[argparse.Namespace], Document]
 
 
-def _asked(make: Callable[..., Document]) -> Callable[..., Document]:
-    """Returns the answer of a ledger to a question about its guarantee."""
+def _about_guarantee(make: Callable[..., Document]) -> Callable[..., Document]:
+    """Returns a command that asks a ledger about its guarantee.
+
+    `make` takes the ledger, and `delta`, `neighbours` and `units` by name.
+    """
 
     def answer(options: argparse.Namespace) -> Document:
         with PrivacyLedger.open(options.file, mode="r") as ledger:
@@ -160,7 +163,7 @@ def _accounts(options: argparse.Namespace) -> Document:
         with PrivacyLedger.open(options.file, mode="r") as ledger:
             return accounts_document(ledger)
     budget = _budget(options)
-    with arguments.existing(options.file) as ledger:
+    with arguments.open_existing(options.file) as ledger:
         try:
             open_account(ledger, options.open, budget)
         except BudgetExceededError as error:
@@ -194,7 +197,7 @@ def _budget(options: argparse.Namespace) -> RenyiFilter:
 def _seal(options: argparse.Namespace) -> Document:
     key = None if options.key is None else Path(options.key).read_bytes()
     out = Path(options.out)
-    with arguments.existing(options.file) as ledger:
+    with arguments.open_existing(options.file) as ledger:
         # A seal is for ever: everything that may fail comes first.
         if key is not None:
             signing_key(key)
@@ -313,12 +316,12 @@ COMMANDS = {
     "runs": Command(
         "list the runs of a ledger with their epsilon and the running total",
         _GUARANTEE,
-        _asked(runs_document),
+        _about_guarantee(runs_document),
     ),
     "explain": Command(
         "say in sentences what epsilon means for one person",
         _GUARANTEE,
-        _asked(explain),
+        _about_guarantee(explain),
     ),
     "afford": Command(
         "print how many more rounds a privacy target leaves room for",

@@ -122,7 +122,7 @@ def sentences_of(parts: Iterable[Picture | Text]) -> dict[str, list[str]]:
 def meaning_of(replay: Replay, found: Guarantee) -> tuple[Picture | Text, ...]:
     """Returns what a guarantee of a ledger means, in pictures and sentences."""
     claim = found.claim
-    paragraphs: list[Picture | Text] = [_nothing(found)]
+    paragraphs: list[Picture | Text] = [_no_bound(found)]
     if math.isfinite(claim.epsilon):
         curve = bound_on_attacks(replay, found)
         membership = tuple(_membership(curve))
@@ -136,7 +136,9 @@ def meaning_of(replay: Replay, found: Guarantee) -> tuple[Picture | Text, ...]:
             Text("What the attacker can find out at most", membership),
             Text(
                 "What the attacker can reconstruct at most",
-                tuple(_reconstruction(curve, _asked(replay, claim))),
+                tuple(
+                    _reconstruction(curve, _units_asked_about(replay, claim))
+                ),
             ),
         ]
         if found.basis != "account":
@@ -157,7 +159,7 @@ def plain_words(replay: Replay, found: Guarantee) -> str:
     trade-off curve, for accounts from their promises at all deltas.
     """
     claim = found.claim
-    unit = _asked(replay, claim)
+    unit = _units_asked_about(replay, claim)
     if not math.isfinite(claim.epsilon):
         return (
             f"Nothing limits what may be learned about one {unit} from what "
@@ -226,12 +228,12 @@ def _promised(replay: Replay, delta: float) -> TradeOff:
     return TradeOff(*zip(*pairs, strict=True))
 
 
-def _asked(replay: Replay, claim: Claim) -> str:
+def _units_asked_about(replay: Replay, claim: Claim) -> str:
     return units_in_words(replay.header.unit, claim.units)
 
 
 def _attacker(replay: Replay, claim: Claim) -> Text:
-    unit = _asked(replay, claim)
+    unit = _units_asked_about(replay, claim)
     asked = _QUESTIONS[str(claim.neighbours)].format(unit=unit)
     if claim.records > 1:
         asked += f" (at most {claim.records:,} records together)"
@@ -249,7 +251,7 @@ def _attacker(replay: Replay, claim: Claim) -> Text:
     )
 
 
-def _nothing(found: Guarantee) -> Text:
+def _no_bound(found: Guarantee) -> Text:
     """Returns why there is no bound on attacks."""
     reason = (
         "epsilon is infinite at this delta, because something was released "

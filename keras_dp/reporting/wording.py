@@ -95,10 +95,10 @@ def with_trials(
 
 
 def count_of(
-    rounds: Iterable[tuple[Round, int]], are: Callable[[Round], bool]
+    rounds: Iterable[tuple[Round, int]], holds: Callable[[Round], bool]
 ) -> int:
-    """Returns how many of some rounds are such."""
-    return sum(count for each, count in rounds if are(each))
+    """Returns the number of rounds for which a condition holds."""
+    return sum(count for each, count in rounds if holds(each))
 
 
 def rounds_of_whole_units(rounds: Iterable[tuple[Round, int]]) -> int:
