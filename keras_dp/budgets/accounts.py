@@ -119,7 +119,7 @@ def chosen_account(
     opened = {each.account.name: each for each in ledger.accounts}
     if account is None and len(opened) < 2:
         return next(iter(opened.values()), None)
-    if account not in opened:
+    if account not in [*opened]:  # It may be of any kind.
         raise ValueError(
             "`account` must name one of the accounts of the ledger. Received: "
             f"account={account!r}. Choose one of {[*opened]!r}."
