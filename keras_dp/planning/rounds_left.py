@@ -64,7 +64,8 @@ def rounds_left(
             unit has `rows_per_unit` records if `ledger` says so, else one.
         rounds_per_pass: The number of rounds that share an `epoch_id`, if the
             rounds to come are passes over the data. `planned` is then the first
-            round of a pass, and later passes have other ids.
+            round of a pass, and later passes have other ids. `None` where
+            `planned` has all rounds.
 
     Returns:
         The number of rounds, a multiple of `rounds_per_pass` if that is given.
@@ -73,6 +74,8 @@ def rounds_left(
 
     Raises:
         UnsupportedEventError: `accountant` has no bound for such rounds.
+        ValueError: A number is out of its range, or `rounds_per_pass` is given
+            for rounds that are all planned.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -93,10 +96,18 @@ def rounds_left(
     if isinstance(planned, Round):
         first: Sequence[tuple[Round, int]] = [(planned, 1)]
         coming = functools.partial(_repeated, planned, rounds_per_pass)
+    elif rounds_per_pass is not None:
+        raise ValueError(
+            "`rounds_per_pass` must be left out where `planned` has all rounds "
+            f"to come. Received: rounds_per_pass={rounds_per_pass!r}. Pass the "
+            "first round of a pass."
+        )
     else:
-        first, coming = planned, functools.partial(first_of, planned)
-        most = min(most, sum(count for _, count in planned))
+        first = list(planned)  # An iterator could be read only once.
+        coming = functools.partial(first_of, first)
+        most = min(most, sum(count for _, count in first))
     size = 1 if rounds_per_pass is None else rounds_per_pass
+    _check.integer_at_least(1, rounds_per_pass=size)
     most = -(-most // size)
     if size > 1 and any(_needs_ids(each) for each, _ in first):
         most = min(most, _MOST_PASSES_OF_TREES)

@@ -61,12 +61,27 @@ def test_refuses_rounds_without_a_bound() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"target_epsilon": 0.0}, {"delta": 1.0}, {"delta": 0.0}, {"most": 0}],
+    [
+        {"target_epsilon": 0.0},
+        {"delta": 1.0},
+        {"delta": 0.0},
+        {"most": 0},
+        {"rounds_per_pass": 0},
+        {"rounds_per_pass": 10, "planned": [(STEP, 10**6)]},
+    ],
     ids=str,
 )
 def test_refuses_impossible_arguments(changes) -> None:
     with pytest.raises(ValueError, match=f"`{next(iter(changes))}` must"):
-        rounds_left([], STEP, **(TARGET | changes))
+        rounds_left([], **({"planned": STEP} | TARGET | changes))
+
+
+def test_counts_rounds_that_can_be_read_only_once() -> None:
+    rounds = [(STEP, 10_000)] * 2
+
+    once = rounds_left([], iter(rounds), **TARGET)
+
+    assert once == rounds_left([], rounds, **TARGET) < 20_000
 
 
 class TestCalibrationOverALedger:
