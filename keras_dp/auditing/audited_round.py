@@ -85,14 +85,19 @@ class AuditedRound:
         self._variables = list({id(each): each for each in moved}.values())
         self._values = [tf.identity(each) for each in self._variables]
         EngineCheck(parts, self._computation).run(whole)
-        self._accumulate, self._release = self._added, self._given
+        self._accumulate, self._release = (
+            self._accumulated,
+            self._released_as_given,
+        )
         if not parts.run_eagerly:
             self._accumulate = tf.function(
-                self._added,
+                self._accumulated,
                 jit_compile=parts.jit_compile or None,
                 autograph=False,
             )
-            self._release = tf.function(self._given, autograph=False)
+            self._release = tf.function(
+                self._released_as_given, autograph=False
+            )
         sums = self._sums((batch,))
         self._answers: Released = optimizer.round.release(
             sums, self._state, self._computation.engine.variables, event
@@ -143,7 +148,7 @@ class AuditedRound:
             sample = self._accumulate(state, sample, each.data, each.mask)
         return dict(sample)
 
-    def _added(
+    def _accumulated(
         self, state: State, sample: Sample, data: Any, mask: tf.Tensor
     ) -> Sample:
         _, sample = self._computation.accumulated(
@@ -151,7 +156,7 @@ class AuditedRound:
         )
         return sample
 
-    def _given(self, sums: Sample) -> dict[str, tf.Tensor]:
+    def _released_as_given(self, sums: Sample) -> dict[str, tf.Tensor]:
         _, values = self._computation.released(sums, self._event)
         return {**values, **self._optimizer.public_metrics()}
 

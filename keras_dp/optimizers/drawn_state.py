@@ -49,14 +49,14 @@ class DrawnState:
             )
             variable.assign(leaf)
             self._variables.append(variable)
-        self._own = _fingerprint(round_)
-        self._asked = add_variable(
-            shape=self._own.shape,
+        self._fingerprint = _fingerprint(round_)
+        self._saved_fingerprint = add_variable(
+            shape=self._fingerprint.shape,
             initializer="zeros",
             dtype="int64",
             name="query_fingerprint",
         )
-        self._asked.assign(self._own)
+        self._saved_fingerprint.assign(self._fingerprint)
 
     @property
     def variables(self) -> list[Any]:
@@ -90,10 +90,12 @@ class DrawnState:
         Guarantee: afterwards the public numbers of the state are those of the
         queries of this round, or followed from them.
         """
-        if np.array_equal(tf.convert_to_tensor(self._asked), self._own):
+        if np.array_equal(
+            tf.convert_to_tensor(self._saved_fingerprint), self._fingerprint
+        ):
             return False
         self.assign(self._initial(), secrets=False)
-        self._asked.assign(self._own)
+        self._saved_fingerprint.assign(self._fingerprint)
         return True
 
     def _initial(self) -> Any:

@@ -102,7 +102,10 @@ class PrivateRound:
         return repr((dict(self.queries), self.groups))
 
     def prepare(self) -> None:
-        """Prepares a sample. It is called outside compiled functions."""
+        """Does nothing here; a subclass may prepare a sample.
+
+        It is called before each sample, outside compiled functions.
+        """
 
     def initial_state(self, seed: int | None) -> State:
         """Returns the global state of each query."""
@@ -223,7 +226,11 @@ class PrivateRound:
         return tuple(events)
 
     def metrics(self, state: State) -> dict[str, tf.Tensor]:
-        """Returns the public scalars of all queries, by name."""
+        """Returns the public scalars of all queries, by name.
+
+        Those of the gradients have no prefix, and those of a side query have
+        its name as theirs.
+        """
         return {
             name.removeprefix(f"{GRADIENTS}/"): value
             for name, value in self.as_one.derive_metrics(state).items()

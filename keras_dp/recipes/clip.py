@@ -56,8 +56,9 @@ def clip_of(
 ) -> tuple[float, float | None]:
     """Returns the clip and the gamma of `GaussianSumQuery`.
 
-    With several losses, the one with the longest gradients decides. If the
-    model is built, its outputs are counted.
+    The gamma is `None` unless clipping is automatic. With several losses, the
+    one with the longest gradients decides. If the model is built, its outputs
+    are counted.
     """
     if l2_norm_clip is None:
         found = [

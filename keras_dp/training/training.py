@@ -127,16 +127,16 @@ class Training:
         Args:
             planned: The first of the rounds.
         """
-        asked = self.optimizer.round
+        round_ = self.optimizer.round
         factor = self.adapter.rows_of_record.bound_factor
-        events = asked.coming_events(self.optimizer.read_state())
+        events = round_.coming_events(self.optimizer.read_state())
         if events is None:
             return None
         rounds = sum(count for _, count in events)
         return [
             (
                 dataclasses.replace(
-                    drawn, queries=asked.ledger_events(event, factor)
+                    drawn, queries=round_.ledger_events(event, factor)
                 ),
                 count,
             )
@@ -175,7 +175,7 @@ class Training:
         """Returns the arguments of Keras's own `fit`."""
         given = {**self.fit, "x": self.adapter.source, "callbacks": callbacks}
         if self.adapter.is_sampler:
-            return {**given, "x": self.replicas.nothing()}
+            return {**given, "x": self.replicas.placeholder_data()}
         # Replicas wait with and without the tuning.
         if self.replicas.are_many or keras.config.max_steps_per_epoch():
             return given

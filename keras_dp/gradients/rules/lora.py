@@ -31,7 +31,7 @@ from keras_dp.gradients.rules.embedding import embedding
 _FROZEN_KERNELS = (None, "int8", "int4")
 
 
-class _Instead:
+class _StandIn:
     """A stand-in for a layer, with other values of some attributes."""
 
     def __init__(self, layer: keras.Layer, **attributes: Any) -> None:
@@ -97,14 +97,14 @@ def embedding_lora(call: registry.LayerCall) -> registry.Gradients:
     first = _factors(layer)[0]
     to_first = embedding(
         call._replace(
-            layer=_Instead(layer, embeddings=layer.lora_embeddings_a),
+            layer=_StandIn(layer, embeddings=layer.lora_embeddings_a),
             cotangents=[_scaled_cotangent(layer, cotangent, "...e,re->...r")],
         )
     )
     ids = tf.cast(call.inputs, tf.int32)
     ids = tf.where(ids < 0, ids + first.shape[0], ids)
     inside = _scale(layer) * tf.cast(tf.gather(first, ids), cotangent.dtype)
-    stand_in = _Instead(layer, kernel=layer.lora_embeddings_b, bias=None)
+    stand_in = _StandIn(layer, kernel=layer.lora_embeddings_b, bias=None)
     to_second = registry.LayerCall(stand_in, (inside,), {}, [cotangent])
     return to_first + dense(to_second)
 
@@ -126,18 +126,18 @@ def _equations(layer: keras.Layer) -> tuple[str, str, str]:
     )
 
 
-def _stand_ins(layer: keras.Layer) -> tuple[_Instead, _Instead]:
+def _stand_ins(layer: keras.Layer) -> tuple[_StandIn, _StandIn]:
     first, second, _ = _equations(layer)
     plain = {"lora_enabled": False, "quantization_mode": None}
     return (
-        _Instead(
+        _StandIn(
             layer,
             equation=first,
             kernel=layer.lora_kernel_a,
             bias=None,
             **plain,
         ),
-        _Instead(layer, equation=second, kernel=layer.lora_kernel_b, **plain),
+        _StandIn(layer, equation=second, kernel=layer.lora_kernel_b, **plain),
     )
 
 

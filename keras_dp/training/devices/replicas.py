@@ -38,8 +38,11 @@ class Replicas:
             self.worker = _worker_index(strategy.cluster_resolver)
         self.is_chief = self.worker == 0
 
-    def nothing(self) -> Any:
-        """Returns a data set for Keras where the loop draws its own samples."""
+    def placeholder_data(self) -> Any:
+        """Returns an endless data set for Keras, which nobody reads.
+
+        Keras's `fit` asks for one where the loop draws its own samples.
+        """
         if not self.are_many:
             return tf.data.Dataset.range(1).repeat()
         return self.strategy.distribute_datasets_from_function(

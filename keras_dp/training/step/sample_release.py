@@ -63,17 +63,17 @@ class TracedRelease:
     def __init__(
         self,
         optimizer: DPOptimizer,
-        asked: PrivateRound,
+        round_: PrivateRound,
         templates: Mapping[str, Any],
         variables: list[Any],
     ) -> None:
 
         def arguments() -> Any:
             state = optimizer.read_state()
-            return asked.initial_sample(templates), state, asked.plan(state)
+            return round_.initial_sample(templates), state, round_.plan(state)
 
         def release(sample: Sample, state: State, planned: Event) -> Released:
-            return asked.release(sample, state, variables, planned)
+            return round_.release(sample, state, variables, planned)
 
         def trace() -> Release:
             specs = trace_of(tf.function(arguments, autograph=False))
@@ -90,9 +90,9 @@ class TracedRelease:
     def __call__(
         self, sample: Sample, state: State, planned: Event
     ) -> Released:
-        """Releases a sample, in a function by the trace.
+        """Releases a sample: by the trace inside a function, else directly.
 
-        It raises the error that the thread met.
+        It waits for the trace, and raises the error that the thread met.
         """
         traced = self._trace.result()
         release = self._release if tf.executing_eagerly() else traced

@@ -64,7 +64,7 @@ class TrainingStep:
         self.check = EngineCheck(parts, self._computation)
         self._inner = parts.optimizer.inner
         self._rates = _rates_of(self._inner)
-        self._asked = parts.optimizer.round.fingerprint()
+        self._fingerprint = parts.optimizer.round.fingerprint()
         # By kind of batch, nest and shapes; and that of the release.
         self._traces: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._functions: dict[Any, Any] = {}
@@ -109,7 +109,7 @@ class TrainingStep:
                 "again, with a new optimizer if other variables are trained. "
                 "For a loop of your own, make new PrivateGradients."
             )
-        if optimizer.round.fingerprint() != self._asked:
+        if optimizer.round.fingerprint() != self._fingerprint:
             raise PrivateTrainingError(
                 "The queries and groups must be those that the step was "
                 "compiled with: the ledger would say one thing, and the step "
