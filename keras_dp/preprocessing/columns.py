@@ -33,7 +33,7 @@ _UNITS = 2.0**30
 _LOW_BITS = 32
 
 
-class Schema(NamedTuple):
+class ColumnSchema(NamedTuple):
     """The dtype and the shape of the records of a column.
 
     The dtype is `object` for text of any length. The shape has no axis of
@@ -55,7 +55,7 @@ class Schema(NamedTuple):
         return self.shape or (1,)
 
 
-def schema_of(data: Any) -> Schema | None:
+def schema_of(data: Any) -> ColumnSchema | None:
     """Returns the schema of a column; `None` for lists and a `PyDataset`."""
     if is_dataset(data):
         spec = _first_of(FiniteDataset(data).record_specs)
@@ -64,12 +64,12 @@ def schema_of(data: Any) -> Schema | None:
                 "`data` must be one column. Received: a data set of "
                 f"{spec!r}. Map it to one column, and adapt a layer to each."
             )
-        return None if spec is None else Schema.of(spec)
+        return None if spec is None else ColumnSchema.of(spec)
     values = data.to_numpy() if hasattr(data, "to_numpy") else data
     if not hasattr(values, "dtype") or not hasattr(values, "shape"):
         return None
-    whole = Schema.of(values)
-    return Schema(whole.dtype, whole.shape[1:])
+    whole = ColumnSchema.of(values)
+    return ColumnSchema(whole.dtype, whole.shape[1:])
 
 
 def _first_of(element: Any) -> Any:
@@ -145,7 +145,7 @@ def batches_of(data: Any) -> Iterator[Any]:
         yield data
 
 
-def check_numbers(schema: Schema) -> None:
+def check_numbers(schema: ColumnSchema) -> None:
     """Raises unless each record holds at least one real number."""
     if schema.dtype.kind not in "biuf":
         raise TypeError(
@@ -169,7 +169,7 @@ def number_chunks(data: Any) -> Iterator[Floats]:
     shape: tuple[int, ...] | None = None
     for given in batches_of(data):
         batch = as_array(given, "data", "data")
-        check_numbers(Schema(batch.dtype, batch.shape[1:]))
+        check_numbers(ColumnSchema(batch.dtype, batch.shape[1:]))
         rows = batch[:, np.newaxis] if batch.ndim == 1 else batch
         shape = rows.shape[1:] if shape is None else shape
         if rows.shape[1:] != shape:

@@ -14,8 +14,8 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.columns import (
+    ColumnSchema,
     Floats,
-    Schema,
     check_numbers,
     checked_range,
     number_chunks,
@@ -98,7 +98,7 @@ class Discretization(Adapter):
         return (GaussianSum(name, 1.0, self.noise_multiplier),)
 
     @override
-    def check_schema(self, schema: Schema) -> None:
+    def check_schema(self, schema: ColumnSchema) -> None:
         check_numbers(schema)
 
     def bounded_sum(self, data: Any) -> Floats:

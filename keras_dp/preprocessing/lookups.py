@@ -12,7 +12,7 @@ from keras_dp import _check, keras_internals
 from keras_dp._override import override
 from keras_dp.accountants.normalize.thresholds import least_threshold
 from keras_dp.ledger import ThresholdedSum
-from keras_dp.preprocessing.columns import Schema
+from keras_dp.preprocessing.columns import ColumnSchema
 from keras_dp.preprocessing.release import Adapter
 from keras_dp.preprocessing.vocabulary import (
     check_keys,
@@ -98,7 +98,7 @@ class VocabularyAdapter(Adapter, abc.ABC):
         return (ThresholdedSum(name, 1.0, stddev, self.max_keys, threshold),)
 
     @override
-    def check_schema(self, schema: Schema) -> None:
+    def check_schema(self, schema: ColumnSchema) -> None:
         check_keys(schema, self.dtypes, one_each=self.one_each)
 
     @override

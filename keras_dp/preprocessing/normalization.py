@@ -13,8 +13,8 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.columns import (
+    ColumnSchema,
     Floats,
-    Schema,
     check_numbers,
     checked_range,
     exact_sum,
@@ -115,7 +115,7 @@ class Normalization(Adapter):
         return (GaussianSum(name, 1.0, self.noise_multiplier),)
 
     @override
-    def check_schema(self, schema: Schema) -> None:
+    def check_schema(self, schema: ColumnSchema) -> None:
         check_numbers(schema)
         shape = schema.features
         kept = [shape[axis - 1] for axis in self._kept_axes(len(shape) + 1)]

@@ -12,8 +12,8 @@ from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.columns import (
+    ColumnSchema,
     Floats,
-    Schema,
     check_numbers,
     number_chunks,
     whole_total,
@@ -102,7 +102,7 @@ class PCA(Adapter):
         return (GaussianSum("preprocessing/pca", 1.0, self.noise_multiplier),)
 
     @override
-    def check_schema(self, schema: Schema) -> None:
+    def check_schema(self, schema: ColumnSchema) -> None:
         check_numbers(schema)
         self._check_shape(schema.features)
 

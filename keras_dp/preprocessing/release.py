@@ -17,7 +17,7 @@ from keras_dp.ledger import FullDataset, PrivacyLedger, Round, SumQueryEvent
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.noise import grid, seeds
 from keras_dp.preprocessing.columns import (
-    Schema,
+    ColumnSchema,
     schema_of,
     with_capped_units,
 )
@@ -116,7 +116,7 @@ class Adapter(abc.ABC):
         """
 
     @abc.abstractmethod
-    def check_schema(self, schema: Schema) -> None:
+    def check_schema(self, schema: ColumnSchema) -> None:
         """Raises unless the layer can be adapted to a column of this schema.
 
         It reads public facts alone, so that such a mistake spends no round.

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.ledger import ThresholdedSum
-from keras_dp.preprocessing.columns import Schema, batches_of
+from keras_dp.preprocessing.columns import ColumnSchema, batches_of
 from keras_dp.preprocessing.release import noised
 from keras_dp.sampling.random_words import from_operating_system
 
@@ -36,7 +36,7 @@ def row_chunks(
     for batch in batches_of(data):
         values = _plain(batch)
         if isinstance(values, np.ndarray):
-            schema = Schema(values.dtype, values.shape[1:])
+            schema = ColumnSchema(values.dtype, values.shape[1:])
             check_keys(schema, kinds, one_each=one_each)
         for start in range(0, len(values), _CHUNK):
             chunk = values[start : start + _CHUNK]
@@ -44,7 +44,9 @@ def row_chunks(
             yield [_entries(row) for row in rows]
 
 
-def check_keys(schema: Schema, kinds: str, *, one_each: bool = False) -> None:
+def check_keys(
+    schema: ColumnSchema, kinds: str, *, one_each: bool = False
+) -> None:
     """Raises unless records hold keys, of dtypes with one of these codes."""
     dtype, shape = schema
     if dtype.kind not in kinds or dtype == np.uint64:

@@ -38,7 +38,7 @@ from keras_dp.recipes.samples import (
     choose_samples,
     enough_epochs,
 )
-from keras_dp.recipes.settings import Choice, Settings
+from keras_dp.recipes.settings import SettingLine, Settings
 from keras_dp.recipes.training_data import Records, TrainingData
 from keras_dp.spending import RunDetails
 from keras_dp.training import PrivateModel
@@ -356,24 +356,24 @@ def _beside_held(asked: Settings) -> tuple[Settings, RunRecord | None]:
 
 def _terms(
     settings: Settings, ledger: PrivacyLedger, continued: RunRecord | None
-) -> Iterator[Choice]:
+) -> Iterator[SettingLine]:
     """Yields the lines on the promise, and on whom it is made to."""
     target, data = settings.held.target, settings.data
     held = HeldRounds.of(ledger, target)
-    yield Choice(
+    yield SettingLine(
         "target",
         f"epsilon {target.epsilon:g} at delta = {target.delta:.3g}",
         f"for all rounds of the ledger {held.place}, which holds "
         f"{held.sentence.rstrip('.')}",
     )
     if continued is not None and continued.rest is not None:
-        yield Choice(
+        yield SettingLine(
             "continues",
             f"the interrupted run {continued.number}",
             f"of which {continued.rest.count:,} rounds are left",
         )
     of_users = " users" if data.drawn_unit == "user" else ""
-    yield Choice(
+    yield SettingLine(
         "records", f"{data.population:,}{of_users}", _about_units(data, ledger)
     )
 

@@ -17,7 +17,7 @@ from keras_dp.spending import PrivacyTarget, RunDetails
 _NAMES, _WIDTH = 15, 88
 
 
-class Choice(NamedTuple):
+class SettingLine(NamedTuple):
     """One line of the table that `fit` prints.
 
     Attributes:
@@ -111,7 +111,7 @@ class Settings:
     optimizer: Any = None
     learning_rate: Any = None
     average: str | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[SettingLine, ...] = ()
 
     @property
     def target(self) -> PrivacyTarget | None:
@@ -147,7 +147,7 @@ class Settings:
         **changes: Any,
     ) -> Self:
         """Returns the settings with one more line, and with other values."""
-        line = Choice(name, value, reason)
+        line = SettingLine(name, value, reason)
         return dataclasses.replace(
             self, choices=(*self.choices, line), **changes
         )
