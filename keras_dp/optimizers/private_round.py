@@ -228,8 +228,8 @@ class PrivateRound:
     def metrics(self, state: State) -> dict[str, tf.Tensor]:
         """Returns the public scalars of all queries, by name.
 
-        Those of the gradients have no prefix, and those of a side query have
-        its name as theirs.
+        The names of a side query begin with its own name. The names of the
+        query of the gradients have no prefix.
         """
         return {
             name.removeprefix(f"{GRADIENTS}/"): value
