@@ -109,7 +109,7 @@ class AuditedRound:
             for name, query in optimizer.round.queries.items()
         ]
         self.planned = training.planned(
-            event, training.adapter.sampling_of(batch.of)
+            event, training.adapter.sampling_of(batch.pass_)
         )
 
     def observed(

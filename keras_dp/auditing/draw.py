@@ -72,7 +72,7 @@ def departures(samples: Sampler) -> list[str]:
         [np.unique(owners[rows]) for rows in taken],
         int(owners.max()) + 1,
     )
-    return found + _departures(samples.sampling_of(draws[0].of), drawn)
+    return found + _departures(samples.sampling_of(draws[0].pass_), drawn)
 
 
 def _draws(samples: Sampler) -> Iterator[Sample]:
@@ -138,7 +138,7 @@ def _(event: ledger.CyclicPoissonSampling, drawn: _Drawn) -> list[str]:
     # The round of its cycle in which a record takes part, counted from the end.
     classes = np.full(len(drawn.sampler.positions), -1)
     for draw in drawn.draws:
-        records, own = draw.rows[draw.rows >= 0], draw.of.rounds_left or 0
+        records, own = draw.rows[draw.rows >= 0], draw.pass_.rounds_left or 0
         if not np.isin(classes[records], [-1, own]).all():
             return [*found, "a record takes part in the round of another class"]
         classes[records] = own
@@ -304,7 +304,7 @@ def _passes(draws: list[Sample]) -> list[str]:
     passes: dict[Any, list[Any]] = {}
     for draw in draws:
         rows = draw.rows[draw.rows >= 0]
-        passes.setdefault(draw.of.epoch_id, []).append(rows)
+        passes.setdefault(draw.pass_.epoch_id, []).append(rows)
     together = (np.bincount(np.concatenate(r)) for r in passes.values())
     if any(counts.max(initial=0) > 1 for counts in together):
         return ["a record stands in more than one batch of one pass"]

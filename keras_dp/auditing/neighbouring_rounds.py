@@ -208,7 +208,7 @@ class _Questions:
     ) -> None:
         self._round, self._batch, self._found = round_, batch, found
         self._events = round_.planned.queries
-        self._sampling = adapter.sampling_of(batch.of)
+        self._sampling = adapter.sampling_of(batch.pass_)
         self._group = adapter.rows_of_record.rows
         self._own = _rows_of_unit(adapter)
         self._shares: dict[str, float] = {}

@@ -54,7 +54,7 @@ def small_batch(batch: PhysicalStep, rows: int, size: int) -> PhysicalStep:
         taken(batch.sample_weight),
         tf.constant(np.ones(size, bool)),
         ends_sample=True,
-        of=batch.of,
+        pass_=batch.pass_,
     )
 
 

@@ -1,4 +1,4 @@
-"""How long a training is, and how its samples are drawn."""
+"""How long a training is, how samples are drawn, and how noise correlates."""
 
 import math
 from typing import Any, Literal, TypeAlias

@@ -1,4 +1,4 @@
-"""Writes numbers, times, names and rounds in words, for documents."""
+"""Writes numbers, times and names in words, and counts kinds of rounds."""
 
 import decimal
 import time

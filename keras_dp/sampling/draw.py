@@ -151,11 +151,11 @@ class Sample(NamedTuple):
     Attributes:
         rows: Where in the data the record of each row is, -1 for padding, shape
             `[physical batches, physical_batch_size]`.
-        of: The pass to which the sample belongs.
+        pass_: The pass to which the sample belongs.
     """
 
     rows: Integers
-    of: Pass
+    pass_: Pass
 
 
 def default_physical_batch_size(

@@ -323,11 +323,11 @@ class Sampler(abc.ABC):
             for number, start in enumerate(range(0, rounds, size))
         ]
 
-    def sampling_of(self, of: Pass) -> SamplingEvent:
+    def sampling_of(self, pass_: Pass) -> SamplingEvent:
         """Returns the sampling event of the rounds of a pass, for a ledger."""
         event: Any = self.draw.event
         if self.rounds_per_pass is not None:
-            event = dataclasses.replace(event, epoch_id=of.epoch_id)
+            event = dataclasses.replace(event, epoch_id=pass_.epoch_id)
         return cast("SamplingEvent", event)
 
     def shard(self, index: int, count: int) -> Self:
@@ -369,17 +369,17 @@ class Sampler(abc.ABC):
         return self._samples(randomness or self.randomness())
 
     def _samples(self, randomness: Randomness) -> Iterator[Sample]:
-        of, size = Pass.new(), self.rounds_per_pass
+        pass_, size = Pass.new(), self.rounds_per_pass
         for number, units in enumerate(self.draw.units(randomness.draws)):
             if size is not None:
                 ahead = size - 1 - number % size
-                of = of._replace(number=number // size, rounds_left=ahead)
+                pass_ = pass_._replace(number=number // size, rounds_left=ahead)
             if self.positions.start:
                 units = units + self.positions.start
             rows = self.draw.placed(
                 units, self.physical_batch_size, randomness.places
             )
-            yield Sample(rows, of)
+            yield Sample(rows, pass_)
 
     def batches_of(self, sample: Sample) -> Iterator[PhysicalBatch]:
         """Yields the physical batches of a sample, with the records in them."""

@@ -53,13 +53,13 @@ class _Planned(NamedTuple):
 class _Dispatch(NamedTuple):
     """Rounds that are traced, and that one call will run.
 
-    The ledger records each of them as `round`. The first is `of` a pass, if the
-    library draws. `run` takes how many are run, up to `most`. It returns the
-    metrics and the event of a round.
+    The ledger records each of them as `round`. The first belongs to `pass_`,
+    which is `None` unless the library draws. `run` takes how many are run, up
+    to `most`, and returns the metrics and the event of a round.
     """
 
     round: Round
-    of: Pass | None
+    pass_: Pass | None
     most: int
     run: Callable[[int], tuple[Mapping[str, Any], Event]]
 
@@ -197,11 +197,11 @@ class TrainingLoop:
         # Looked at about once a second: to compare takes as long as to copy.
         if self._run.is_between_blocks:
             self._weights.check(self.training.said)
-        alike, of = self._left_of_epoch, rounds.of
+        alike, pass_ = self._left_of_epoch, rounds.pass_
         if self._optimizer.round.adapts:
             alike = 1
-        elif of is not None and of.rounds_left is not None:
-            alike = min(alike, 1 + of.rounds_left)
+        elif pass_ is not None and pass_.rounds_left is not None:
+            alike = min(alike, 1 + pass_.rounds_left)
         count = self._run.cover_some(rounds.round, rounds.most, most=alike)
         self.logs, event = rounds.run(count)
         factor = self._adapter.rows_of_record.bound_factor
@@ -215,7 +215,7 @@ class TrainingLoop:
         else:
             self._weights.forget()
         next_round = rounds.round
-        after = None if of is None else of.after(count)
+        after = None if pass_ is None else pass_.after(count)
         if self._adapter.sampling_of(after) != next_round.sampling:
             next_round = self._plan(after).round
         self.is_over = self._run.is_exhausted(next_round)
@@ -233,7 +233,7 @@ class TrainingLoop:
         batch = self._adapter.source.physical_batch_size
         step = self._built_step(None) if self._rounds_run else None
         if step is not None and step.check.is_done(batch):
-            planned = self._plan(first.of)
+            planned = self._plan(first.pass_)
         else:
             step, planned = self._checked_step(next(samples.steps_of(first)))
             most = 1
@@ -249,7 +249,7 @@ class TrainingLoop:
                 samples.take()
             return found
 
-        return _Dispatch(planned.round, first.of, most, run)
+        return _Dispatch(planned.round, first.pass_, most, run)
 
     def _one_round(self, steps: Iterator[PhysicalStep]) -> _Dispatch:
         """Draws and traces one sample, in one physical batch or several."""
@@ -271,14 +271,14 @@ class TrainingLoop:
                 raise RuntimeError("A sample must end with a release.")
             return logs, released
 
-        return _Dispatch(round_, first.of, 1, run)
+        return _Dispatch(round_, first.pass_, 1, run)
 
-    def _plan(self, of: Pass | None) -> _Planned:
+    def _plan(self, pass_: Pass | None) -> _Planned:
         """Plans the next round.
 
         If a pass begins with it, the ledger settles.
         """
-        before, sampling = self._next, self._adapter.sampling_of(of)
+        before, sampling = self._next, self._adapter.sampling_of(pass_)
         is_same = before is None or before.round.sampling == sampling
         if not is_same:
             self._run.settle()
@@ -304,7 +304,7 @@ class TrainingLoop:
         """Plans a round, and returns its step once it is checked on a batch."""
         check_batch(*batch.data)
         step = self._built_step(batch)
-        planned = self._plan(batch.of)
+        planned = self._plan(batch.pass_)
         if not self._rounds_run:
             renew_adapters(self.training.model, self._optimizer)
             said, query = self.training.said, self._optimizer.query

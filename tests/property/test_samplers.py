@@ -48,7 +48,7 @@ class Drawn(NamedTuple):
 def rounds_of(sampler, count):
     """Returns the first rounds of an iterator."""
     return [
-        Drawn(sampler.sampling_of(sample.of), [*sampler.batches_of(sample)])
+        Drawn(sampler.sampling_of(sample.pass_), [*sampler.batches_of(sample)])
         for sample in itertools.islice(sampler.draws(), count)
     ]
 

@@ -1,4 +1,4 @@
-"""All noise families are symmetric and unimodal, and have a scale."""
+"""The base class of noise families: symmetric, unimodal, with a scale."""
 
 import abc
 import dataclasses

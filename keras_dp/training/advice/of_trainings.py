@@ -175,7 +175,7 @@ def _may_repeat(data: Any) -> bool:
     )
 
 
-def _rounded_factors(ready: Any) -> Any:
+def _rounded_factors(training: Any) -> Any:
     for name in _MODES_OF_ONEDNN:
         mode = os.environ.get(name, "")
         if mode.upper() not in {"", "STRICT"}:
@@ -189,15 +189,15 @@ def _rounded_factors(ready: Any) -> Any:
     return None
 
 
-def _made_elsewhere(ready: Any) -> Any:
+def _made_elsewhere(training: Any) -> Any:
     """Returns a part, its strategy, and that of the private model."""
-    own = ready.replicas.strategy
+    own = training.replicas.strategy
     parts = [
-        ("The wrapped model", ready.model.distribute_strategy),
-        ("The optimizer", strategy_of(ready.optimizer)),
+        ("The wrapped model", training.model.distribute_strategy),
+        ("The optimizer", strategy_of(training.optimizer)),
         *[
             ("The inner optimizer", strategy_of(each))
-            for each in optimizers_in(ready.optimizer.inner)
+            for each in optimizers_in(training.optimizer.inner)
         ],
     ]
     for what, strategy in parts:
@@ -206,33 +206,37 @@ def _made_elsewhere(ready: Any) -> Any:
     return None
 
 
-def _other_unit(ready: Any) -> Any:
-    header, drawn = ready.ledger.header, ready.adapter.unit
+def _other_unit(training: Any) -> Any:
+    header, drawn = training.ledger.header, training.adapter.unit
     fits = (header.unit == "microbatch") == (drawn == "microbatch")
     if drawn == "user":
         fits = header.unit not in UNITS_OF_ROWS and header.rows_per_unit == 1
     return not fits and (header.unit, header.rows_per_unit, drawn)
 
 
-def _units(ready: Any) -> int | None:
+def _units(training: Any) -> int | None:
     """Returns the least number of units that there can be, if it is known."""
-    size = ready.adapter.population_size
+    size = training.adapter.population_size
     if size is None:
         return None
-    return max(1, size // ready.ledger.header.rows_per_unit)
+    return max(1, size // training.ledger.header.rows_per_unit)
 
 
-def _publishes_one(ready: Any) -> Any:
-    units, of_rows = _units(ready), ready.ledger.header.rows_per_unit
-    if units is None or ready.delta * units < 1:
+def _publishes_one(training: Any) -> Any:
+    units, of_rows = _units(training), training.ledger.header.rows_per_unit
+    if units is None or training.delta * units < 1:
         return None
     rows = "records" if of_rows == 1 else f"units of {of_rows} records each"
-    return repr(ready.delta), units, rows
+    return repr(training.delta), units, rows
 
 
-def _has_large_delta(ready: Any) -> Any:
-    large = _units(ready) is not None and ready.delta > _LARGE_DELTA
-    return large and not _publishes_one(ready) and (ready.delta, _units(ready))
+def _has_large_delta(training: Any) -> Any:
+    large = _units(training) is not None and training.delta > _LARGE_DELTA
+    return (
+        large
+        and not _publishes_one(training)
+        and (training.delta, _units(training))
+    )
 
 
 def _missing_rounds(optimizer: DPOptimizer) -> Any:
@@ -404,9 +408,9 @@ PREPARED = (
         "1e-2 or 1e-3. Received: {}. {}",
     ),
     Condition(
-        lambda ready: (
-            isinstance(ready.replicas.strategy, _UNSUPPORTED)
-            and type(ready.replicas.strategy).__name__
+        lambda training: (
+            isinstance(training.replicas.strategy, _UNSUPPORTED)
+            and type(training.replicas.strategy).__name__
         ),
         PrivateTrainingError,
         "Private training must run under MirroredStrategy, "
@@ -422,10 +426,10 @@ PREPARED = (
         "them inside `with strategy.scope():`.",
     ),
     Condition(
-        lambda ready: (
-            ready.adapter.unit != "example"
-            and ready.side_queries.queries
-            and (ready.adapter.unit, sorted(ready.side_queries.queries))
+        lambda training: (
+            training.adapter.unit != "example"
+            and training.side_queries.queries
+            and (training.adapter.unit, sorted(training.side_queries.queries))
         ),
         PrivateTrainingError,
         "`private_metrics` and `batch_statistics` must be None with samples of "

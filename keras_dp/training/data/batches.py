@@ -50,7 +50,7 @@ class PhysicalStep(NamedTuple):
     Attributes:
         x: Inputs, leaves `[batch, ...]`.
         mask: Shape `[batch]`, false for padding; `None` if there is none.
-        of: The pass of the sample; `None` unless the library drew it.
+        pass_: The pass of the sample; `None` unless the library drew it.
     """
 
     x: Any
@@ -58,7 +58,7 @@ class PhysicalStep(NamedTuple):
     sample_weight: Any
     mask: tf.Tensor | None
     ends_sample: bool
-    of: Pass | None = None
+    pass_: Pass | None = None
 
     @property
     def data(self) -> tuple[Any, Any, Any]:
@@ -146,7 +146,7 @@ class Batches:
                 )
                 weight = self._weigh(y, weight)
                 mask = as_tensor(mask)
-                yield PhysicalStep(x, y, weight, mask, ends, sample.of)
+                yield PhysicalStep(x, y, weight, mask, ends, sample.pass_)
         # Keras would take it for the end of the data.
         except tf.errors.OutOfRangeError as error:
             raise RuntimeError(
@@ -189,7 +189,7 @@ class Batches:
         first, most = self.first(), min(most, self._most)
         for count in range(most):
             sample = self._next(count)
-            is_of_pass = sample.of.epoch_id == first.of.epoch_id
+            is_of_pass = sample.pass_.epoch_id == first.pass_.epoch_id
             if len(sample.rows) > 1 or not is_of_pass:
                 return count
         return most

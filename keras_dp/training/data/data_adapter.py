@@ -165,11 +165,11 @@ class DataAdapter:
         if "batches" in self.__dict__:
             self.batches.close()
 
-    def sampling_of(self, of: Pass | None) -> SamplingEvent:
+    def sampling_of(self, pass_: Pass | None) -> SamplingEvent:
         """Returns how a sample is drawn; a batch of the caller has no pass."""
-        if of is None:
+        if pass_ is None:
             return self._unverified
-        found: SamplingEvent = self.source.sampling_of(of)
+        found: SamplingEvent = self.source.sampling_of(pass_)
         return found
 
     @functools.cached_property

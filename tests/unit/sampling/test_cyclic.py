@@ -71,7 +71,7 @@ class TestEvents:
         batches = CyclicPoissonBatches(np.arange(9), classes=2, seed=1)
 
         one, two = (
-            batches.sampling_of(next(batches.draws()).of) for _ in range(2)
+            batches.sampling_of(next(batches.draws()).pass_) for _ in range(2)
         )
 
         assert one.draw_id != two.draw_id

@@ -40,7 +40,7 @@ class TestPasses:
 
         def ids(batches):
             found = itertools.islice(batches.draws(), 9)
-            return [batches.sampling_of(each.of).epoch_id for each in found]
+            return [batches.sampling_of(each.pass_).epoch_id for each in found]
 
         one, two = (
             ids(ShuffledBatches(np.arange(9), batch_size=4, seed=SEED))
@@ -57,7 +57,7 @@ class TestPasses:
 
         samples = [*itertools.islice(batches.draws(), 6)]
 
-        assert [each.of.rounds_left for each in samples] == [2, 1, 0] * 2
+        assert [each.pass_.rounds_left for each in samples] == [2, 1, 0] * 2
         assert [len(each.rows) for each in samples] == [2, 2, 1] * 2
 
     def test_say_what_comes(self) -> None:
