@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import random
+from fractions import Fraction
 
 import pytest
 
@@ -23,7 +25,7 @@ from keras_dp.accountants.normalize.thresholds import (
     least_threshold,
 )
 from keras_dp.accountants.replay import group_of
-from keras_dp.accountants.slack import split
+from keras_dp.accountants.slack import split, with_slack, without_slack
 from keras_dp.budgets import (
     FixedPlan,
     RenyiFilter,
@@ -53,7 +55,7 @@ ACCOUNTANTS = [
 ]
 
 
-def with_slack(chance):
+def sampled_with(chance):
     return (
         CountedMechanism(SampledGaussian(1.0, 0.01), 500),
         CountedMechanism(Slack(chance), 1),
@@ -152,7 +154,7 @@ class TestGroups:
         "size", [2, pytest.param(5, marks=pytest.mark.standard)]
     )
     def test_take_the_textbook_bound_for_other_slack(self, size) -> None:
-        rounds, by = with_slack(1e-7), Fourier()
+        rounds, by = sampled_with(1e-7), Fourier()
         group = UnitGroup(by, rounds, size)
 
         epsilon = group.epsilon(1e-2)
@@ -166,7 +168,7 @@ class TestGroups:
         assert group.delta(epsilon) == pytest.approx(1e-2, rel=1e-5)
 
     def test_have_no_bound_where_slack_grows_too_much(self) -> None:
-        group = UnitGroup(Fourier(), with_slack(1e-6), 11)
+        group = UnitGroup(Fourier(), sampled_with(1e-6), 11)
 
         assert group.epsilon(1e-5) == math.inf
 
@@ -258,3 +260,14 @@ def test_slack_adds_up_and_is_split_off() -> None:
     assert rest == (gaussian,)
     assert 5e-6 <= total <= 5e-6 * (1 + 1e-14)
     assert split((gaussian,)) == (0, (gaussian,))
+
+
+def test_delta_with_slack_is_rounded_up_and_without_it_down() -> None:
+    generator = random.Random(1)
+    for _ in range(500):
+        delta, slack = (10 ** generator.uniform(-12, -1) for _ in range(2))
+        exact = Fraction(delta) + Fraction(slack)
+        assert exact <= with_slack(delta, slack) <= float(exact) * (1 + 1e-14)
+        left = Fraction(delta) - Fraction(slack)
+        assert without_slack(delta, slack) <= max(left, 0)
+    assert without_slack(0.5, 0.5) == 0
