@@ -15,7 +15,7 @@ from keras_dp.accountants.accountant import (
     has_bare_sum,
 )
 from keras_dp.accountants.compose import told_rounds
-from keras_dp.accountants.compose.curve import CLOSED_FORM, Found, Side
+from keras_dp.accountants.compose.curve import CLOSED_FORM, DeltaBounds, Side
 from keras_dp.accountants.compose.directions import directions
 from keras_dp.accountants.compose.root import (
     NOTHING,
@@ -473,9 +473,11 @@ class _Searched:
         self._rounds, self._near = rounds, near
         self._pairs: dict[_Rounds, Side] = {}
 
-    def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
+    def log_delta(
+        self, epsilon: float, floor: float = -math.inf
+    ) -> DeltaBounds:
         """See `Side`."""
-        return Found(-math.inf, self._upper(epsilon, None), _SEARCH)
+        return DeltaBounds(-math.inf, self._upper(epsilon, None), _SEARCH)
 
     def prepare(
         self, epsilon: float, width: float, log_delta: float | None = None

@@ -39,7 +39,7 @@ from keras_dp.ledger.events.noise_families import (
     LaplaceNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.events.tfp_noise import Curve, TFPNoise
+from keras_dp.ledger.events.tfp_noise import CubicCurve, TFPNoise
 from keras_dp.noise import grid, seeds, streams
 
 # In floats, Student's t with more degrees of freedom is the normal one. Twice
@@ -132,7 +132,7 @@ def _(noise: TFPNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.cast(draw, like.dtype), like.shape)
 
 
-def _on_curve(curve: Curve, x: tf.Tensor) -> tf.Tensor:
+def _on_curve(curve: CubicCurve, x: tf.Tensor) -> tf.Tensor:
     """Returns what the curve itself returns for arrays."""
     last = len(curve.pieces)
     place = tf.clip_by_value((x - curve.start) / curve.step, 0.0, float(last))

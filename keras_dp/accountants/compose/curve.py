@@ -53,7 +53,7 @@ LOWEST = 30.0
 FIRST_WIDTH = 1e-2
 
 
-class Found(NamedTuple):
+class DeltaBounds(NamedTuple):
     """Bounds on log delta, and the method of the upper one."""
 
     lower: float
@@ -65,20 +65,24 @@ class Found(NamedTuple):
         """How far apart they are."""
         return self.upper - self.lower if self.upper > self.lower else 0.0
 
-    def and_of(self, lower: float, upper: float, method: str) -> "Found":
-        """Returns the better ones of both."""
+    def tightened(
+        self, lower: float, upper: float, method: str
+    ) -> "DeltaBounds":
+        """Returns the better bounds of these and of others."""
         # NaN, and bounds that contradict others, would be defects. They must
         # not pass for bounds.
         if not (lower <= upper and lower <= self.upper and self.lower <= upper):
             return self
         best = method if upper < self.upper else self.method
-        return Found(max(lower, self.lower), min(upper, self.upper), best)
+        return DeltaBounds(max(lower, self.lower), min(upper, self.upper), best)
 
 
 class Side(Protocol):
     """Bounds on delta as a function of epsilon."""
 
-    def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
+    def log_delta(
+        self, epsilon: float, floor: float = -math.inf
+    ) -> DeltaBounds:
         """Returns bounds on log delta that are known already.
 
         Below `floor` it does not matter where log delta is.
@@ -111,12 +115,14 @@ class Curve(Side):
         self._tried: dict[str, Target] = {}
         self._asked: tuple[float, float, float | None] | None = None
 
-    def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
+    def log_delta(
+        self, epsilon: float, floor: float = -math.inf
+    ) -> DeltaBounds:
         """See `Side`."""
         found = self._closed(epsilon)
         if found is not None:
             return found
-        found = Found(-math.inf, math.inf, MOMENTS)
+        found = DeltaBounds(-math.inf, math.inf, MOMENTS)
         try:
             best = self._moments.log_delta(epsilon)
             found = found._replace(upper=best.log_delta)
@@ -124,7 +130,7 @@ class Curve(Side):
             return found
         for method, bounds in self._made.items():
             if found.upper > floor:
-                found = found.and_of(*bounds.log_delta(epsilon), method)
+                found = found.tightened(*bounds.log_delta(epsilon), method)
         return found
 
     def prepare(
@@ -158,7 +164,7 @@ class Curve(Side):
         if self.log_delta(epsilon).method == MOMENTS:
             self._moments.refine(epsilon)
 
-    def _closed(self, epsilon: float) -> Found | None:
+    def _closed(self, epsilon: float) -> DeltaBounds | None:
         """Returns what needs no integral: `None` where nothing is."""
         composition = self.composition
         if not composition.losses:
@@ -168,9 +174,9 @@ class Curve(Side):
                 mu * (1 - _ROUNDED_DOWN), epsilon
             )
             error = _PROFILE_ERROR * (1 - float(upper))
-            return Found(float(lower) - error, float(upper), CLOSED_FORM)
+            return DeltaBounds(float(lower) - error, float(upper), CLOSED_FORM)
         if epsilon >= composition.largest:
-            return Found(-math.inf, -math.inf, CLOSED_FORM)
+            return DeltaBounds(-math.inf, -math.inf, CLOSED_FORM)
         loss = composition.losses[0]
         if (
             composition.gaussian == 0
@@ -179,7 +185,7 @@ class Curve(Side):
             and len(loss.probabilities) == 2
         ):
             found = gaussian_profile.log_delta_bounds(loss, epsilon)
-            return Found(*found, CLOSED_FORM)
+            return DeltaBounds(*found, CLOSED_FORM)
         return None
 
     def _ways(self, tilt: float) -> list[tuple[str, float]]:

@@ -39,7 +39,7 @@ from keras_dp.accountants.compose.line import (
     MOST_POINTS,
     MOST_WORK,
     Line,
-    Place,
+    LinePlace,
     lines_at,
     place_near,
 )
@@ -140,7 +140,9 @@ def bounds_near(
     return Profile(line, wider, share)
 
 
-def smoothed(place: Place, width: float) -> tuple[Place, Place, float]:
+def smoothed(
+    place: LinePlace, width: float
+) -> tuple[LinePlace, LinePlace, float]:
     """Returns the place with smoothing, with twice as much, and `k`."""
     return (
         place.with_noise(width**2),
@@ -158,7 +160,7 @@ def smoothed_by(width: float, slope: float) -> float:
     return 1.5 * slope * (slope + 1) * width**2
 
 
-def width_of(place: Place, target: Target) -> float:
+def width_of(place: LinePlace, target: Target) -> float:
     """Returns `h`, or 0 where the line is short without smoothing.
 
     With it bounds on log delta are about as far apart as they may be.

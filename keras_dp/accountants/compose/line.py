@@ -94,7 +94,7 @@ class _Aside(NamedTuple):
         return self.log_size(epsilon) - turns - math.log(-math.expm1(-turns))
 
 
-class Place(NamedTuple):
+class LinePlace(NamedTuple):
     """Where a line is, how far apart its points are, and how far it goes.
 
     Attributes:
@@ -122,7 +122,7 @@ class Place(NamedTuple):
     paths: Paths
     decays: tuple[Decay, ...]
 
-    def with_noise(self, gaussian: float) -> "Place":
+    def with_noise(self, gaussian: float) -> "LinePlace":
         """Returns the place for one more release, of `mu^2 = gaussian`.
 
         It adds `g s (s+1) / 2` to `K`, and likewise to its derivative.
@@ -137,7 +137,7 @@ class Place(NamedTuple):
             aside=(left.with_noise(more), right.with_noise(more)),
         )
 
-    def without(self, gaussian: float) -> "Place":
+    def without(self, gaussian: float) -> "LinePlace":
         """Returns the place for the difference to a Gaussian release."""
         left, right = self.aside
         return self._replace(
@@ -194,7 +194,7 @@ class Line:
         rounding: Bound on the rounding error of the sum of the points.
     """
 
-    place: Place
+    place: LinePlace
     points: Complex
     subtracted: float
     log_left_out: float
@@ -260,7 +260,7 @@ class Line:
         )
 
 
-def lines_at(places: Sequence[Place], epsilon: float) -> list[Line]:
+def lines_at(places: Sequence[LinePlace], epsilon: float) -> list[Line]:
     """Returns lines that are good next to an epsilon.
 
     The places are those of one line, with more and more Gaussian noise.
@@ -281,7 +281,7 @@ def lines_at(places: Sequence[Place], epsilon: float) -> list[Line]:
 
 
 def _line(
-    place: Place,
+    place: LinePlace,
     logs: Complex,
     errors: Array,
     end: float,
@@ -355,7 +355,7 @@ def place_near(
     epsilon: float,
     log_delta: float,
     tolerance: float,
-) -> Place:
+) -> LinePlace:
     """Returns the place of a line with few points, good next to an epsilon.
 
     The tolerance is a share of delta, whose log is about `log_delta`, or is to
@@ -391,7 +391,7 @@ def place_near(
     step = min(step, 1 / math.sqrt(float(at.variance[0])))
     if not 0 < step < math.inf:
         raise NumericalLimitError("`step` must be within float64.")
-    return Place(
+    return LinePlace(
         tilt,
         lines[each].log_moment,
         float(at.mean[0]),

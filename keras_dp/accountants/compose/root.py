@@ -12,7 +12,7 @@ from keras_dp.accountants.compose.curve import (
     LOWEST,
     MOMENTS,
     NEAR,
-    Found,
+    DeltaBounds,
     Side,
 )
 
@@ -38,9 +38,11 @@ _NEAREST = 1e-11
 class Known(NamedTuple):
     """The same bounds for every epsilon."""
 
-    found: Found
+    found: DeltaBounds
 
-    def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
+    def log_delta(
+        self, epsilon: float, floor: float = -math.inf
+    ) -> DeltaBounds:
         """See `Side`."""
         return self.found
 
@@ -51,8 +53,8 @@ class Known(NamedTuple):
 
 
 # Rounds of which nothing is known, and no rounds.
-UNKNOWN = Known(Found(-math.inf, 0.0, MOMENTS))
-NOTHING = Known(Found(-math.inf, -math.inf, CLOSED_FORM))
+UNKNOWN = Known(DeltaBounds(-math.inf, 0.0, MOMENTS))
+NOTHING = Known(DeltaBounds(-math.inf, -math.inf, CLOSED_FORM))
 
 
 class Least(NamedTuple):
@@ -60,7 +62,9 @@ class Least(NamedTuple):
 
     sides: tuple[Side, ...]
 
-    def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
+    def log_delta(
+        self, epsilon: float, floor: float = -math.inf
+    ) -> DeltaBounds:
         """See `Side`."""
         some = (each.log_delta(epsilon, floor) for each in self.sides)
         return min(some, key=lambda found: found.upper)
@@ -83,9 +87,11 @@ class Largest(NamedTuple):
     more: float = 0.0
     remark: str = ""
 
-    def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
+    def log_delta(
+        self, epsilon: float, floor: float = -math.inf
+    ) -> DeltaBounds:
         """See `Side`."""
-        found: list[Found] = []
+        found: list[DeltaBounds] = []
         lower = -math.inf
         for each in self.sides:
             found.append(each.log_delta(epsilon, max(floor, lower)))
@@ -95,7 +101,7 @@ class Largest(NamedTuple):
         if self.more:
             upper = float(np.logaddexp(upper, _log(self.more)))
             upper += _ROUND_UP * (1 + abs(upper))
-        return Found(lower, upper, best.method + self.remark)
+        return DeltaBounds(lower, upper, best.method + self.remark)
 
     def prepare(
         self, epsilon: float, width: float, log_delta: float | None = None

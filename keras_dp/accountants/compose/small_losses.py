@@ -198,7 +198,7 @@ def supports(composition: Composition) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Bounds:
+class GridBounds:
     """Bounds on delta, good for epsilons next to the one they were made for.
 
     Attributes:
@@ -241,7 +241,7 @@ class Bounds:
 
 def bounds_near(
     composition: Composition, epsilon: float, log_delta: float, is_given: bool
-) -> Bounds:
+) -> GridBounds:
     """Returns bounds that are good next to an epsilon, or to a given delta.
 
     Raises `NumericalLimitError` if there is little noise, `q` is large, or
@@ -256,7 +256,7 @@ def bounds_near(
     below, above = (
         _composed(kinds, reach, is_upper, *target) for is_upper in (False, True)
     )
-    return Bounds(above, below)
+    return GridBounds(above, below)
 
 
 def _sampled(loss: LossDistribution) -> MixtureLoss | ReplaceOneLoss | None:

@@ -52,7 +52,7 @@ import numpy as np
 from scipy import special
 
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.compose.curve import LOWEST, Found, Side
+from keras_dp.accountants.compose.curve import LOWEST, DeltaBounds, Side
 from keras_dp.accountants.compose.directions import binomial
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.normalize.mechanisms import (
@@ -179,7 +179,9 @@ class ToldSide:
         self._lower = functools.lru_cache(maxsize=64)(told.lower.log_delta)
         self._bounds = functools.lru_cache(maxsize=64)(self._compute)
 
-    def log_delta(self, epsilon: float, floor: float = -math.inf) -> Found:
+    def log_delta(
+        self, epsilon: float, floor: float = -math.inf
+    ) -> DeltaBounds:
         """See `Side`."""
         found, is_far = self._bounds(epsilon, floor)
         # Others are not asked where it is certain on which side delta is.
@@ -187,7 +189,7 @@ class ToldSide:
         is_certain |= -math.inf < floor < found.lower - _CERTAIN
         if is_certain or not is_far:
             return found
-        return found.and_of(*self._other().log_delta(epsilon, floor))
+        return found.tightened(*self._other().log_delta(epsilon, floor))
 
     def prepare(
         self, epsilon: float, width: float, log_delta: float | None = None
@@ -197,10 +199,12 @@ class ToldSide:
         if self._bounds(epsilon, floor)[1]:
             self._other().prepare(epsilon, width, log_delta)
 
-    def _compute(self, epsilon: float, floor: float) -> tuple[Found, bool]:
+    def _compute(
+        self, epsilon: float, floor: float
+    ) -> tuple[DeltaBounds, bool]:
         """Returns the bounds, and whether they are far apart."""
         if not epsilon:
-            return Found(-math.inf, 0.0, METHOD), True
+            return DeltaBounds(-math.inf, 0.0, METHOD), True
         least, told = self._lower(epsilon), self._told
         near = max(least, floor + LOWEST)
         share = told.share(epsilon, near) if near > _LOG_LEFT_OUT else None
@@ -211,7 +215,7 @@ class ToldSide:
             # Next to a step delta moves by orders, epsilon hardly.
             before = self._lower(epsilon * (1 - _SHARES[-1]))
             is_far = upper > before + _SHARE_OF_DELTA
-        return Found(min(least - _ROUNDING, upper), upper, METHOD), is_far
+        return DeltaBounds(min(least - _ROUNDING, upper), upper, METHOD), is_far
 
 
 def bounds_of(

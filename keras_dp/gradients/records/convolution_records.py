@@ -27,7 +27,7 @@ from keras_dp.gradients.records.reductions import (
 )
 
 
-class Block(NamedTuple):
+class KernelBlock(NamedTuple):
     """Some rows of taps of the gradients of a kernel.
 
     A row of taps has one index along the first spatial axis of the kernel.
@@ -45,7 +45,9 @@ class SplitKernelRecords(GradientRecords):
     Together the blocks have each row of taps once.
     """
 
-    def __init__(self, blocks: list[Block], shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, blocks: list[KernelBlock], shape: tuple[int, ...]
+    ) -> None:
         self.blocks, self.shape = blocks, shape
 
     @override
@@ -103,7 +105,7 @@ class SplitKernelRecords(GradientRecords):
         rows, filters = tf.cast(rows, dtype), tf.cast(filters, dtype)
         width = tf.reshape(outer_product(columns, dtype), [-1])
 
-        def scaled(block: Block) -> tf.Tensor:
+        def scaled(block: KernelBlock) -> tf.Tensor:
             own = tf.gather(rows, block.rows)  # Shape [lefts, rights].
             scale = tf.einsum("ij,w,f->iwjf", own, width, filters)
             scale = tf.reshape(scale, block.products.shape[1:])
@@ -114,7 +116,7 @@ class SplitKernelRecords(GradientRecords):
     def _with(self, products: list[tf.Tensor]) -> "SplitKernelRecords":
         blocks = zip(products, self.blocks, strict=True)
         return SplitKernelRecords(
-            [Block(own, block.rows) for own, block in blocks], self.shape
+            [KernelBlock(own, block.rows) for own, block in blocks], self.shape
         )
 
     def _arranged(self, blocks: list[tf.Tensor]) -> tf.Tensor:

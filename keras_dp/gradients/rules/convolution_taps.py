@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_dp.gradients.records.convolution_records import Block
+from keras_dp.gradients.records.convolution_records import KernelBlock
 
 
 class Geometry(NamedTuple):
@@ -157,7 +157,7 @@ def _runs(geometry: Geometry, axis: int, *, joins: bool) -> list[TapRun]:
 
 def split_products(
     images: tf.Tensor, cotangent: tf.Tensor, geometry: Geometry
-) -> list[Block]:
+) -> list[KernelBlock]:
     """Returns the gradients in blocks, which have each row of taps once.
 
     The images are `[batch, *size, channels]`, and the cotangent `[batch,
@@ -176,12 +176,12 @@ def split_products(
             product = _product(
                 left[:, : count + most], tf.concat(moved, axis=-1)
             )
-            blocks.append(Block(product, rows))
+            blocks.append(KernelBlock(product, rows))
             continue
         for place, shift in enumerate(shifts):
             product = _product(left[:, shift : shift + count], cotangent)
             own = tuple((each[place],) for each in rows)
-            blocks.append(Block(product, own))
+            blocks.append(KernelBlock(product, own))
     return blocks
 
 

@@ -54,7 +54,7 @@ _FISHER_FROM = 1e-12
 _NEGLIGIBLE, _LEAST_POWER = 1e-9, 0.25
 
 
-class Curve(NamedTuple):
+class CubicCurve(NamedTuple):
     """A function between equal steps, each with a cubic polynomial.
 
     The coefficients are in the share of a step, from the constant up, of the
@@ -94,8 +94,8 @@ class TabulatedLaw(NamedTuple):
     unit: float
     variance: float
     fisher_information: float
-    draws: Curve
-    tails: Curve
+    draws: CubicCurve
+    tails: CubicCurve
     quantiles: "scipy.interpolate.CubicHermiteSpline"
 
     def tail(self, z: Array) -> Array:
@@ -166,12 +166,14 @@ def tabulated(log_density: Callable[[Array], Array]) -> TabulatedLaw:
     )
 
 
-def _curve(x: Array, value: Array, slope: Array) -> Curve:
+def _curve(x: Array, value: Array, slope: Array) -> CubicCurve:
     step = float(x[1] - x[0])
     left, jump = value[:-1], np.diff(value)
     first, last = slope[:-1] * step, slope[1:] * step
     bends = [3 * jump - 2 * first - last, first + last - 2 * jump]
-    return Curve(float(x[0]), step, np.stack([left, first, *bends], axis=1))
+    return CubicCurve(
+        float(x[0]), step, np.stack([left, first, *bends], axis=1)
+    )
 
 
 def _variance(nodes: Array, log_f: Array, half: float) -> float:
