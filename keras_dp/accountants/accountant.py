@@ -14,7 +14,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
-from keras_dp.accountants.normalize.truncation import readings
+from keras_dp.accountants.normalize.truncation import with_and_without_slack
 from keras_dp.accountants.slack import (
     sampled_as_slack,
     split,
@@ -202,7 +202,7 @@ class Accountant(abc.ABC):
             return 0.0
         if delta == 0 or has_bare_sum(rounds):
             return math.inf
-        choices = readings(rounds)
+        choices = with_and_without_slack(rounds)
         if len(choices) > 1:
             some = filter(self.supports, choices)
             return min(self.epsilon_of(each, delta) for each in some)
@@ -232,7 +232,7 @@ class Accountant(abc.ABC):
             return lambda epsilon: 0.0
         if has_bare_sum(rounds):
             return lambda epsilon: 1.0
-        choices = readings(rounds)
+        choices = with_and_without_slack(rounds)
         if len(choices) > 1:
             some = [self.profile_of(c) for c in choices if self.supports(c)]
             return lambda epsilon: min(each(epsilon) for each in some)

@@ -39,7 +39,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     Selected,
 )
 from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
-from keras_dp.accountants.normalize.truncation import readings
+from keras_dp.accountants.normalize.truncation import with_and_without_slack
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.slack import sampled_as_slack, split
 from keras_dp.errors import UnsupportedEventError
@@ -410,7 +410,7 @@ def _sides(rounds: _Rounds, near: float | None) -> _Sides:
     Where sampled rounds hardly ever draw the changed record, the others with
     the chance that one does may give a smaller upper bound.
     """
-    choices = readings(rounds)
+    choices = with_and_without_slack(rounds)
     if len(choices) > 1:
         each = [_sides(choice, near) for choice in choices]
         return _Sides(

@@ -239,11 +239,12 @@ class Slack:
     multiplier is `inf`, because slack is not what makes epsilon infinite. The
     probability is 1, as all amplification is applied.
 
-    `told` is the same round as it is without slack, if that is known.
+    `full_or_not` is the same round with a price that needs no slack, if there
+    is one.
     """
 
     chance: float
-    told: "FullOrNot | None" = None
+    full_or_not: "FullOrNot | None" = None
     noise_multiplier: ClassVar[float] = math.inf
     sampling_probability: ClassVar[float] = 1.0
 

@@ -32,8 +32,8 @@ from keras_dp.accountants.normalize.rounds import (
     counted_rounds,
 )
 from keras_dp.accountants.normalize.truncation import (
+    full_or_not_of,
     reached_by,
-    told_of,
     truncation_exposure,
 )
 from keras_dp.errors import UnsupportedEventError
@@ -194,7 +194,7 @@ def _poisson(
 def _truncated(
     sampling: TruncatedPoissonSampling, release: Release, neighbours: Neighbours
 ) -> Iterator[Mechanism]:
-    found = told = None
+    found = full_or_not = None
     for found in _poisson(sampling, release, neighbours, reached_by(sampling)):
         yield found
     chance = truncation_exposure(sampling)
@@ -202,8 +202,8 @@ def _truncated(
         return
     # Thresholds have slack of their own in the rest of its outcomes.
     if isinstance(found, SampledGaussian | SampledGaussianReplaceOne):
-        told = told_of(sampling, found, neighbours)
-    yield Slack(chance, told)
+        full_or_not = full_or_not_of(sampling, found, neighbours)
+    yield Slack(chance, full_or_not)
 
 
 def _fixed_size(

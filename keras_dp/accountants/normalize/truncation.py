@@ -32,7 +32,7 @@ others, `y` one of `V`, and `U` the rest. Without the record the sum is that of
 
 So given `U` and `y`, that is a Poisson round in which the record moves the sum
 by twice its bound, and without such a `T` it is a Poisson round as any
-(`FullOrNot`). `readings` take the smaller price.
+(`FullOrNot`). `with_and_without_slack` has both, and the smaller price counts.
 
 *A record that is replaced or zeroed* is kept by the same coins on both data
 sets, and so are all others. Tell the adversary whether it is kept in a full
@@ -81,7 +81,7 @@ def truncation_exposure(sampling: TruncatedPoissonSampling) -> float:
     )
 
 
-def told_of(
+def full_or_not_of(
     sampling: TruncatedPoissonSampling,
     whole: SampledGaussian | SampledGaussianReplaceOne,
     neighbours: Neighbours,
@@ -159,7 +159,7 @@ def chance_to_overflow(
     return min(q, max(_LEAST, q * math.exp(min(0.0, log_tail)) * _ROUND_UP))
 
 
-def readings(
+def with_and_without_slack(
     rounds: tuple[CountedMechanism, ...],
 ) -> tuple[tuple[CountedMechanism, ...], ...]:
     """Returns mechanisms that dominate rounds, each tuple by itself.
@@ -168,14 +168,16 @@ def readings(
     full (see above). Which price is smaller depends on delta. In each tuple the
     choice is made.
     """
-    if not any(getattr(mechanism, "told", None) for mechanism, _ in rounds):
+    if not any(
+        getattr(mechanism, "full_or_not", None) for mechanism, _ in rounds
+    ):
         return (rounds,)
     of_slack, without = Counter[Mechanism](), Counter[Mechanism]()
     for mechanism, count in rounds:
-        if isinstance(mechanism, Slack) and mechanism.told:
+        if isinstance(mechanism, Slack) and mechanism.full_or_not:
             of_slack[Slack(mechanism.chance)] += count
-            without[mechanism.told.whole] -= count
-            without[mechanism.told] += count
+            without[mechanism.full_or_not.whole] -= count
+            without[mechanism.full_or_not] += count
         else:
             of_slack[mechanism] += count
             without[mechanism] += count
