@@ -5,6 +5,7 @@ import pytest
 from keras_dp.accountants import RDP, Fourier
 from keras_dp.errors import CalibrationError, UnsupportedEventError
 from keras_dp.ledger import (
+    DisjointBatches,
     FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
@@ -74,6 +75,21 @@ def test_refuses_rounds_without_a_bound() -> None:
 def test_refuses_impossible_arguments(changes) -> None:
     with pytest.raises(ValueError, match=f"`{next(iter(changes))}` must"):
         rounds_left([], **({"planned": STEP} | TARGET | changes))
+
+
+def test_no_pass_more_would_fit() -> None:
+    """Of disjoint batches, a pass costs as much as one round on all records."""
+    batch = Round(DisjointBatches("first"), (GaussianSum("b", 1.0, 30.0),))
+    whole = Round(UnverifiedSampling(), batch.queries)
+
+    found = rounds_left([], batch, rounds_per_pass=7, **TARGET)
+
+    assert found == 7 * rounds_left([], whole, **TARGET) > 7
+
+
+def test_rounds_that_all_fit_are_as_many_as_are_planned() -> None:
+    assert rounds_left([], [(STEP, 3), (HELD[0][0], 2)], **TARGET) == 5
+    assert rounds_left([], [], **TARGET) == 0
 
 
 def test_counts_rounds_that_can_be_read_only_once() -> None:
