@@ -13,8 +13,10 @@ from keras_dp.accountants.normalize.mechanisms import (
     Gaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
+    Slack,
 )
 from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.truncation import truncation_exposure
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     BandedToeplitz,
@@ -24,6 +26,7 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     PoissonSampling,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 from tests.unit.accountants.sums import LAPLACE, over, refused
@@ -278,6 +281,15 @@ class TestOtherSamples:
         assert kinds[SampledGaussian] == SampledGaussian(4.0, 0.1)
         assert kinds[AdditiveNoise].sampling_probability == 1.0
         assert (Gaussian(4.0), 1) in rounds
+
+    def test_over_truncated_samples_has_their_slack(self) -> None:
+        truncated = TruncatedPoissonSampling(0.1, 30, 200)
+
+        found = dict(normalize([over(truncated, EVENT, count=7)]))
+
+        (slack,) = [each for each in found if isinstance(each, Slack)]
+        assert slack.chance == truncation_exposure(truncated) > 0
+        assert found[slack] == 7
 
     def test_of_fixed_size_are_refused(self) -> None:
         sampling = FixedSizeWithoutReplacement(2, 9)

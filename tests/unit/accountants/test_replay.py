@@ -7,6 +7,7 @@ import pytest
 
 from keras_dp.accountants import RDP, Fourier
 from keras_dp.accountants import replay as module
+from keras_dp.accountants.coverage import covers
 from keras_dp.accountants.replay import Replay, replay_of
 from keras_dp.ledger import (
     FullDataset,
@@ -133,6 +134,28 @@ def test_what_counts_is_the_plan_that_was_kept(ledger) -> None:
     assert found.kept == (True, False)
     assert found.neighbours == "replace_one"
     assert found.together.rounds == ((FULL, 10), (OWN, 3))
+
+
+@pytest.mark.parametrize(
+    ("ran", "covered"),
+    [
+        ([(1.0, 2)], True),
+        ([(1.0, 3)], False),
+        ([(1.0, 1), (2.0, 5)], True),
+        ([(1.0, 1), (2.0, 7)], False),
+        ([(4.0, 39)], True),
+        ([(4.0, 41)], False),
+        ([(0.0, 1)], False),
+    ],
+)
+def test_a_plan_covers_sums_that_cost_no_more_together(ran, covered) -> None:
+    def sums(*counted):
+        return [
+            (Round(FullDataset(), (GaussianSum("sum", 1.0, noise),)), count)
+            for noise, count in counted
+        ]
+
+    assert covers(sums((2.0, 10)), sums(*ran), "replace_one") == covered
 
 
 def test_does_not_grow_with_its_ledger(ledger) -> None:
