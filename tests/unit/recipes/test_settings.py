@@ -10,6 +10,9 @@ import keras_dp
 from keras_dp import planning
 from keras_dp.planning.calibration import default_delta
 from keras_dp.recipes import private_training
+from keras_dp.recipes.noise_for_target import with_noise
+from keras_dp.recipes.settings import Settings
+from keras_dp.sampling import PoissonBatches, RandomMicrobatches
 
 
 def made(*, records=10_000, width=2, **options):
@@ -52,6 +55,25 @@ class TestTable:
             "average",
             "signal",
         ]
+
+
+@pytest.mark.parametrize(
+    ("scale", "clip"), [(2.14223, 3.3), (0.7, 0.1), (1.3, 0.7), (0.81951, 3.3)]
+)
+@pytest.mark.parametrize("microbatches", [None, RandomMicrobatches(4)])
+def test_noise_is_not_below_its_scale_whatever_the_clip(
+    scale, clip, microbatches
+) -> None:
+    """The product of the first three is rounded down."""
+    samples = PoissonBatches(
+        np.zeros([64, 1]), sampling_probability=0.5, microbatches=microbatches
+    )
+    asked = Settings(None, {}, epochs=1, samples=samples, l2_norm_clip=clip)
+
+    (query,) = with_noise(asked, scale).queries.round.queries
+
+    assert query.l2_norm_bound / query.noise_stddev <= 1 / scale
+    assert query.noise_stddev == pytest.approx(scale * query.l2_norm_bound)
 
 
 class TestEpochs:
