@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries import CorrelatedSumQuery
+from keras_dp.dp_queries import (
+    CorrelatedSumQuery,
+    GaussianSumQuery,
+    NestedQuery,
+)
 from keras_dp.ledger import (
     BandedToeplitz,
     BinaryTree,
@@ -90,6 +94,20 @@ class TestRestarts:
             ids = [query.ledger_events(event) for event, _ in coming]
             assert len({*ids}) == 3
         assert query.adapts
+
+    def test_come_beside_sums_without_an_end(self) -> None:
+        plain = GaussianSumQuery(1.0, 2.0)
+        both = NestedQuery({"a": plain, "rows": self.query()})
+
+        coming = both.coming_events(both.initial_global_state())
+
+        assert [count for _, count in coming] == [3, 3, 2]
+        for event, count in coming:
+            one, row = both.ledger_events(event)
+            assert one.noise_stddev == 2
+            assert row.rounds == count
+        alone = NestedQuery({"a": plain})
+        assert alone.coming_events(alone.initial_global_state()) is None
 
     @pytest.mark.parametrize(
         ("number", "error"), [(0, ValueError), (1.5, TypeError)]
