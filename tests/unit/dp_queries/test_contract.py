@@ -345,7 +345,7 @@ class TestContract:
         assert specs(empty) == specs(query.merge_sample_states(empty, full))
 
     @pytest.mark.parametrize(
-        ("batch", "junk"), [(0, 0.0), (3, 0.0), (3, np.nan)]
+        ("batch", "junk"), [(0, 0.0), (3, 2.0), (3, np.nan)]
     )
     def test_no_records_contribute_exactly_nothing(self, case, batch, junk):
         """Neither an empty batch does, nor padding, whatever it holds."""
