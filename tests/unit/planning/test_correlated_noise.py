@@ -19,6 +19,7 @@ from keras_dp.planning import (
     plan_correlated_noise,
     prefix_sum_error,
 )
+from keras_dp.planning.correlated_noise import amplified
 
 TERMS = {"target_epsilon": 1.0, "delta": 1e-5}
 BANDS = BandedToeplitz((1.0, 0.5, 0.375, 0.3125))
@@ -157,3 +158,17 @@ def test_leaves_out_bands_whose_classes_are_too_small() -> None:
         8, sampling_probability=0.4, bands=[1, 2, 4, 16], **TERMS
     )
     assert sorted(each.classes for each in plans) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "found"),
+    [
+        (BANDS, (4, 0.8)),
+        (BandedToeplitz((1.0,) * 6), (5, 1.0)),
+        (BinaryTree(), (5, 1.0)),
+    ],
+)
+def test_takes_whole_classes_where_bands_leave_too_few(strategy, found) -> None:
+    chosen = amplified(strategy, 20, 0.2, **TERMS)
+
+    assert (chosen.classes, chosen.sampling_probability) == found
