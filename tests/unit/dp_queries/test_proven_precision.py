@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries import GaussianSumQuery
+from keras_dp.dp_queries import GaussianSumQuery, NestedQuery
 from keras_dp.dp_queries.dp_query import add
 from keras_dp.noise import grid, xla
 from tests.query_table import accumulated
@@ -23,6 +23,15 @@ def sums(precision, order, noise_multiplier=1.0):
         records = tf.constant(batches[place], tf.float32)
         sample = query.accumulate_records(params, sample, records)
     return sample.numpy()
+
+
+@pytest.mark.parametrize("precisions", [("assumed", "proven"), ("assumed",)])
+def test_a_nest_needs_proven_bounds_as_soon_as_one_query_does(precisions):
+    nest = NestedQuery(
+        [GaussianSumQuery(1.0, 1.0, precision=each) for each in precisions]
+    )
+
+    assert nest.is_proven == ("proven" in precisions)
 
 
 class TestSums:
