@@ -165,3 +165,9 @@ class TestRecords:
             records = round(needed * factor)
             again = said(records=records, batch_size=records // 10, **few)
             assert ("hardly anything" in again["signal"]) == is_said
+
+
+def test_a_target_that_protects_hardly_anyone_is_named(caplog) -> None:
+    made(target_epsilon=1000.0)
+
+    assert "protects hardly anyone" in caplog.text
