@@ -58,6 +58,7 @@ from keras_dp.training.data.first_batch import (
     build_and_check,
     check_given,
 )
+from keras_dp.training.data.in_range import FirstLook
 from keras_dp.training.description import description_of
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.held_model import HeldModel
@@ -68,12 +69,7 @@ from keras_dp.training.metrics.side_queries import SideQueries
 from keras_dp.training.rounds_at_once import rounds_at_once, why_one_by_one
 from keras_dp.training.step.step_parts import StepParts, resolved_loss_scale
 from keras_dp.training.step.training_step import TrainingStep
-from keras_dp.training.training import (
-    FirstLook,
-    Training,
-    audit_of,
-    keras_arguments,
-)
+from keras_dp.training.training import Training, audit_of, keras_arguments
 
 
 def check_kind(model: Any, *, releases_statistics: bool) -> None:
@@ -722,7 +718,9 @@ class PrivateModel(HeldModel):
                 try_out=functools.partial(
                     self._first_look.look,
                     self,
-                    training,
+                    training.adapter.source,
+                    training.fit,
+                    evaluates=training.replicas.workers == 1,
                     is_one_of_many=run is self._batches_run,
                 ),
             )

@@ -1,18 +1,13 @@
 """The terms of one training, checked before anything is recorded."""
 
 import dataclasses
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from keras_dp._counted import in_step
-from keras_dp.keras_internals import (
-    compiled_loss_of,
-    untuned_arrays,
-)
+from keras_dp.keras_internals import untuned_arrays
 from keras_dp.ledger import PrivacyLedger, Round, RunWriter, SamplingEvent
 from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.optimizers.private_round import Event, PrivateRound
@@ -30,10 +25,6 @@ from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
 from keras_dp.training.data.batches import batches_in_order
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.data.first_batch import check_given, check_some_targets
-from keras_dp.training.data.in_range import (
-    check_ranges,
-    invalid_validation_data,
-)
 from keras_dp.training.description import summary_hash
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import refusal_of
@@ -227,61 +218,4 @@ def keras_arguments(
         check_given(validation_data=held_back)
         check_some_targets(validation_data=held_back)
         judge(VALIDATION, adapter.source, held_back, said=said)
-    return found
-
-
-class FirstLook:
-    """Looks for faults that a later record would cause, once it is drawn.
-
-    Labels and ids in memory are read, and the first batch of the validation
-    data goes through the model. What it tells is forgotten. A look takes as
-    long as a trace: the same data is not looked at twice in turn.
-    """
-
-    def __init__(self) -> None:
-        self._seen: list[Any] = []
-
-    def look(
-        self, private: keras.Model, training: Training, *, is_one_of_many: bool
-    ) -> None:
-        """Raises for ids, labels or validation data that would end a training.
-
-        It looks at the first of the batches of `train_on_batch` alone.
-        """
-        x, fit = training.adapter.source, training.fit
-        y, data = fit.get("y"), fit.get("validation_data")
-        before, now = self._seen, _references(x, y, data)
-        is_seen = len(before) == len(now) and all(
-            one() is other() for one, other in zip(before, now, strict=True)
-        )
-        if is_seen or (before and is_one_of_many):
-            return
-        loss = compiled_loss_of(private)
-        check_ranges(private.model, loss, x, y)
-        self._seen = now
-        # An iterator can be read but once, at the end of the epoch.
-        is_readable = data is not None and not isinstance(data, Iterator)
-        if not is_readable or training.replicas.workers > 1:
-            return
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        size = fit.get("validation_batch_size") or fit.get("batch_size") or 32
-        if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
-            size = None  # It has batches of its own.
-        try:
-            check_ranges(private.model, loss, x, y)
-            private.evaluate(x, y, size, 0, weight, steps=1, return_dict=True)
-        except (TypeError, ValueError, tf.errors.OpError) as error:
-            raise invalid_validation_data(error) from None
-        finally:
-            private.reset_metrics()
-
-
-def _references(*data: Any) -> list[Any]:
-    """Returns weak references to data, or what cannot be referred to so."""
-    found: list[Any] = []
-    for leaf in keras.tree.flatten(data):
-        try:
-            found.append(weakref.ref(leaf))
-        except TypeError:
-            found.append(lambda leaf=leaf: leaf)
     return found

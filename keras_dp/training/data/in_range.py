@@ -6,7 +6,8 @@ are drawn, by an error of TensorFlow.
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -14,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.gradients import batch_losses, without_variable_writes
-from keras_dp.keras_internals import layers_of
+from keras_dp.keras_internals import compiled_loss_of, layers_of
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.record_source import as_arrays
 from keras_dp.training.data.record_map import Augmentation
@@ -55,19 +56,59 @@ class _Lookup(NamedTuple):
     name: str
 
 
-def check_in_range(error: tf.errors.InvalidArgumentError) -> None:
-    """Raises in place of an error of TensorFlow that shows ids or labels."""
-    text = str(error)
-    if "`generator` yielded an element" in text:  # It shows the element.
-        raise ValueError(_GENERATED) from None
-    for words, message in _RULES:
-        if found := words.search(text):
-            node = _NODE.search(text)
-            named = "a layer" if node is None else repr(node[1])
-            raise ValueError(message.format(end=found[1], node=named)) from None
+class FirstLook:
+    """Looks for faults that a later record would cause, once it is drawn.
+
+    Labels and ids in memory are read, and the first batch of the validation
+    data goes through the model. What it tells is forgotten. A look takes as
+    long as a trace: the same data is not looked at twice in turn.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[Any] = []
+
+    def look(
+        self,
+        private: keras.Model,
+        x: Any,
+        fit: Mapping[str, Any],
+        *,
+        evaluates: bool,
+        is_one_of_many: bool,
+    ) -> None:
+        """Raises for ids, labels or validation data that would end a training.
+
+        It looks at the first of the batches of `train_on_batch` alone. `fit`
+        are the arguments for Keras's own `fit`, but for `x`.
+        """
+        y, data = fit.get("y"), fit.get("validation_data")
+        before, now = self._seen, _references(x, y, data)
+        is_seen = len(before) == len(now) and all(
+            one() is other() for one, other in zip(before, now, strict=True)
+        )
+        if is_seen or (before and is_one_of_many):
+            return
+        loss = compiled_loss_of(private)
+        check_ranges(private.model, loss, x, y)
+        self._seen = now
+        # An iterator can be read but once, at the end of the epoch.
+        is_readable = data is not None and not isinstance(data, Iterator)
+        if not is_readable or not evaluates:
+            return
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        size = fit.get("validation_batch_size") or fit.get("batch_size") or 32
+        if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
+            size = None  # It has batches of its own.
+        try:
+            check_ranges(private.model, loss, x, y)
+            private.evaluate(x, y, size, 0, weight, steps=1, return_dict=True)
+        except (TypeError, ValueError, tf.errors.OpError) as error:
+            raise _invalid_validation_data(error) from None
+        finally:
+            private.reset_metrics()
 
 
-def invalid_validation_data(error: Exception) -> ValueError:
+def _invalid_validation_data(error: Exception) -> ValueError:
     """Returns what says that the model cannot be evaluated.
 
     The text of an error of TensorFlow is left out: it may show values.
@@ -82,6 +123,29 @@ def invalid_validation_data(error: Exception) -> ValueError:
         "`validation_data` must be data that the model can be evaluated on, "
         f"like that on which it is trained. No round ran. Received: {said}"
     )
+
+
+def _references(*data: Any) -> list[Any]:
+    """Returns weak references to data, or what cannot be referred to so."""
+    found: list[Any] = []
+    for leaf in keras.tree.flatten(data):
+        try:
+            found.append(weakref.ref(leaf))
+        except TypeError:
+            found.append(lambda leaf=leaf: leaf)
+    return found
+
+
+def check_in_range(error: tf.errors.InvalidArgumentError) -> None:
+    """Raises in place of an error of TensorFlow that shows ids or labels."""
+    text = str(error)
+    if "`generator` yielded an element" in text:  # It shows the element.
+        raise ValueError(_GENERATED) from None
+    for words, message in _RULES:
+        if found := words.search(text):
+            node = _NODE.search(text)
+            named = "a layer" if node is None else repr(node[1])
+            raise ValueError(message.format(end=found[1], node=named)) from None
 
 
 def check_ranges(
