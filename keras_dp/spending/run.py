@@ -94,7 +94,7 @@ class RunDetails:
 
 
 class RunLimits(Limits):
-    """A target, an account and a plan, which a run does not exceed.
+    """An epsilon, an account and a plan, which a run does not exceed.
 
     Where the ledger has accounts, it charges the one of the run, and allows no
     more rounds than that one has room for.
@@ -109,7 +109,7 @@ class RunLimits(Limits):
         *,
         account: str | None = None,
         most: int | None = None,
-        target: EpsilonLimit | None = None,
+        epsilon_limit: EpsilonLimit | None = None,
         coming: Coming = lambda planned, rounds: [(planned, rounds)],
         correlated: Correlated = lambda planned: None,
         delta: float | None = None,
@@ -121,7 +121,7 @@ class RunLimits(Limits):
             ledger: Where rounds are recorded.
             account: The name of the account; by default the only one.
             most: The most rounds that will run; `None` if nobody knows.
-            target: How many rounds a target leaves room for.
+            epsilon_limit: How many rounds a target leaves room for.
             coming: From the first round and a number to all rounds, counted.
             correlated: From the first round to all rounds that are left of
                 correlated noise, counted; `None` for independent noise.
@@ -134,7 +134,8 @@ class RunLimits(Limits):
         """
         if most is not None:
             _check.integer_at_least(1, most=most)
-        self._ledger, self._target, self._rest = ledger, target, rest
+        self._ledger, self._rest = ledger, rest
+        self._epsilon_limit = epsilon_limit
         self.most = most if rest is None else rest.count
         self._account = chosen_account(ledger, account)
         if self._account is not None:
@@ -143,7 +144,7 @@ class RunLimits(Limits):
         self._correlated_from = correlated
         self._correlated_left: list[tuple[Round, int]] | None = None
         self._head_seen = ""
-        limits = target, self._account, rest
+        limits = epsilon_limit, self._account, rest
         self.is_limited = any(limit is not None for limit in limits)
 
     @override
@@ -163,10 +164,12 @@ class RunLimits(Limits):
             self._correlated_left = self._correlated_from(planned)
         if self._correlated_left is not None:
             count = self._correlated_room(self._correlated_left, count, own)
-        elif self._target is not None:
+        elif self._epsilon_limit is not None:
             promised = (self.most or 0) - own
-            count = self._target.allowed(planned, count, promised, self.row)
-            self._head_seen = self._target.head_seen
+            count = self._epsilon_limit.allowed(
+                planned, count, promised, self.row
+            )
+            self._head_seen = self._epsilon_limit.head_seen
         if self._rest is not None:
             count = min(count, self._rest.count - own)
         account, charge = self._account_now(), self.charge(planned)
@@ -192,10 +195,10 @@ class RunLimits(Limits):
                 "and optimizer: their mechanism costs anew."
             )
         count = min(count, rounds - own)
-        if self._target is None or not count:
+        if self._epsilon_limit is None or not count:
             return count
-        count = self._target.allowed_of(coming, count, own, self.row)
-        self._head_seen = self._target.head_seen
+        count = self._epsilon_limit.allowed_of(coming, count, own, self.row)
+        self._head_seen = self._epsilon_limit.head_seen
         return count
 
     @override
@@ -243,11 +246,11 @@ class RunLimits(Limits):
                 f"{self._rest.count - own:,} left. No round ran. Start another "
                 "run."
             )
-        if self._target is not None and (
+        if self._epsilon_limit is not None and (
             self._account is None
-            or self._target.allowed(planned, count, 0, self.row) < count
+            or self._epsilon_limit.allowed(planned, count, 0, self.row) < count
         ):
-            return self._target.exceeded(rounds)
+            return self._epsilon_limit.exceeded(rounds)
         return BudgetExceededError(
             f"The account must have room for {rounds}. Received: the "
             f"account {self.account!r}, which has none for {planned!r}. No "
@@ -273,7 +276,7 @@ def new_run(
     purpose: str = "training",
     model: str = "",
     most: int | None = None,
-    target: EpsilonLimit | None = None,
+    epsilon_limit: EpsilonLimit | None = None,
     coming: Coming = lambda planned, rounds: [(planned, rounds)],
     correlated: Correlated = lambda planned: None,
     delta: float | None = None,
@@ -292,7 +295,7 @@ def new_run(
         ledger,
         account=details.account,
         most=most,
-        target=target,
+        epsilon_limit=epsilon_limit,
         coming=coming,
         correlated=correlated,
         delta=delta,

@@ -156,7 +156,7 @@ class Training:
             name=self.model.name,
             model=summary_hash(self.model),
             most=most,
-            target=limit,
+            epsilon_limit=limit,
             coming=self.adapter.coming,
             correlated=self._correlated,
             delta=self.delta,

@@ -341,7 +341,7 @@ class PrivateSearch:
             self._details,
             name="search",
             most=1,
-            target=limit,
+            epsilon_limit=limit,
             delta=self.target.delta,
         ) as run:
             run.cover(self.round)

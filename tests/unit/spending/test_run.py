@@ -193,7 +193,7 @@ class TestTwoTrainingsWithOneTarget:
 
     def run(self, ledger, most=None):
         limit = EpsilonLimit(self.TARGET, ledger)
-        return new_run(ledger, most=most, target=limit)
+        return new_run(ledger, most=most, epsilon_limit=limit)
 
     def epsilon(self, ledger):
         return Replay(ledger).claim(delta=DELTA).epsilon
@@ -210,7 +210,7 @@ class TestTwoTrainingsWithOneTarget:
 
         def late(limit, planned, *others):
             found = allowed(limit, planned, *others)
-            if limit is second.limits._target and not asked:
+            if limit is second.limits._epsilon_limit and not asked:
                 asked.append(found)
                 first.cover(STEP, fits)
             return found
@@ -541,14 +541,14 @@ def test_no_run_begins_with_a_wrong_argument(ledger, argument, call) -> None:
 def test_rounds_that_do_not_fit_together_name_their_limit(
     ledger, limit
 ) -> None:
-    rest = target = None
+    rest = epsilon_limit = None
     if limit == "account":
         open_plan(ledger)
     if limit == "plan":
         rest = CountedRound(STEP, 10)
     if limit == "target_epsilon":
-        target = EpsilonLimit(PrivacyTarget(1.0, DELTA), ledger)
-    limits = RunLimits(ledger, target=target, rest=rest)
+        epsilon_limit = EpsilonLimit(PrivacyTarget(1.0, DELTA), ledger)
+    limits = RunLimits(ledger, epsilon_limit=epsilon_limit, rest=rest)
     with ledger.start_run("a", limits=limits) as run:
         run.cover(STEP, 6)
         with pytest.raises(BudgetExceededError, match=f"{limit}.*1,000 more"):
