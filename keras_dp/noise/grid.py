@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_dp.noise import seeds, streams, xla
+from keras_dp.noise import streams, xla
 
 _EXPONENT = 0x7FF0000000000000  # The bits of the exponent of a float64.
 # Without noise, sums of float32 stay as they are.
@@ -94,7 +94,7 @@ def draws(
     """
     stddev = tf.cast(stddev, tf.float64)
     steps = stddev / spacing(stddev)
-    sizes, alone = list(map(seeds.size_of, like)), len(like) == 1
+    sizes, alone = list(map(streams.size_of, like)), len(like) == 1
     count = sizes[0] if alone else sum(map(_aligned, sizes))
     drawn, following = streams.rounded_normals(count, seed, steps)
     parts = []

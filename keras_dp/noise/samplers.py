@@ -87,7 +87,7 @@ def signed_uniform(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
     Near 0, where the noise becomes large, they keep all digits of a float.
     """
-    words = streams.words(seeds.size_of(like), seed)
+    words = streams.words(streams.size_of(like), seed)
     words = tf.cast(tf.reshape(words, tf.shape(like)), like.dtype)
     return (words + tf.constant(0.5, like.dtype)) * 2.0**-63
 

@@ -71,9 +71,3 @@ def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Returns `count` new seeds made from one, which must not be used again."""
     words = streams.words(count * streams.LENGTH, seed, streams.FOR_SEEDS)
     return tf.unstack(tf.reshape(words, [count, streams.LENGTH]))
-
-
-def size_of(like: tf.Tensor) -> int | tf.Tensor:
-    """Returns the number of values, static if known."""
-    count = like.shape.num_elements()
-    return tf.size(like) if count is None else count

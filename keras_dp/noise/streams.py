@@ -80,6 +80,12 @@ _SLOW = (
 )
 
 
+def size_of(like: tf.Tensor) -> int | tf.Tensor:
+    """Returns the number of values, static if known."""
+    count = like.shape.num_elements()
+    return tf.size(like) if count is None else count
+
+
 def words(
     count: int | tf.Tensor, seed: tf.Tensor, use: int = FOR_WORDS
 ) -> tf.Tensor:

@@ -35,8 +35,8 @@ from keras_dp.keras_internals import (
 from keras_dp.optimizers.inner_optimizer import check_inner, is_closed
 from keras_dp.recipes.clip import is_one_of
 from keras_dp.recipes.settings import Settings
+from keras_dp.recipes.training_data import build_for_records
 from keras_dp.sampling import Sampler
-from keras_dp.sampling.record_source import RecordSpec
 from keras_dp.training.data.record_map import RecordMap
 
 # These were measured by benchmarks/first_run.py (docs/choosing.md). The walk of
@@ -182,7 +182,8 @@ def choose_learning_rate(settings: Settings) -> Settings:
         taken = _taken(optimizer, wanted)
         return dataclasses.replace(settings, optimizer=taken)
     model, compiled = settings.model, settings.compiled
-    build(model, settings.samples, eagerly=compiled.get("run_eagerly", False))
+    eagerly = compiled.get("run_eagerly", False)
+    build_for_records(model, settings.samples, eagerly=eagerly)
     found = chosen_rate(
         optimizer,
         settings.queries.gradients,
@@ -372,27 +373,6 @@ def ending_with(schedule: Any, rounds: int) -> tuple[Any, float]:
     for name in {"warmup_steps", "decay_steps"} & config.keys():
         config[name] *= stretch
     return kind.from_config(config), stretch
-
-
-def build(
-    model: keras.Model, samples: Sampler, *, eagerly: bool = False
-) -> None:
-    """Builds a model for the records of a sampler, unless it is built.
-
-    Where it runs eagerly it is called with values, which are 0.
-    """
-    if model.built:
-        return
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(RecordMap(samples).structure)
-    rows = samples.physical_batch_size
-
-    def tensor(spec: RecordSpec) -> Any:
-        dtype = "string" if spec.dtype.kind in "OSU" else spec.dtype.name
-        if eagerly:
-            return tf.zeros((rows, *spec.shape), dtype)
-        return keras.KerasTensor((rows, *spec.shape), dtype)
-
-    model(keras.tree.map_structure(tensor, x))
 
 
 def numbers_to_reproduce(samples: Sampler) -> int:

@@ -23,8 +23,8 @@ from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
 from keras_dp.planning.calibration import Unreachable, least_that_meets
 from keras_dp.planning.correlated_noise import sum_error
-from keras_dp.recipes.learning_rate import build
 from keras_dp.recipes.settings import RoundQueries, Settings
+from keras_dp.recipes.training_data import build_for_records
 from keras_dp.sampling import Sampler
 from keras_dp.training import plan_batch_statistics
 from keras_dp.training.metrics.side_queries import (
@@ -189,7 +189,7 @@ def with_noise(settings: Settings, scale: float) -> Settings:
     query, statistics = _queries_at(settings, scale)
     released: DPQuery = query
     if settings.strategy is not None:
-        build(settings.model, settings.samples)
+        build_for_records(settings.model, settings.samples)
         specs = [
             tf.TensorSpec(each.shape, each.dtype)
             for each in settings.model.trainable_variables

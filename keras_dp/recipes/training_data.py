@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_dp import _check
 from keras_dp.ledger import PrivacyLedger
@@ -13,10 +14,16 @@ from keras_dp.ledger.places.place import place_of
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.datasets import FiniteDataset, check_order
 from keras_dp.sampling.kinds import is_dataset
-from keras_dp.sampling.record_source import Source, as_arrays, is_source
+from keras_dp.sampling.record_source import (
+    RecordSpec,
+    Source,
+    as_arrays,
+    is_source,
+)
 from keras_dp.sampling.users import capped_rows
 from keras_dp.training import Augmentation
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
+from keras_dp.training.data.record_map import RecordMap
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -263,6 +270,27 @@ def _check_no_more(**given: Any) -> None:
                 f"{name}={_check.shown(value)}. Give it to the sampler; an "
                 "`augment` as map=keras_dp.training.Augmentation(...)."
             )
+
+
+def build_for_records(
+    model: keras.Model, samples: Sampler, *, eagerly: bool = False
+) -> None:
+    """Builds a model for the records of a sampler, unless it is built.
+
+    Where it runs eagerly it is called with values, which are 0.
+    """
+    if model.built:
+        return
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(RecordMap(samples).structure)
+    rows = samples.physical_batch_size
+
+    def tensor(spec: RecordSpec) -> Any:
+        dtype = "string" if spec.dtype.kind in "OSU" else spec.dtype.name
+        if eagerly:
+            return tf.zeros((rows, *spec.shape), dtype)
+        return keras.KerasTensor((rows, *spec.shape), dtype)
+
+    model(keras.tree.map_structure(tensor, x))
 
 
 def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:

@@ -13,12 +13,12 @@ from keras_dp.recipes.learning_rate import (
     ChosenRate,
     ScaledSchedule,
     Weights,
-    build,
     chosen_rate,
     ending_with,
     trained_weights,
     walk,
 )
+from keras_dp.recipes.training_data import build_for_records
 from keras_dp.sampling import PoissonBatches
 
 ROUNDS = 200
@@ -259,6 +259,6 @@ class TestWeights:
             PoissonBatches((x, np.zeros([64, 1])), sampling_probability=0.1),
         )
 
-        build(model, samples)
+        build_for_records(model, samples)
 
         assert trained_weights(model) == Weights(0, 5 * 2 + 2)
