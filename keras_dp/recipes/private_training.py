@@ -24,6 +24,7 @@ from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning.calibration import check_target, default_delta
 from keras_dp.recipes.clip import choose_clip, clip_of
+from keras_dp.recipes.correlated_noise import Noise, check_noise
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
     interrupted_runs,
@@ -32,8 +33,6 @@ from keras_dp.recipes.held_rounds import (
 from keras_dp.recipes.learning_rate import choose_average, choose_learning_rate
 from keras_dp.recipes.noise_for_target import choose_noise
 from keras_dp.recipes.samples import (
-    Noise,
-    check_noise,
     choose_epochs,
     choose_samples,
     enough_epochs,
