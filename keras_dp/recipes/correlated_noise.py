@@ -1,6 +1,6 @@
 """Noise that is correlated over the rounds, where that is better."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from keras_dp import _check
 from keras_dp.ledger import BandedToeplitz, Strategy
@@ -9,8 +9,6 @@ from keras_dp.planning.correlated_noise import amplified
 from keras_dp.recipes.settings import Settings
 from keras_dp.sampling import CyclicPoissonBatches, Sampler
 
-# `make_private` takes it as its noise.
-Noise: TypeAlias = Literal["independent", "proven", "correlated"] | Strategy
 # The noise of a round depends on no other round.
 _ALONE = ("independent", "proven")
 
@@ -56,10 +54,10 @@ def samples_and_noise(
     rounds = settings.epochs * samples.rounds_per_epoch
     share = samples.expected_sample_size / samples.population_size
     terms = settings.held.terms
-    if noise != "correlated":
+    if settings.strategy is not None:
         best, independent = (
             amplified(each, rounds, share, **terms)
-            for each in (noise, BandedToeplitz((1.0,)))
+            for each in (settings.strategy, BandedToeplitz((1.0,)))
         )
     else:
         best, *others = plan_correlated_noise(

@@ -18,7 +18,7 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
 )
 from keras_dp.errors import BudgetExceededError, CalibrationError
-from keras_dp.ledger import AccountRecord, Round
+from keras_dp.ledger import AccountRecord, Round, Strategy
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
 from keras_dp.planning.calibration import Unreachable, least_that_meets
@@ -188,14 +188,15 @@ def with_noise(settings: Settings, scale: float) -> Settings:
     """
     query, statistics = _queries_at(settings, scale)
     released: DPQuery = query
-    if settings.strategy is not None:
+    strategy, rounds = settings.strategy, settings.rounds
+    if strategy is not None:
         build_for_records(settings.model, settings.samples)
         specs = [
             tf.TensorSpec(each.shape, each.dtype)
             for each in settings.model.trainable_variables
         ]
-        released = _correlated(settings, query, specs)
-        query = _with_noise_of_sums(settings, query)
+        released = _correlated(strategy, query, rounds, specs)
+        query = _with_noise_of_sums(strategy, query, rounds)
     round_ = rounds_at(settings, scale)[0][0]
     queries = RoundQueries(query, released, statistics, round_)
     return dataclasses.replace(settings, queries=queries)
@@ -205,21 +206,20 @@ def rounds_at(settings: Settings, scale: float) -> list[tuple[Round, int]]:
     """Returns all rounds as the ledger would record them."""
     query, statistics = _queries_at(settings, scale)
     released: DPQuery = query
-    if settings.strategy is not None:
+    strategy, rounds = settings.strategy, settings.rounds
+    if strategy is not None:
         # The events do not depend on the shapes of a record.
-        released = _correlated(settings, query, tf.TensorSpec([]))
+        released = _correlated(strategy, query, rounds, tf.TensorSpec([]))
     side = SideQueries(settings.compiled.get("private_metrics"), statistics)
     round_ = PrivateRound.of(released, side.queries)
     state = round_.initial_state(None)
-    events = round_.coming_events(state) or [
-        (round_.plan(state), settings.rounds)
-    ]
+    events = round_.coming_events(state) or [(round_.plan(state), rounds)]
     samples = settings.samples
     factor = samples.rows_of_record.bound_factor
     of_events = [
         (round_.ledger_events(event, factor), count) for event, count in events
     ]
-    drawn = samples.planned(settings.rounds)
+    drawn = samples.planned(rounds)
     return [
         (Round(sampling, queries, samples.seeded), count)
         for (sampling, queries), count in in_step(drawn, of_events)
@@ -251,25 +251,22 @@ def _queries_at(
 
 
 def _correlated(
-    settings: Settings, query: GaussianAverageQuery, specs: Any
+    strategy: Strategy, query: GaussianAverageQuery, rounds: int, specs: Any
 ) -> DPQuery:
     """Returns a query like the given one, with the noise of a strategy.
 
     `specs` are the shapes and dtypes of one record.
     """
     clip, noise = query.l2_norm_clip, query.noise_multiplier
-    total = CorrelatedSumQuery(
-        settings.noise, clip, noise, settings.rounds, specs
-    )
+    total = CorrelatedSumQuery(strategy, clip, noise, rounds, specs)
     return NormalizedQuery(total, query.denominator)
 
 
 def _with_noise_of_sums(
-    settings: Settings, query: GaussianAverageQuery
+    strategy: Strategy, query: GaussianAverageQuery, rounds: int
 ) -> GaussianAverageQuery:
     """Returns the query of independent noise with as much noise in the sums."""
-    rounds = settings.rounds
-    share = sum_error(settings.noise, rounds) / math.sqrt((rounds + 1) / 2)
+    share = sum_error(strategy, rounds) / math.sqrt((rounds + 1) / 2)
     return GaussianAverageQuery(
         query.l2_norm_clip, share * query.sum_stddev, query.denominator
     )

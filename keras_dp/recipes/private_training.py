@@ -24,7 +24,7 @@ from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning.calibration import check_target, default_delta
 from keras_dp.recipes.clip import choose_clip, clip_of
-from keras_dp.recipes.correlated_noise import Noise, check_noise
+from keras_dp.recipes.correlated_noise import check_noise
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
     interrupted_runs,
@@ -37,7 +37,7 @@ from keras_dp.recipes.samples import (
     choose_samples,
     enough_epochs,
 )
-from keras_dp.recipes.settings import SettingLine, Settings
+from keras_dp.recipes.settings import Noise, SettingLine, Settings
 from keras_dp.recipes.training_data import Records, TrainingData
 from keras_dp.spending import RunDetails
 from keras_dp.training import PrivateModel
@@ -323,7 +323,7 @@ def _beside_held(asked: Settings) -> tuple[Settings, RunRecord | None]:
     began. A new training must have a good part of the signal of a first one:
     else it is refused with a `CalibrationError`.
     """
-    held: HeldRounds = asked.held
+    held = asked.held
     account = chosen_account(held.ledger, asked.run.account)
     for run in interrupted_runs(held.ledger, asked.run, account):
         before = HeldRounds.of(held.ledger, held.target, before=run)

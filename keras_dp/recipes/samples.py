@@ -30,7 +30,7 @@ def enough_epochs(settings: Settings) -> int:
     The samples are taken to be Poisson samples of the size that somebody chose,
     or else of the largest that leaves enough rounds.
     """
-    data: TrainingData = settings.data
+    data = settings.data
     population, size = data.population, settings.batch_size
     if isinstance(data.records, Sampler):  # It may draw whole microbatches.
         share = data.records.expected_sample_size / population

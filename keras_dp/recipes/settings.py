@@ -4,17 +4,25 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import keras
 
 from keras_dp._override import override
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery, NormalizedQuery
 from keras_dp.ledger import AccountRecord, Round, Strategy
+from keras_dp.recipes.held_rounds import HeldRounds
+from keras_dp.recipes.training_data import TrainingData
+from keras_dp.sampling import Sampler
 from keras_dp.spending import PrivacyTarget, RunDetails
+
+# `make_private` takes it as its noise.
+Noise: TypeAlias = Literal["independent", "proven", "correlated"] | Strategy
 
 # The first column of the table, and the width of the whole.
 _NAMES, _WIDTH = 15, 88
+# A setting of which no step has said anything yet.
+_LATER: Any = None
 
 
 class SettingLine(NamedTuple):
@@ -97,17 +105,17 @@ class Settings:
     model: keras.Model
     compiled: Mapping[str, Any]
     run: RunDetails = dataclasses.field(default_factory=RunDetails)
-    data: Any = None
-    held: Any = None
+    data: TrainingData = _LATER
+    held: HeldRounds = _LATER
     account: AccountRecord | None = None
     epochs: Any = None
     batch_size: int | None = None
-    samples: Any = None
+    samples: Sampler = _LATER
     l2_norm_clip: Any = None
     gamma: float | None = None
-    noise: Any = "independent"
-    batch_statistics: Any = None
-    queries: Any = None
+    noise: Noise = "independent"
+    batch_statistics: DPQuery | Literal["auto"] | None = None
+    queries: RoundQueries = _LATER
     optimizer: Any = None
     learning_rate: Any = None
     average: str | None = None
