@@ -236,6 +236,7 @@ class TrainingLoop:
             planned = self._plan(first.pass_)
         else:
             step, planned = self._checked_step(next(samples.steps_of(first)))
+            # The check may not tell on this sample, and looks at the next one.
             most = 1
         rows = self._adapter.rows_of_record
         room = step.room_for(self.training.at_once)
