@@ -26,9 +26,10 @@ _LARGEST = 1e18
 _SHORTEST = 1e-12
 # Entries of a chunk; 8 MB.
 _CHUNK_ENTRIES = 2**20
-# Contributions are rounded to whole multiples of `1 / _UNITS`. Sums over a
-# chunk are whole numbers up to 2^50, which float64 holds exactly in any order.
-_UNITS = 2.0**30
+# Numbers in [-1, 1] are rounded to whole multiples of `1 / SUM_UNITS`. Sums
+# over a chunk are whole numbers up to 2^50, which float64 holds exactly in any
+# order.
+SUM_UNITS = 2.0**30
 # A total is two words; the lower one has this many bits.
 _LOW_BITS = 32
 
@@ -197,8 +198,8 @@ def exact_sum(chunks: Iterable[Floats]) -> Floats:
     see `whole_total`. Each chunk has at most 2^20 rows, with entries in [-1,
     1].
     """
-    wholes = (np.trunc(chunk * _UNITS).sum(axis=0) for chunk in chunks)
-    return whole_total(wholes) / _UNITS
+    wholes = (np.trunc(chunk * SUM_UNITS).sum(axis=0) for chunk in chunks)
+    return whole_total(wholes) / SUM_UNITS
 
 
 def whole_total(parts: Iterable[Floats]) -> Floats:

@@ -26,6 +26,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
 )
+from keras_dp.preprocessing.columns import SUM_UNITS
 from keras_dp.preprocessing.release import noised, released
 from keras_dp.recipes.clip import choose_clip
 from keras_dp.recipes.noise_for_target import rounds_at, with_noise
@@ -41,9 +42,6 @@ from keras_dp.sampling.record_source import Source, as_arrays
 from keras_dp.training import PrivateModel
 from keras_dp.training.data.in_range import check_in_range
 from keras_dp.training.private_model import check_kind
-
-# Values are rounded to multiples of 2^-30: their sums are then exact.
-_UNITS = 2.0**30
 
 # The size and the noise of a training on made-up records.
 _RECORDS, _NOISE_MULTIPLIER = 64, 1.0
@@ -157,7 +155,8 @@ class PrivateScore:
             )
         kept = np.clip(np.nan_to_num(values, nan=0.0), 0.0, 1.0)
         kept = kept.reshape(self._size, -1).mean(axis=1)
-        return float(np.sum(np.rint(kept * _UNITS)) / _UNITS)
+        # Sums of whole numbers are exact, in any order.
+        return float(np.sum(np.rint(kept * SUM_UNITS)) / SUM_UNITS)
 
     def _noisy_mean(self, model: keras.Model) -> float:
         total = self.total(model)
