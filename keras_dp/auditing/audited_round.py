@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_dp.dp_queries import Mechanism
 from keras_dp.optimizers.private_round import Released, Sample, State
-from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.batches import StepBatch
 from keras_dp.training.private_model import PrivateModel
 from keras_dp.training.step.batch_computation import BatchComputation
 from keras_dp.training.step.engine_check import EngineCheck
@@ -59,8 +59,8 @@ class AuditedRound:
         self,
         private_model: PrivateModel,
         training: Training,
-        whole: PhysicalStep,
-        batch: PhysicalStep,
+        whole: StepBatch,
+        batch: StepBatch,
     ) -> None:
         """Builds and checks the model as `fit` does.
 
@@ -112,9 +112,7 @@ class AuditedRound:
             event, training.adapter.sampling_of(batch.pass_)
         )
 
-    def observed(
-        self, *batches: PhysicalStep, loose: bool = False
-    ) -> Observation:
+    def observed(self, *batches: StepBatch, loose: bool = False) -> Observation:
         """Returns what the physical batches of one whole sample lead to.
 
         A clip in the state of a query may be `loose`: too large for ordinary
@@ -137,7 +135,7 @@ class AuditedRound:
         )
 
     def _sums(
-        self, batches: tuple[PhysicalStep, ...], *, loose: bool = False
+        self, batches: tuple[StepBatch, ...], *, loose: bool = False
     ) -> dict[str, Any]:
         self.rewind()
         state = _with_clips(self._state, _NO_CLIP) if loose else self._state
@@ -172,8 +170,8 @@ class AuditedRound:
 def audited(
     private_model: PrivateModel,
     training: Training,
-    whole: PhysicalStep,
-    batch: PhysicalStep,
+    whole: StepBatch,
+    batch: StepBatch,
 ) -> Iterator[AuditedRound]:
     """Yields the round of a private model, and puts all back at the end.
 
@@ -192,7 +190,7 @@ def audited(
 
 
 def exposed_metrics(
-    private_model: PrivateModel, training: Training, batch: PhysicalStep
+    private_model: PrivateModel, training: Training, batch: StepBatch
 ) -> tuple[str, ...]:
     """Returns the names of metrics that `fit` shows without noise."""
     if training.side_queries.metrics is not None:

@@ -29,7 +29,7 @@ from keras_dp.errors import (
 )
 from keras_dp.sampling import Sampler
 from keras_dp.training import PrivateModel
-from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.batches import StepBatch
 from keras_dp.training.data.data_adapter import DataAdapter
 
 # Sums over parts add up to the sum of the sample, to the accuracy of float32.
@@ -173,16 +173,16 @@ def _source(samples: Any) -> Any:
     return next(iter(samples))
 
 
-def _first_batch(adapter: DataAdapter) -> PhysicalStep:
+def _first_batch(adapter: DataAdapter) -> StepBatch:
     source = adapter.source
     if adapter.is_sampler:
         # An empty sample shows nothing.
-        for batch in adapter.steps:
+        for batch in adapter.physical_batches:
             if bool(tf.reduce_any(batch.mask)):
                 return batch
     if isinstance(source, tf.data.Dataset):
         source = next(iter(source))
-    return adapter.step_from(source)
+    return adapter.batch_from(source)
 
 
 def _look_at_ledger(private_model: PrivateModel, found: _Findings) -> None:
@@ -202,7 +202,7 @@ class _Questions:
     def __init__(
         self,
         round_: AuditedRound,
-        batch: PhysicalStep,
+        batch: StepBatch,
         adapter: DataAdapter,
         found: _Findings,
     ) -> None:
@@ -288,10 +288,10 @@ class _Questions:
         # The first batch may be empty, the others not.
         *_, middle, last = parts = np.array_split(rows[::-1], 3)[::-1]
 
-        def split(step: PhysicalStep) -> list[PhysicalStep]:
-            masks = [only(step, part.ravel()).mask for part in parts]
+        def split(batch: StepBatch) -> list[StepBatch]:
+            masks = [only(batch, part.ravel()).mask for part in parts]
             return [
-                step._replace(mask=tf.logical_and(mask, step.mask))
+                batch._replace(mask=tf.logical_and(mask, batch.mask))
                 for mask in masks
             ]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.batches import StepBatch
 
 Rows = npt.NDArray[np.int64]
 # From the rows of a unit, and those of other records, to new rows. Rows of
@@ -26,11 +26,11 @@ class Neighbour(NamedTuple):
     """A sample with another unit, as the name says; or with padding."""
 
     name: str
-    batch: PhysicalStep
+    batch: StepBatch
     present: bool
 
 
-def small_batch(batch: PhysicalStep, rows: int, size: int) -> PhysicalStep:
+def small_batch(batch: StepBatch, rows: int, size: int) -> StepBatch:
     """Returns a batch of a few rows of another batch, all of which take part.
 
     `rows` of them make a unit, and `size` is a multiple of that. If there are
@@ -48,7 +48,7 @@ def small_batch(batch: PhysicalStep, rows: int, size: int) -> PhysicalStep:
     def taken(part: Any) -> Any:
         return _mapped(lambda leaf: tf.gather(leaf, chosen), part)
 
-    return PhysicalStep(
+    return StepBatch(
         taken(batch.x),
         taken(batch.y),
         taken(batch.sample_weight),
@@ -58,21 +58,21 @@ def small_batch(batch: PhysicalStep, rows: int, size: int) -> PhysicalStep:
     )
 
 
-def without(batch: PhysicalStep, own: Rows) -> PhysicalStep:
+def without(batch: StepBatch, own: Rows) -> StepBatch:
     """Returns the batch with some rows as padding."""
     mask = np.array(batch.mask, bool)
     mask[own] = False
     return batch._replace(mask=tf.constant(mask))
 
 
-def only(batch: PhysicalStep, own: Rows) -> PhysicalStep:
+def only(batch: StepBatch, own: Rows) -> StepBatch:
     """Returns the batch with all other rows as padding."""
     mask = np.zeros_like(np.array(batch.mask, bool))
     mask[own] = True
     return batch._replace(mask=tf.constant(mask))
 
 
-def neighbours(batch: PhysicalStep, own: Rows) -> Iterator[Neighbour]:
+def neighbours(batch: StepBatch, own: Rows) -> Iterator[Neighbour]:
     """Yields samples that differ from `without(batch, own)` in one unit.
 
     All records of the batch must take part.
@@ -87,12 +87,12 @@ def neighbours(batch: PhysicalStep, own: Rows) -> Iterator[Neighbour]:
 
 
 def _with(
-    batch: PhysicalStep,
+    batch: StepBatch,
     own: Rows,
     x: _Change | None,
     y: _Change | None,
     weight: _Change | None,
-) -> PhysicalStep:
+) -> StepBatch:
     return batch._replace(
         x=_changed(batch.x, own, x),
         y=_changed(batch.y, own, y),
@@ -158,12 +158,12 @@ _CHANGES_OF_PADDING: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def _same(one: PhysicalStep, two: PhysicalStep) -> bool:
+def _same(one: StepBatch, two: StepBatch) -> bool:
     pairs = zip(_leaves(one), _leaves(two), strict=True)
     return all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
 
 
-def _leaves(batch: PhysicalStep) -> list[tf.Tensor]:
+def _leaves(batch: StepBatch) -> list[tf.Tensor]:
     return [leaf for leaf in keras.tree.flatten(batch.data) if leaf is not None]
 
 

@@ -26,7 +26,7 @@ from keras_dp.training.advice.of_trainings import (
     FirstBatch,
 )
 from keras_dp.training.advice.other_trainings import ReleasedWeights
-from keras_dp.training.data.batches import Block, PhysicalStep
+from keras_dp.training.data.batches import Block, StepBatch
 from keras_dp.training.data.first_batch import check_batch
 from keras_dp.training.data.in_range import check_in_range
 from keras_dp.training.devices.workers import check_agreement
@@ -36,7 +36,7 @@ from keras_dp.training.training import Training
 
 # Returns the compiled steps for batches of this form. It raises if the model or
 # the optimizer was changed since they were compiled.
-BuiltStep = Callable[[PhysicalStep | None], TrainingStep]
+BuiltStep = Callable[[StepBatch | None], TrainingStep]
 
 
 class _Planned(NamedTuple):
@@ -156,14 +156,14 @@ class TrainingLoop:
         that ended before the first of these rounds is a `StopIteration`.
         """
         if self._adapter.is_sampler and self.training.one_by_one:
-            iterator = self._adapter.steps
-        steps = map(self._step_of, iterator)
+            iterator = self._adapter.physical_batches
+        batches = map(self._batch_of, iterator)
         before = self._rounds_run
         # `steps_per_execution` need not divide the rounds of an epoch.
         rounds = min(rounds, self._left_of_epoch)
         try:
             while self._rounds_run < before + rounds and not self.is_over:
-                self._block(steps, before + rounds - self._rounds_run)
+                self._block(batches, before + rounds - self._rounds_run)
         except BudgetExceededError:
             if not self._run.ran_out or not self._rounds_run:
                 raise
@@ -185,13 +185,13 @@ class TrainingLoop:
             )
         return self._rounds_run - before
 
-    def _block(self, steps: Iterator[PhysicalStep], most: int) -> None:
+    def _block(self, batches: Iterator[StepBatch], most: int) -> None:
         """Runs up to `most` rounds in one call, which the ledger covers first.
 
         They are as many as the ledger covers ahead. What is run one by one is a
         block of one round.
         """
-        rounds = self._next_rounds(steps, most)
+        rounds = self._next_rounds(batches, most)
         if not self._rounds_run:
             self._try_out()
         # Looked at about once a second: to compare takes as long as to copy.
@@ -221,21 +221,21 @@ class TrainingLoop:
         self.is_over = self._run.is_exhausted(next_round)
 
     def _next_rounds(
-        self, steps: Iterator[PhysicalStep], most: int
+        self, batches: Iterator[StepBatch], most: int
     ) -> _Dispatch:
         """Draws and traces the next rounds, up to `most` in one call."""
         if self.training.one_by_one:
-            return self._one_round(steps)
+            return self._one_round(batches)
         samples = self._adapter.batches
         first = samples.first()
         if len(first.rows) > 1:  # It does not fit into one physical batch.
-            return self._one_round(samples.steps_of(samples.take()))
+            return self._one_round(samples.batches_of(samples.take()))
         batch = self._adapter.source.physical_batch_size
         step = self._built_step(None) if self._rounds_run else None
         if step is not None and step.check.is_done(batch):
             planned = self._plan(first.pass_)
         else:
-            step, planned = self._checked_step(next(samples.steps_of(first)))
+            step, planned = self._checked_step(next(samples.batches_of(first)))
             # The check may not tell on this sample, and looks at the next one.
             most = 1
         rows = self._adapter.rows_of_record
@@ -252,9 +252,9 @@ class TrainingLoop:
 
         return _Dispatch(planned.round, first.pass_, most, run)
 
-    def _one_round(self, steps: Iterator[PhysicalStep]) -> _Dispatch:
+    def _one_round(self, batches: Iterator[StepBatch]) -> _Dispatch:
         """Draws and traces one sample, in one physical batch or several."""
-        first = next(steps)
+        first = next(batches)
         step, (event, round_) = self._checked_step(first)
         rows = self._adapter.rows_of_record
         begin = step.prepare(first, rows, event)
@@ -263,7 +263,7 @@ class TrainingLoop:
             logs, released = begin()
             batch = first
             while not batch.ends_sample:
-                batch = next(steps)
+                batch = next(batches)
                 step.prepare(batch, rows, event, is_first=False)()
             if released is None:
                 # The release waits for the chief, which has covered the round.
@@ -292,16 +292,14 @@ class TrainingLoop:
         self._next = _Planned(event, self.training.planned(event, sampling))
         return self._next
 
-    def _step_of(self, data: Any) -> PhysicalStep:
+    def _batch_of(self, data: Any) -> StepBatch:
         replicas = self.training.replicas
         if not replicas.are_many:
-            return self._adapter.step_from(data)
-        step = self._adapter.step_from(replicas.whole(data))
-        return replicas.padded(step, self._adapter.rows_of_record.rows)
+            return self._adapter.batch_from(data)
+        batch = self._adapter.batch_from(replicas.whole(data))
+        return replicas.padded(batch, self._adapter.rows_of_record.rows)
 
-    def _checked_step(
-        self, batch: PhysicalStep
-    ) -> tuple[TrainingStep, _Planned]:
+    def _checked_step(self, batch: StepBatch) -> tuple[TrainingStep, _Planned]:
         """Plans a round, and returns its step once it is checked on a batch."""
         check_batch(*batch.data)
         step = self._built_step(batch)

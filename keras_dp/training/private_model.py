@@ -52,7 +52,7 @@ from keras_dp.training.advice.other_trainings import (
     warn_of_plain_training,
 )
 from keras_dp.training.callbacks.fit_callbacks import fit_callbacks
-from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.batches import StepBatch
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.data.first_batch import (
     build_and_check,
@@ -561,7 +561,7 @@ class PrivateModel(HeldModel):
     def _answer_sizes(self) -> Sizes | None:
         return None if self._step is None else self._step.answer_sizes()
 
-    def _built_step(self, batch: PhysicalStep | None) -> TrainingStep:
+    def _built_step(self, batch: StepBatch | None) -> TrainingStep:
         """Builds what is not built from a batch; returns the compiled steps."""
         if self._step is None:
             if batch is None:

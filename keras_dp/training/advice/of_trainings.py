@@ -18,7 +18,7 @@ from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.pipelines import Stage, stages_by_contents
 from keras_dp.training.advice.condition import Condition
-from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.batches import StepBatch
 from keras_dp.training.data.data_adapter import DataAdapter
 
 # Below it, a round of a small sample costs an epsilon of about ten.
@@ -79,7 +79,7 @@ class FirstBatch(NamedTuple):
     planned: Round
     query: Any
     adapter: DataAdapter
-    batch: PhysicalStep
+    batch: StepBatch
 
     @property
     def rows(self) -> int:

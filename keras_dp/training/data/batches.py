@@ -44,7 +44,7 @@ _SHARED = frozenset(
 )
 
 
-class PhysicalStep(NamedTuple):
+class StepBatch(NamedTuple):
     """One physical batch, and its place in the sample and the pass.
 
     Attributes:
@@ -97,7 +97,7 @@ class Block(NamedTuple):
 class Batches:
     """The endless samples of a sampler, prepared ahead of their use.
 
-    Iterating gives a `PhysicalStep` for each physical batch, with its records.
+    Iterating gives a `StepBatch` for each physical batch, with its records.
     They are drawn, gathered and made tensors in a thread, without a copy. The
     views of a record are consecutive rows. `first`, `alike`, `places` and
     `take` give the places of records alone.
@@ -121,18 +121,18 @@ class Batches:
         self._open: weakref.WeakSet[Prefetched[Any]] = weakref.WeakSet()
         self._threads: list[threading.Thread] = []
 
-    def __iter__(self) -> Iterator[PhysicalStep]:
+    def __iter__(self) -> Iterator[StepBatch]:
         # Asked for here, not in the thread: streams of a seed are in order.
         randomness = self.sampler.randomness()
-        return self._ahead(self._steps(randomness), _AHEAD)
+        return self._ahead(self._endless(randomness), _AHEAD)
 
-    def _steps(self, randomness: Randomness) -> Iterator[PhysicalStep]:
+    def _endless(self, randomness: Randomness) -> Iterator[StepBatch]:
         for sample in self.sampler.draws(randomness):
-            yield from self.steps_of(sample, randomness.changes)
+            yield from self.batches_of(sample, randomness.changes)
 
-    def steps_of(
+    def batches_of(
         self, sample: Sample, words: Words = from_operating_system
-    ) -> Iterator[PhysicalStep]:
+    ) -> Iterator[StepBatch]:
         """Yields the physical batches of a sample, gathered on the host.
 
         A map of the sampler draws its random numbers from the words.
@@ -146,7 +146,7 @@ class Batches:
                 )
                 weight = self._weigh(y, weight)
                 mask = as_tensor(mask)
-                yield PhysicalStep(x, y, weight, mask, ends, sample.pass_)
+                yield StepBatch(x, y, weight, mask, ends, sample.pass_)
         # Keras would take it for the end of the data.
         except tf.errors.OutOfRangeError as error:
             raise RuntimeError(

@@ -21,7 +21,7 @@ from keras_dp.ledger import (
 from keras_dp.sampling import Sampler, pipelines
 from keras_dp.sampling.draw import EACH_ROW, Pass
 from keras_dp.sampling.kinds import check_kinds
-from keras_dp.training.data.batches import Batches, PhysicalStep
+from keras_dp.training.data.batches import Batches, StepBatch
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
 
 
@@ -156,7 +156,7 @@ class DataAdapter:
         return Batches(self.source, self._weighed)
 
     @functools.cached_property
-    def steps(self) -> Iterator[PhysicalStep]:
+    def physical_batches(self) -> Iterator[StepBatch]:
         """The sampler's endless physical batches, prefetched."""
         return iter(self.batches)
 
@@ -177,14 +177,14 @@ class DataAdapter:
         by_contents = bool(pipelines.stages_by_contents(self.source))
         return SamplingByContents() if by_contents else UnverifiedSampling()
 
-    def step_from(self, data: Any) -> PhysicalStep:
+    def batch_from(self, data: Any) -> StepBatch:
         """Returns the physical batch that an iterator yielded as `data`."""
-        if isinstance(data, PhysicalStep):
+        if isinstance(data, StepBatch):
             return data
         given = keras.utils.unpack_x_y_sample_weight(_checked(data))
         x, y, weight = map(_tensors, given)
         weight = self._weighed(y, weight)
-        return PhysicalStep(x, y, weight, None, ends_sample=True)
+        return StepBatch(x, y, weight, None, ends_sample=True)
 
 
 def _population_of(source: Any) -> int | None:
@@ -196,7 +196,7 @@ def _population_of(source: Any) -> int | None:
     return None
 
 
-def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
+def example_batch(batch: StepBatch, examples: int) -> tuple[Any, Any, bool]:
     """Returns inputs and targets for the self-check, and whether they differ.
 
     They have at least two rows, and differ if two of the first `examples` have
@@ -210,9 +210,9 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
     be ids or marks of masked entries. They get noise, too, if all examples
     would be alike otherwise, unless a later batch may show different ones.
     """
-    leaves = keras.tree.flatten(step.x)
+    leaves = keras.tree.flatten(batch.x)
     size = leaves[0].shape[0]
-    real = np.ones(size, bool) if step.mask is None else step.mask.numpy()
+    real = np.ones(size, bool) if batch.mask is None else batch.mask.numpy()
     records = np.flatnonzero(real) if real.any() else np.arange(size)
     rows = np.resize(records, max(2, size))
     first = min(examples, len(rows))
@@ -225,7 +225,7 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
             leaf = tf.where(tf.math.is_finite(leaf), leaf, tf.zeros_like(leaf))
         return leaf
 
-    given = keras.tree.map_structure(taken, step.x)
+    given = keras.tree.map_structure(taken, batch.x)
     x = keras.tree.map_structure(_moved, given)
     tells = _are_different(x, first)
     # A sample with one record is followed by others. Other reasons remain:
@@ -234,7 +234,7 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
         every = functools.partial(_moved, whole_numbers=True)
         x = keras.tree.map_structure(every, given)
         tells = _are_different(x, first)
-    return x, keras.tree.map_structure(taken, step.y), tells
+    return x, keras.tree.map_structure(taken, batch.y), tells
 
 
 def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:

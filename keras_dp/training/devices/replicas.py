@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.optimizers.private_round import Sample
-from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.batches import StepBatch
 
 
 class Replicas:
@@ -49,20 +49,20 @@ class Replicas:
             lambda context: tf.data.Dataset.range(1).repeat()
         )
 
-    def parts(self, step: PhysicalStep) -> tuple[Any, ...]:
+    def parts(self, batch: StepBatch) -> tuple[Any, ...]:
         """Returns inputs, targets, weights and mask, a part for each replica.
 
         The batch comes from `padded`.
         """
-        nest = (step.x, step.y, step.sample_weight, step.mask)
+        nest = (batch.x, batch.y, batch.sample_weight, batch.mask)
         leaves = keras.tree.flatten(nest)
-        batch = leaves[0].shape[0]
-        size = batch // self.local_count
+        count = leaves[0].shape[0]
+        size = count // self.local_count
 
         def spread(leaf: Any) -> Any:
             if leaf is None:
                 return None
-            part = iter(range(0, batch, size))
+            part = iter(range(0, count, size))
 
             def of_replica(context: Any) -> tf.Tensor:
                 del context  # TensorFlow asks for the replicas in order.
@@ -91,16 +91,16 @@ class Replicas:
 
         return keras.tree.map_structure(joined, data)
 
-    def padded(self, step: PhysicalStep, rows: int) -> PhysicalStep:
+    def padded(self, batch: StepBatch, rows: int) -> StepBatch:
         """Adds padding to a batch, so that it can be cut into equal parts.
 
         The parts hold whole groups of `rows` consecutive rows.
         """
-        leaves = keras.tree.flatten(step.x)
-        batch = leaves[0].shape[0]
-        missing = -batch % (self.local_count * rows)
+        leaves = keras.tree.flatten(batch.x)
+        count = leaves[0].shape[0]
+        missing = -count % (self.local_count * rows)
         if not missing:
-            return step
+            return batch
 
         def filled(leaf: Any) -> Any:
             if leaf is None:
@@ -108,11 +108,11 @@ class Replicas:
             zeros = tf.zeros([missing, *leaf.shape[1:]], leaf.dtype)
             return tf.concat([leaf, zeros], axis=0)
 
-        mask = tf.ones([batch], tf.bool) if step.mask is None else step.mask
+        mask = tf.ones([count], tf.bool) if batch.mask is None else batch.mask
         x, y, weight = (
-            keras.tree.map_structure(filled, part) for part in step.data
+            keras.tree.map_structure(filled, part) for part in batch.data
         )
-        return step._replace(x=x, y=y, sample_weight=weight, mask=filled(mask))
+        return batch._replace(x=x, y=y, sample_weight=weight, mask=filled(mask))
 
     def run(self, function: Callable[..., Any], parts: tuple[Any, ...]) -> Any:
         """Calls a function on every replica of this worker, each on its part.

@@ -15,7 +15,7 @@ from keras_dp.gradients import (
     summing,
 )
 from keras_dp.keras_internals import counting_one_replica, trace_of
-from keras_dp.training.data.batches import PhysicalStep
+from keras_dp.training.data.batches import StepBatch
 from keras_dp.training.data.data_adapter import example_batch
 from keras_dp.training.metrics.example_metrics import masks_of, set_masks
 from keras_dp.training.step.batch_computation import BatchComputation
@@ -52,33 +52,35 @@ class EngineCheck:
         off = not self._parts.self_check_examples
         return off or batch in self._checked
 
-    def run(self, step: PhysicalStep) -> None:
+    def run(self, batch: StepBatch) -> None:
         """Checks the engine on a batch, unless its size was checked before."""
-        batch = keras.tree.flatten(step.x)[0].shape[0]
+        size = keras.tree.flatten(batch.x)[0].shape[0]
         examples = self._parts.self_check_examples
         if not examples:
             return
         # A step may have been traced since the last check.
         self._warn_of_what_is_not_shown()
-        if batch in self._checked:
+        if size in self._checked:
             return
-        x, y, tells = example_batch(step, examples)
-        rows = max(2, batch)
+        x, y, tells = example_batch(batch, examples)
+        rows = max(2, size)
         losses_of, splits_of = self._losses_of(y, rows)
-        with naming_fixed_rows(self._parts.model, step.x):
+        with naming_fixed_rows(self._parts.model, batch.x):
             finite = self_check(
                 self._computation.engine,
                 x,
                 losses_of,
                 rows,
                 splits_of=splits_of,
-                gradients_of=self._gradients_of(x, y, step.sample_weight, rows),
+                gradients_of=self._gradients_of(
+                    x, y, batch.sample_weight, rows
+                ),
                 examples=examples,
                 eagerly=self._parts.run_eagerly,
                 bits=self._parts.round.is_proven,
             )
         if finite and tells:
-            self._checked.add(batch)
+            self._checked.add(size)
         self._warn_of_what_is_not_shown()
 
     def _gradients_of(self, x: Any, y: Any, weight: Any, rows: int) -> Any:

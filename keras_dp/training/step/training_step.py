@@ -25,7 +25,7 @@ from keras_dp.optimizers.private_round import Event
 from keras_dp.sampling.draw import RowsOfRecord
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_models import COMPILED_BY_XLA, REPLICATED
-from keras_dp.training.data.batches import Block, PhysicalStep, gathered
+from keras_dp.training.data.batches import Block, StepBatch, gathered
 from keras_dp.training.metrics.example_metrics import set_masks
 from keras_dp.training.step.batch_computation import (
     BatchComputation,
@@ -124,7 +124,7 @@ class TrainingStep:
 
     def prepare(
         self,
-        step: PhysicalStep,
+        batch: StepBatch,
         rows: RowsOfRecord,
         planned: Event,
         *,
@@ -140,17 +140,17 @@ class TrainingStep:
         # Each worker draws its own samples, and one may need more batches than
         # another. So the release, which all take together, stands alone there.
         replicas = self._parts.replicas
-        is_whole = is_first and step.ends_sample and replicas.workers == 1
+        is_whole = is_first and batch.ends_sample and replicas.workers == 1
         kind = _BatchKind(is_whole, rows)
         if not is_whole:
             self._computation.make_sums()
-        parts: tuple[Any, ...] = (*step.data, step.mask)
+        parts: tuple[Any, ...] = (*batch.data, batch.mask)
         # TensorFlow's own search for the trace takes half of the time that a
         # small step spends outside its computation.
         nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
         key = kind, nest, _shapes(keras.tree.flatten(parts))
         if replicas.are_many:
-            parts = replicas.parts(step)
+            parts = replicas.parts(batch)
         arguments = (*parts, planned if is_whole else tf.constant(is_first))
         self._function(kind)
         before = len(self._traces)

@@ -102,11 +102,11 @@ class TestBatches:
     def test_are_taken_apart_into_inputs_and_targets(self):
         feed = DataAdapter(sampler(({"a": np.arange(500)}, np.arange(500) * 2)))
 
-        step = feed.step_from(next(feed.steps))
+        batch = feed.batch_from(next(feed.physical_batches))
 
-        np.testing.assert_array_equal(step.x["a"] * 2, step.y)
-        assert step.sample_weight is None
-        assert step.ends_sample is True
+        np.testing.assert_array_equal(batch.x["a"] * 2, batch.y)
+        assert batch.sample_weight is None
+        assert batch.ends_sample is True
 
 
 class TestTensors:
