@@ -35,7 +35,7 @@ from keras_dp.keras_internals import (
     global_seed,
 )
 from keras_dp.ledger import TruncatedNegativeBinomial
-from keras_dp.tuning.priors import Draw
+from keras_dp.tuning.priors import UniformDraw
 
 Result = TypeVar("Result")
 
@@ -66,7 +66,7 @@ def uniform() -> float:
 def best_of(
     law: TruncatedNegativeBinomial,
     trial: Callable[[], Found],
-    draw: Draw = uniform,
+    draw: UniformDraw = uniform,
 ) -> Found | None:
     """Runs a random number of trials, and returns the best one.
 

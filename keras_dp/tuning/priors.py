@@ -10,7 +10,7 @@ from keras_dp import _check
 from keras_dp._override import override
 
 # Returns a number in [0, 1), of which each is equally likely.
-Draw: TypeAlias = Callable[[], float]
+UniformDraw: TypeAlias = Callable[[], float]
 
 
 class Prior(abc.ABC):
@@ -157,6 +157,6 @@ def values_of(
     return tuple(dict.fromkeys(prior.values))
 
 
-def drawn(space: Mapping[str, Prior], draw: Draw) -> dict[str, Any]:
+def drawn(space: Mapping[str, Prior], draw: UniformDraw) -> dict[str, Any]:
     """Returns the settings of one trial."""
     return {name: prior.value(draw()) for name, prior in space.items()}

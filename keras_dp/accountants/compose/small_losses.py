@@ -324,7 +324,7 @@ def _masses(u: Array) -> tuple[Array, Array]:
     return masses, _ERROR * (masses + tails[:-1] + tails[1:]) + _NOTHING
 
 
-def _above(kind: _Kind, step: float, places: Array) -> tilted.Losses:
+def _above(kind: _Kind, step: float, places: Array) -> tilted.LossMasses:
     """Returns losses that dominate, on the points of a grid; see (9.3)."""
     logs = step * places
     points = np.expm1(logs)
@@ -348,12 +348,12 @@ def _above(kind: _Kind, step: float, places: Array) -> tilted.Losses:
     infinite = max(0.0, float(excess[-1] - points[-1] * masses[-1]))
     infinite += float(of_excess[-1] + points[-1] * of_masses[-1])
     infinite += float(2 * off[-1] * math.exp(logs[-1]) * masses[-1])
-    return tilted.Losses(
+    return tilted.LossMasses(
         round(float(places[0])), found * np.exp(logs), infinite, kind.rounds
     )
 
 
-def _below(kind: _Kind, step: float, places: Array) -> tilted.Losses:
+def _below(kind: _Kind, step: float, places: Array) -> tilted.LossMasses:
     """Returns losses of whoever sees cells, rounded down; see (9.4)."""
     masses, excess, of_masses, of_excess = kind.cells(
         step * (places + _FROM_POINT)
@@ -365,7 +365,7 @@ def _below(kind: _Kind, step: float, places: Array) -> tilted.Losses:
     losses = np.log1p(least[seen] / masses[seen])
     found = np.floor(losses / step - _ROUNDING).astype(np.int64)
     first = int(found.min())
-    return tilted.Losses(
+    return tilted.LossMasses(
         first,
         np.asarray(np.bincount(found - first, under_p[seen]), np.float64),
         0.0,

@@ -35,7 +35,7 @@ _NOTHING = -800.0
 _ROUNDING, _ROUNDING_EACH = 1e-9, 1e-12
 
 
-class Losses(NamedTuple):
+class LossMasses(NamedTuple):
     """Rounds whose losses are alike.
 
     Attributes:
@@ -103,7 +103,7 @@ class Sum:
 
 
 def composed(
-    parts: Sequence[Losses],
+    parts: Sequence[LossMasses],
     step: float,
     epsilon: float,
     log_delta: float | None = None,
@@ -200,7 +200,7 @@ def composed(
     )
 
 
-def _variance(each: Losses) -> float:
+def _variance(each: LossMasses) -> float:
     """Returns the variance of a loss, in steps."""
     places = np.arange(len(each.masses))
     mean = np.average(places, weights=each.masses)

@@ -100,7 +100,7 @@ class Limits:
         )
 
 
-class _Block(NamedTuple):
+class _ReservedBlock(NamedTuple):
     """Equal rounds that are reserved, in one row of the ledger."""
 
     row: int
@@ -162,7 +162,7 @@ class RunWriter:
         self._own, self._planned = 0, 0
         # Covered rounds of which `released` noted nothing.
         self._awaited = 0
-        self._block: _Block | None = None
+        self._block: _ReservedBlock | None = None
         self._used, self._next_size = 0, 1
         self._released: list[tuple[Callable[[], Queries], int]] = []
         self._covered: Round | None = None
@@ -608,7 +608,7 @@ class RunWriter:
             raise
         self.row, self._used = row, 0
         self.limits.row = row
-        self._block = _Block(seq, rounds, planned, size)
+        self._block = _ReservedBlock(seq, rounds, planned, size)
         self._own += size
         return True
 
