@@ -118,14 +118,7 @@ def make_report(
     relation = found.claim.neighbours
     if found.basis == "account":
         relation = _relation(replay, neighbours)
-    if accountants is None:
-        accountants = _available(replay, relation)
-    costs = {
-        each.name: replay.epsilon(
-            each, delta=delta, neighbours=relation, units=units
-        )
-        for each in accountants
-    }
+    costs = _costs(replay, relation, accountants, delta=delta, units=units)
     runs, accounts = run_costs(replay, **question), account_states(ledger)
     words, warnings = plain_words(replay, found), cautions(replay, found)
     claim = words, *found.sentences(ledger.header.unit)
@@ -273,12 +266,28 @@ def _relation(
         return None
 
 
-def _available(
-    replay: Replay, relation: Neighbours | None
-) -> tuple[Accountant, ...]:
-    if relation is None:
-        return ()
-    return available_accountants(replay, neighbours=relation)
+def _costs(
+    replay: Replay,
+    relation: Neighbours | None,
+    accountants: tuple[Accountant, ...] | None,
+    *,
+    delta: float,
+    units: int,
+) -> dict[str, float]:
+    """Returns the epsilon by each accountant; `None` asks all that can reply.
+
+    Without a relation, none can.
+    """
+    if accountants is None and relation is None:
+        return {}
+    if accountants is None:
+        accountants = available_accountants(replay, neighbours=relation)
+    return {
+        each.name: replay.epsilon(
+            each, delta=delta, neighbours=relation, units=units
+        )
+        for each in accountants
+    }
 
 
 def _versions(runs: tuple[RunRecord, ...]) -> dict[str, list[str]]:
