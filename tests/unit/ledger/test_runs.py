@@ -360,6 +360,20 @@ class TestAccounts:
         run.record(SAMPLING, QUERIES, 1, charge=charge)
         assert ledger.accounts[0].balance.spent == (9,)
 
+    def test_equal_rounds_of_different_prices_are_rows_of_their_own(
+        self, ledger
+    ) -> None:
+        number = ledger.open_account(account("all", 10)).number
+        run = ledger.start_run("a", account="all")
+        prices = [Charge(number, ((0, price),)) for price in (1, 2)]
+
+        for count, charge in zip((3, 2), prices, strict=True):
+            run.record(SAMPLING, QUERIES, count, charge=charge)
+
+        assert ledger.accounts[0].balance.spent == (7,)
+        assert [each[1] for each in ledger.runs[0].charges] == prices
+        ledger.verify()
+
     def test_rounds_that_did_not_run_are_given_back(self, ledger) -> None:
         number = ledger.open_account(account("all", 10, 100)).number
         run = ledger.start_run("a", account="all")

@@ -286,3 +286,12 @@ def test_what_was_loaded_trains_with_the_ledger_that_it_is_given() -> None:
     private.train_on_batch(*DATA)
 
     assert len(private.optimizer.ledger) == 1
+
+
+def test_only_metrics_of_side_queries_have_their_names() -> None:
+    adaptive = keras_dp.dp_queries.AdaptiveClipSumQuery(1.0, 1.0, 1.0, 10.0)
+    round_ = PrivateRound.of(adaptive, {"side": adaptive})
+
+    metrics = round_.metrics(round_.initial_state(0))
+
+    assert set(metrics) == {"clip", "side/clip"}
