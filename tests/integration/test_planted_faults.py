@@ -5,6 +5,7 @@ All of them take minutes. Before the night there is one for each theorem.
 
 from pathlib import Path
 
+import keras
 import pytest
 
 from keras_dp.auditing import check, draw
@@ -39,6 +40,8 @@ def test_the_page_lists_the_faults():
 )  # fmt: skip
 def test_every_fault_is_found(name):
     """The first question of the row finds it, and none outside of the row."""
+    # With one start of weights in a hundred, a thousandth is within rounding.
+    keras.utils.set_random_seed(1)
     fault = FAULTS[name]
     if fault.where == "draw":  # The check asks this of the sampler alone.
         assert draw.departures(fault.source())
