@@ -31,8 +31,9 @@ from keras_dp.gradients.records.reductions import (
     weighted,
 )
 
-# The largest entries of vectors whose squares can be added in float32, up to
-# 10^7 of them: the squares of entries below 1e-19 are 0.
+# A vector whose largest entry is in this range has its norm by a plain sum of
+# squares in float32, up to 10^7 of them. They do not overflow, and those that
+# vanish, of entries below 1e-19, are less than 1e-7 of the sum.
 _LEAST_SIZE, _MOST_SIZE = 1e-12, 1e15
 
 
@@ -118,7 +119,8 @@ class OuterProductRecords(GradientRecords):
         in_range = (sizes >= _LEAST_SIZE) & (sizes <= _MOST_SIZE)
         in_range = tf.reduce_all(in_range | (sizes == 0), axis=[1, 2, 3])
         squares = _squares_of_products(self.left, self.right)
-        # An example has the same norm in both branches, whatever the others do.
+        # Both branches agree on the examples in range: nobody's norm depends on
+        # the others.
         return tf.cond(
             tf.reduce_all(in_range),
             lambda: squares,
@@ -233,7 +235,7 @@ def _largest(left: tf.Tensor) -> tf.Tensor:
     """Returns the largest size of an entry along the last axis, which stays."""
     above = tf.reduce_max(left, axis=-1, keepdims=True)
     below = tf.reduce_min(left, axis=-1, keepdims=True)
-    return tf.maximum(above, -below)  # Sizes of all entries would be a copy.
+    return tf.maximum(above, -below)  # `tf.abs` would write a copy.
 
 
 def _squares_of_products(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
