@@ -1,9 +1,9 @@
 """Gradients of kernels as sums of outer products."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_dp._override import override
@@ -17,7 +17,6 @@ from keras_dp.gradients.records.records import (
     GradientRecords,
     grouped_axis,
     in_float,
-    outer_product,
 )
 from keras_dp.gradients.records.reductions import (
     at_least,
@@ -58,6 +57,19 @@ class Arrangement(NamedTuple):
             tensor = tf.reshape(tensor, lead + list(self.inner))
             tensor = tf.transpose(tensor, order)
         return tf.reshape(tensor, lead + list(self.shape))
+
+    def along(self, axis: int, sizes: tuple[int, int, int]) -> np.ndarray:
+        """Returns where each entry of a gradient is along an axis.
+
+        The axis is one of the variable; the result is `[rows, left, right]`,
+        which are the `sizes`.
+        """
+        number = np.arange(self.shape[axis], dtype=np.int32)
+        others = [each for each in range(len(self.shape)) if each != axis]
+        places = np.broadcast_to(
+            np.expand_dims(number, others), self.shape
+        ).reshape([self.inner[each] for each in self.order])
+        return places.transpose(np.argsort(self.order)).reshape(sizes)
 
 
 class OuterProductRecords(GradientRecords):
@@ -193,19 +205,25 @@ class OuterProductRecords(GradientRecords):
 
     @override
     def scaled(self, factors: Sequence[tf.Tensor]) -> GradientRecords:
-        _, rows, _, left, _ = self._sizes
-        found = sides(
-            [tf.cast(factor, self.left.dtype) for factor in factors],
-            self.arrangement.inner,
-            self.arrangement.order,
-            rows,
-            left,
-        )
-        if found is None:
-            return super().scaled(factors)
-        lefts, rights = (each[:, tf.newaxis] for each in found)
+        _, rows, _, left, right = self._sizes
+        places = [
+            self.arrangement.along(axis, (rows, left, right))
+            for axis in range(len(factors))
+        ]
+        lefts = tf.ones([rows, left], self.left.dtype)
+        rights = tf.ones([rows, right], self.right.dtype)
+        for factor, own in zip(factors, places, strict=True):
+            each = tf.cast(factor, self.left.dtype)
+            if (own == own[:, :, :1]).all():
+                lefts *= tf.gather(each, own[:, :, 0])
+            elif (own == own[:, :1, :]).all():
+                rights *= tf.gather(each, own[:, 0, :])
+            else:  # The axis is made of both sides.
+                return super().scaled(factors)
         return OuterProductRecords(
-            self.left * lefts, self.right * rights, self.arrangement
+            self.left * lefts[:, tf.newaxis],
+            self.right * rights[:, tf.newaxis],
+            self.arrangement,
         )
 
     def _contract(
@@ -294,103 +312,3 @@ def least_square(batch: int, terms: int, dtype: tf.DType) -> float:
 def _added_in_float64(tensor: tf.Tensor) -> tf.Tensor:
     """Returns float64 sums over the last axis, because XLA adds in order."""
     return tf.reduce_sum(tf.cast(tensor, tf.float64), axis=-1)
-
-
-_ROWS, _LEFT, _RIGHT = range(3)
-
-
-def sides(
-    factors: Sequence[tf.Tensor],
-    inner: tuple[int, ...],
-    order: tuple[int, ...],
-    rows: int,
-    left: int,
-) -> tuple[tf.Tensor, tf.Tensor] | None:
-    """Returns factors of the left and the right side of outer products.
-
-    Gradients `[rows, left, right]` have the shape of the variable when they are
-    reshaped to `inner`, transposed by `order`, and reshaped once more. The
-    `factors` are a vector for each axis of the variable. The product of the
-    results at `[row, l]` and `[row, r]` is the product of the factors of that
-    entry of the variable.
-
-    The results are `[rows, left]` and `[rows, right]`. There are none, `None`,
-    if an axis of the variable is made of both sides.
-    """
-    kinds = _kinds(inner, rows, left)
-    products = {
-        side: [
-            size if kind in {_ROWS, side} else 1
-            for size, kind in zip(inner, kinds, strict=True)
-        ]
-        for side in (_LEFT, _RIGHT)
-    }
-    found = {
-        side: tf.ones(shape, factors[0].dtype)
-        for side, shape in products.items()
-    }
-    blocks = _blocks(
-        [factor.shape[0] for factor in factors],
-        [inner[axis] for axis in order],
-    )
-    for outer, places in blocks:
-        axes = [order[place] for place in places]
-        own = {kinds[axis] for axis in axes if inner[axis] > 1} - {_ROWS}
-        if len(own) > 1:
-            return None
-        part = outer_product(
-            [factors[axis] for axis in outer], factors[0].dtype
-        )
-        part = tf.reshape(part, [inner[axis] for axis in axes])
-        in_order = sorted(range(len(axes)), key=axes.__getitem__)
-        shape = [n if axis in axes else 1 for axis, n in enumerate(inner)]
-        side = own.pop() if own else _LEFT
-        found[side] *= tf.reshape(tf.transpose(part, in_order), shape)
-    return (
-        tf.reshape(found[_LEFT], [rows, left]),
-        tf.reshape(found[_RIGHT], [rows, -1]),
-    )
-
-
-def _kinds(inner: tuple[int, ...], rows: int, left: int) -> list[int]:
-    """Returns whether each axis belongs to the rows, the left or the right."""
-    kinds, before = [], 1
-    for size in inner:
-        kinds.append(
-            _ROWS
-            if before < rows
-            else _LEFT
-            if before < rows * left
-            else _RIGHT
-        )
-        before *= size
-    return kinds
-
-
-def _blocks(
-    one: list[int], two: list[int]
-) -> list[tuple[list[int], list[int]]]:
-    """Returns the smallest runs of axes of two shapes that have equal sizes.
-
-    Axes of size 1 join the run before them, or the first one.
-    """
-    ends_one, ends_two = _ends(one), _ends(two)
-    ends = sorted(set(ends_one) & set(ends_two) - {1}) or [1]
-
-    def runs(each: list[int]) -> list[list[int]]:
-        return [
-            [
-                axis
-                for axis, end in enumerate(each)
-                if (start < end or (first and end == 1)) and end <= stop
-            ]
-            for first, start, stop in zip(
-                [True] + [False] * len(ends), [1, *ends], ends, strict=False
-            )
-        ]
-
-    return list(zip(runs(ends_one), runs(ends_two), strict=True))
-
-
-def _ends(sizes: list[int]) -> list[int]:
-    return [math.prod(sizes[: axis + 1]) for axis in range(len(sizes))]

@@ -14,7 +14,6 @@ from keras_dp.gradients.records import (
     table_records,
 )
 from keras_dp.gradients.records import records as records_lib
-from keras_dp.gradients.records.outer_product_records import sides
 from tests import layer_table
 from tests.slow_loop import (
     BATCH,
@@ -156,7 +155,6 @@ def test_of_an_arrangement(name) -> None:
         outer_product_records.Arrangement(inner, order, shape),
     )
 
-    assert sides(factors_of(shape), inner, order, rows, left) is not None
     assert_scaled(records)
 
 
@@ -169,7 +167,6 @@ def test_an_axis_of_both_sides_has_no_factors_and_is_built() -> None:
     )
     factors = factors_of(shape)
 
-    assert sides(factors, inner, order, 1, 3) is None
     got = records.scaled(factors)
 
     assert isinstance(got, records_lib.MaterializedRecords)
