@@ -144,8 +144,9 @@ class Fourier(Accountant):
     "Exact" bounds are apart by at most the share `relative_width` of epsilon,
     or of the logarithm of delta. There are exceptions. Where the sampling
     probability is tiny, a few large losses decide: bounds on a grid are mostly
-    1 % apart (docs/accounting.md, section 9), and further for few rounds, or a
-    group of records, and a delta below 1e-20. About 1 % apart, or more for
+    1e-6 apart (docs/accounting.md, section 9), up to 1e-4 for tens of
+    thousands of rounds, and further where one loss in one round decides alone,
+    as at a delta below 1e-180. About 1 % apart, or more for
     groups, are those of rounds with a noise multiplier up to 0.1 whose epsilon
     is in the hundreds or more, and which tell in which of them the record was.
     `Bounds.method` says which method gave the upper bound.

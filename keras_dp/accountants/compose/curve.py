@@ -34,7 +34,7 @@ GRID = "convolution of likelihood ratios"
 _TINY, _SHORT_LINE = 1e-5, 0.01
 # Bounds on epsilon of a line are this far apart, as a share, where a grid may
 # have better ones.
-_WIDE = 0.02
+_WIDE = 5e-7
 # A line is as good as it gets where log delta is this near, in nats, and a grid
 # where it is that near.
 NEAR, _NEAR_ON_GRID = 0.3, 10.0
@@ -146,6 +146,7 @@ class Curve(Side):
             ways = self._ways(tilt)
         except _OUT_OF_REACH:
             return
+        apart = width
         if log_delta is not None:
             # The first bounds only tell where the next ones must be good.
             ways = ways[:1] if width >= FIRST_WIDTH else ways
@@ -156,7 +157,7 @@ class Curve(Side):
             if self.log_delta(epsilon).width <= enough:
                 return
             if method == GRID:
-                self._make_grid(epsilon, log_delta)
+                self._make_grid(epsilon, log_delta, apart)
             elif log_delta is None:
                 self._make_lines(epsilon, width)
             else:
@@ -206,19 +207,27 @@ class Curve(Side):
             return [(GRID, 0.0), (LINE, 0.0)]
         return [(LINE, 0.0), (GRID, _WIDE)]
 
-    def _make_grid(self, epsilon: float, log_delta: float | None) -> None:
+    def _make_grid(
+        self, epsilon: float, log_delta: float | None, width: float
+    ) -> None:
         """Makes bounds on a grid, unless there are some."""
         guess = log_delta
         if guess is None:
             found = self.log_delta(epsilon)
             guess = max(found.lower, found.upper - _BELOW)
         last = self._tried.get(GRID)
-        if last is not None and abs(last.log_delta - guess) <= _NEAR_ON_GRID:
+        if last is not None and (
+            abs(last.log_delta - guess) <= _NEAR_ON_GRID and last.width <= width
+        ):
             return
-        self._tried[GRID] = Target(epsilon, guess, 0.0, 0.0)
+        self._tried[GRID] = Target(epsilon, guess, 0.0, width)
         try:
             self._made[GRID] = small_losses.bounds_near(
-                self.composition, epsilon, guess, log_delta is not None
+                self.composition,
+                epsilon,
+                guess,
+                width,
+                is_given=log_delta is not None,
             )
         except _OUT_OF_REACH:
             return

@@ -9,8 +9,11 @@ nothing cancels where the likelihood ratio is next to 1.
 *Above.* The mass of each cell moves to its two ends, without moving the mean
 of the ratio: a larger ratio in the convex order, which dominates. *Below.*
 Whoever sees only the cell of an output knows less. The losses of the cells are
-rounded down to the grid. The cells lie around its points, so that this takes
-next to nothing from them.
+rounded down to the grid. The cells are moved until their losses are next above
+its points, so that this takes next to nothing from them.
+
+A first grid tells where epsilon is, and the tilt. The step of the second one
+follows from the width that is wanted, as far as time allows.
 
 Bounds on the errors of float64 are added to the masses, or subtracted. The
 proofs are (9.1) to (9.5) of docs/accounting.md.
@@ -18,6 +21,7 @@ proofs are (9.1) to (9.5) of docs/accounting.md.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -29,22 +33,30 @@ from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
+from keras_dp.accountants.roots import last_true
 from keras_dp.errors import NumericalLimitError
 
-# Steps, as shares of the stddev of the loss of an average round.
-_STEP_ABOVE, _STEP_BELOW = 0.05, 0.02
-_MOST_POINTS, _MOST_ROUNDS = 1 << 17, 1e6
-# Where cells below begin, in steps from the points of the grid: a little above
-# the middle, so that their means are above the points.
-_FROM_POINT = -0.49
+# The first step, as a share of the stddev of the loss of an average round.
+_STEP = 0.05
+# The share of the width that the steps take, and the narrowest one, as a share
+# of epsilon.
+_SHARE, _NARROWEST = 0.5, 1e-6
+# Relative precision of the epsilon at which the tilt is the best one.
+_NEAREST = 1e-3
+_MOST_FIRST, _MOST_POINTS, _MOST_ROUNDS = 1 << 16, 1 << 19, 1e6
+# Where cells below begin, in steps from the points of the grid; how often they
+# are moved, and how far above the points their losses then are.
+_FROM_POINT, _MOVES, _ABOVE_POINT = -0.5, 2, 1e-4
 # Delta of what is beyond the grid, as a share.
 _LEFT_OUT = 1e-5
 # Where errors hide a lower bound, there are some that are so much further, in
 # nats: from here to there, and how many.
 _FURTHER = 0.1, 1e3, 60
 # Errors of masses and of edges, (9.1) and (9.2), and where they hold.
-_ERROR, _NOTHING = 1e-12, 1e-300
+_TAIL_ERROR, _FAR, _ERROR, _NOTHING = 1e-15, 2e3, 1e-12, 1e-307
 _LEAST_NOISE, _MOST_Q, _MOST_REACH, _MOST_LOSS = 0.3, 0.1, 37.0, 25.0
+# Newton's method, for samples of several records.
+_MOST_STEPS, _PRECISE = 60, 2e-15
 # Rounding takes less of a result, and of a loss in steps.
 _ROUNDING = 1e-9
 
@@ -66,37 +78,53 @@ class _Cells(NamedTuple):
 
 
 class _Sampled(NamedTuple):
-    """Poisson samples: `N(0, 1)`, drawn `N(a, 1)` or else `N(b, 1)`.
+    """Poisson samples, in which records are drawn, or not: then `N(0, 1)`.
 
     Attributes:
         loss: The loss of one of them.
         rounds: How many.
-        q: The probability that the record is drawn.
-        shift: How far it moves the output, in noise stddevs.
+        chances: That 1, 2, ... of the records are drawn.
+        shift: How far each of them moves the output, in noise stddevs.
     """
 
     loss: MixtureLoss | ReplaceOneLoss
     rounds: int
-    q: float
+    chances: tuple[float, ...]
     shift: float
+
+    @property
+    def q(self) -> float:
+        """The probability that a record is drawn."""
+        return math.fsum(self.chances)
+
+    @property
+    def farthest(self) -> float:
+        """How far all records together move the output."""
+        return self.shift * len(self.chances)
 
     @property
     def variance(self) -> float:
         """The variance of the loss of one round, about."""
         records = 2 if isinstance(self.loss, ReplaceOneLoss) else 1
-        return records * self.q**2 * math.expm1(self.shift**2)
+        mean = sum(p * k for k, p in enumerate(self.chances, 1))
+        return records * mean**2 * math.expm1(self.shift**2)
 
     @property
-    def drawn(self) -> tuple[float, float]:
-        """`a >= 0` under `P`, and `b <= 0` under `Q`: losses rise."""
-        m = self.shift
+    def drawn(self) -> list[tuple[float, float, float]]:
+        """Chances, `a >= 0` under `P` and `b <= 0` under `Q`: losses rise."""
+        of_p, of_q = 1, 0
         if isinstance(self.loss, ReplaceOneLoss):
-            return m, -m
-        return (0.0, -m) if self.loss.is_added else (m, 0.0)
+            of_q = -1
+        elif self.loss.is_added:
+            of_p, of_q = 0, -1
+        return [
+            (chance, of_p * k * self.shift, of_q * k * self.shift)
+            for k, chance in enumerate(self.chances, 1)
+        ]
 
     def ends(self, reach: float) -> tuple[float, float]:
         """Returns the losses next to which outputs end, and the most."""
-        far = reach + self.shift
+        far = reach + self.farthest
         return self.loss_at(-far), self.loss_at(far)
 
     def loss_at(self, output: float) -> float:
@@ -114,7 +142,33 @@ class _Sampled(NamedTuple):
         sign = -1 if self.loss.is_added else 1
         with np.errstate(divide="ignore"):
             logs = np.log1p(np.maximum(np.expm1(sign * losses) / q, -1.0))
-        return np.asarray(sign * (logs / m + m / 2))
+        found = logs / m + m / 2
+        if len(self.chances) > 1:
+            found = self._several(logs, found)
+        return np.asarray(sign * found)
+
+    def _several(self, logs: Array, outputs: Array) -> Array:
+        """Returns where the mixture of those drawn over `N(0, 1)` has logs.
+
+        The log of the mixture is convex, so that Newton's method comes near
+        from above, after one step.
+        """
+        moved = self.shift * np.arange(1, len(self.chances) + 1)[:, None]
+        shares = np.log(np.array(self.chances) / self.q)[:, None]
+        some = np.isfinite(logs)
+        at, aim = outputs[some], logs[some]
+        for _ in range(_MOST_STEPS):
+            terms = shares + moved * (at - moved / 2)
+            peak = terms.max(axis=0)
+            terms = np.exp(terms - peak)
+            total = terms.sum(axis=0)
+            off = peak + np.log(total) - aim
+            if np.all(np.abs(off) <= _PRECISE * (1 + np.abs(at))):
+                found = outputs.copy()
+                found[some] = at
+                return found
+            at = at - off * total / (moved * terms).sum(axis=0)
+        raise NumericalLimitError("`losses` must have outputs.")
 
     def off(self, losses: Array) -> Array:
         """Returns bounds on how far outputs are from losses; see (9.2)."""
@@ -123,16 +177,24 @@ class _Sampled(NamedTuple):
     def cells(self, losses: Array) -> _Cells:
         """Returns masses between rising losses."""
         u = self.outputs(losses)
-        (free, of_free), (p, of_p), (q, of_q) = (
-            _masses(u - shift) for shift in (0.0, *self.drawn)
+        free, of_free = _masses(u)
+        known = {0.0: (free, of_free)}
+        found = _Cells(
+            (1 - self.q) * free,
+            np.zeros_like(free),
+            (1 - self.q) * of_free,
+            np.zeros_like(free),
         )
-        share = self.q
-        return _Cells(
-            (1 - share) * free + share * q,
-            share * (p - q),
-            (1 - share) * of_free + share * of_q,
-            share * (of_p + of_q),
-        )
+        for chance, *drawn in self.drawn:
+            for each in drawn:
+                if each not in known:
+                    known[each] = _masses(u - each)
+            (p, of_p), (q, of_q) = (known[each] for each in drawn)
+            for total, more in zip(
+                found, (q, p - q, of_q, of_p + of_q), strict=True
+            ):
+                total += chance * more
+        return found
 
 
 class _Mirrored(NamedTuple):
@@ -240,9 +302,17 @@ class GridBounds:
 
 
 def bounds_near(
-    composition: Composition, epsilon: float, log_delta: float, is_given: bool
+    composition: Composition,
+    epsilon: float,
+    log_delta: float,
+    width: float,
+    *,
+    is_given: bool,
 ) -> GridBounds:
     """Returns bounds that are good next to an epsilon, or to a given delta.
+
+    They may be apart by the width: in nats, or as a share of the epsilon of the
+    given delta.
 
     Raises `NumericalLimitError` if there is little noise, `q` is large, or
     delta is next to nothing, and `TooSlowError` if the sum has too many points.
@@ -251,10 +321,38 @@ def bounds_near(
     # There is less mass beyond than is left out of delta.
     drawn = math.fsum(each.rounds * each.q for each in kinds)
     beyond = min(math.log(_LEFT_OUT / drawn) + log_delta, math.log(0.5))
-    reach = -float(special.ndtri_exp(beyond))
-    target = epsilon, log_delta if is_given else None
+    reach = min(-float(special.ndtri_exp(beyond)), _MOST_REACH)
+    ends = [each.ends(reach) for each in kinds]
+    if max(max(-low, high) for low, high in ends) > _MOST_LOSS:
+        raise NumericalLimitError("Losses must be small.")
+    total = math.fsum(each.rounds for each in kinds)
+    variance = math.fsum(each.rounds * each.variance for each in kinds)
+    longest = max(high - low for low, high in ends)
+    step = max(_STEP * math.sqrt(variance / total), longest / _MOST_FIRST)
+    if not 0 < step < math.inf:
+        raise NumericalLimitError("`step` must be within float64.")
+    parts = _parts(_above, kinds, ends, step)
+    target = log_delta if is_given else None
+    first = tilted.composed(
+        parts, step, *tilted.best_tilt(parts, step, epsilon, target)
+    )
+    if is_given:
+        epsilon = last_true(
+            lambda e: first.delta(e, is_upper=True) >= math.exp(log_delta),
+            0.0,
+            first.epsilon,
+            share=_NEAREST,
+        )
+        width = max(width, _NARROWEST) * first.tilt * epsilon
+    tilt, _ = tilted.best_tilt(parts, step, epsilon)
+    # Each round is spread by at most half a step, whose square adds to its
+    # variance.
+    fine = math.sqrt(8 * _SHARE * width / total) / tilt
+    least = max(longest, float(np.ptp(first.losses))) / _MOST_POINTS
+    step = min(step, max(fine, least))
     below, above = (
-        _composed(kinds, reach, is_upper, *target) for is_upper in (False, True)
+        tilted.composed(_parts(of_kind, kinds, ends, step), step, tilt, epsilon)
+        for of_kind in (_below, _above)
     )
     return GridBounds(above, below)
 
@@ -263,9 +361,7 @@ def _sampled(loss: LossDistribution) -> MixtureLoss | ReplaceOneLoss | None:
     """Returns the loss of the Poisson sample that a loss is made of, if any."""
     if isinstance(loss, FixedSizeLoss) and len(loss.parts) == 1:
         return loss.parts[0]
-    if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
-        return loss
-    return loss if isinstance(loss, ReplaceOneLoss) else None
+    return loss if isinstance(loss, MixtureLoss | ReplaceOneLoss) else None
 
 
 def _kinds(composition: Composition) -> list[_Kind]:
@@ -275,38 +371,27 @@ def _kinds(composition: Composition) -> list[_Kind]:
     ):
         sampled = _sampled(loss)
         if isinstance(sampled, ReplaceOneLoss):
-            q = sampled.sampling_probability
+            chances: tuple[float, ...] = (sampled.sampling_probability,)
         elif sampled is not None:
-            q = sampled.probabilities[1]
+            chances = sampled.probabilities[1:]
         else:
             raise NumericalLimitError("`composition` must be supported.")
-        z = sampled.noise_multiplier
-        if z < _LEAST_NOISE or q > _MOST_Q:
+        part = _Sampled(
+            sampled, round(count), chances, 1 / sampled.noise_multiplier
+        )
+        if part.farthest > 1 / _LEAST_NOISE or part.q > _MOST_Q:
             raise NumericalLimitError("Losses must be small.")
-        part = _Sampled(sampled, round(count), q, 1 / z)
         kinds.append(part if sampled is loss else _Mirrored(part))
     return kinds
 
 
-def _composed(
+def _parts(
+    of_kind: Callable[[_Kind, float, Array], tilted.LossMasses],
     kinds: list[_Kind],
-    reach: float,
-    is_upper: bool,
-    epsilon: float,
-    log_delta: float | None,
-) -> tilted.Sum:
-    ends = [each.ends(reach) for each in kinds]
-    total = math.fsum(each.rounds for each in kinds)
-    variance = math.fsum(each.rounds * each.variance for each in kinds)
-    if max(max(-low, high) for low, high in ends) > _MOST_LOSS:
-        raise NumericalLimitError("Losses must be small.")
-    longest = max(high - low for low, high in ends)
-    share = _STEP_ABOVE if is_upper else _STEP_BELOW
-    step = max(share * math.sqrt(variance / total), longest / _MOST_POINTS)
-    if not 0 < step < math.inf or reach > _MOST_REACH:
-        raise NumericalLimitError("`delta` must be larger, or the noise.")
-    of_kind = _above if is_upper else _below
-    parts = [
+    ends: list[tuple[float, float]],
+    step: float,
+) -> list[tilted.LossMasses]:
+    return [
         of_kind(
             each,
             step,
@@ -314,14 +399,22 @@ def _composed(
         )
         for each, (low, high) in zip(kinds, ends, strict=True)
     ]
-    return tilted.composed(parts, step, epsilon, log_delta)
 
 
 def _masses(u: Array) -> tuple[Array, Array]:
     """Returns normal masses between numbers, and bounds on their errors."""
-    masses = between(u)
-    tails = np.concatenate([[0.0], special.ndtr(-np.abs(u)), [0.0]])
-    return masses, _ERROR * (masses + tails[:-1] + tails[1:]) + _NOTHING
+    tails = special.ndtr(-np.abs(u))
+    rises = u < 0
+    inner = np.where(rises[:-1], np.diff(tails), -np.diff(tails))
+    around = rises[:-1] & ~rises[1:]
+    inner[around] = 1 - tails[:-1][around] - tails[1:][around]
+    first = tails[0] if rises[0] else 1 - tails[0]
+    last = 1 - tails[-1] if rises[-1] else tails[-1]
+    masses = np.concatenate([[first], np.maximum(inner, 0.0), [last]])
+    errors = tails * (1 + np.minimum(u * u, _FAR))
+    errors = np.concatenate([[0.0], errors, [0.0]])
+    errors = errors[:-1] + errors[1:] + masses
+    return masses, _TAIL_ERROR * errors + _NOTHING
 
 
 def _above(kind: _Kind, step: float, places: Array) -> tilted.LossMasses:
@@ -355,26 +448,32 @@ def _above(kind: _Kind, step: float, places: Array) -> tilted.LossMasses:
 
 def _below(kind: _Kind, step: float, places: Array) -> tilted.LossMasses:
     """Returns losses of whoever sees cells, rounded down; see (9.4)."""
-    masses, excess, of_masses, of_excess = kind.cells(
-        step * (places + _FROM_POINT)
-    )
-    least = excess - of_excess
-    under_p = masses - of_masses + least
-    seen = (masses > of_masses) & (under_p > _ROUNDING * masses)
-    masses += np.where(least > 0, of_masses, -of_masses)
-    losses = np.log1p(least[seen] / masses[seen])
-    found = np.floor(losses / step - _ROUNDING).astype(np.int64)
+    edges = step * (places + _FROM_POINT)
+    for move in range(_MOVES + 1):
+        masses, excess, of_masses, of_excess = kind.cells(edges)
+        least = excess - of_excess
+        under_p = masses - of_masses + least
+        seen = (masses > of_masses) & (under_p > _ROUNDING * masses)
+        seen[-1] = False  # A tilt would see nothing else.
+        masses += np.where(least > 0, of_masses, -of_masses)
+        losses = np.zeros(seen.size)
+        losses[seen] = np.log1p(least[seen] / masses[seen]) / step
+        if not move:
+            # The cell with most of the mass may have nearly all of it: it is
+            # above a point of the grid as it is.
+            most = losses[int(np.argmax(np.where(seen, under_p, 0.0)))]
+            start = float(most - np.rint(most)) - _ABOVE_POINT
+        if move < _MOVES:
+            missing = places + start + _ABOVE_POINT - losses[1:]
+            missing = np.where(seen[1:], np.clip(missing, -0.25, 0.25), 0.0)
+            missing[1:] = (missing[1:] + missing[:-1]) / 2
+            # Any edges do that rise.
+            edges = np.maximum.accumulate(edges + step * missing)
+    found = np.floor(losses[seen] - start - _ROUNDING).astype(np.int64)
     first = int(found.min())
     return tilted.LossMasses(
-        first,
+        first + start,
         np.asarray(np.bincount(found - first, under_p[seen]), np.float64),
         0.0,
         kind.rounds,
     )
-
-
-def between(u: Array) -> Array:
-    """Returns the normal masses between numbers, relatively precise."""
-    below, above = special.ndtr(u), special.ndtr(-u)
-    inner = np.where(u[:-1] < 0, np.diff(below), -np.diff(above))
-    return np.concatenate([below[:1], np.maximum(inner, 0), above[-1:]])

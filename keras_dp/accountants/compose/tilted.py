@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 from scipy import fft, special
 
 from keras_dp.accountants.arrays import EXPONENT, Array
@@ -19,18 +20,21 @@ from keras_dp.accountants.loss.loss_distribution import conversion
 from keras_dp.errors import TooSlowError
 
 # Log of a bound on the tilted mass beyond each end of the window.
-_LOG_OUTSIDE = -36.0
-_MOST_POINTS = 1 << 23
+_LOG_OUTSIDE = -50.0
+_MOST_POINTS = 1 << 20
 # Error of a transform per level, relative to the norm: a few times what is
-# proven.
-_ERROR_PER_LEVEL = 2e-15
+# proven. Many processors have more digits than float64, which matter where a
+# few large losses leave next to no mass near the epsilon in question.
+_ERROR_PER_LEVEL = 9 * max(float(np.finfo(np.longdouble).eps), 2.0**-63)
 # The range of tilts that is searched, and the precision of the best one. Tilts
 # in units of one over the stddev of the sum are for losses that are all next to
 # 0.
 _LEAST_TILT, _MOST_TILT, _NEAREST = 1e-3, 1e4, 0.05
 _LEAST_STDDEVS, _MOST_STDDEVS = 1e-4, 1e3
-# The log of a weight that is 0 in float64.
-_NOTHING = -800.0
+# The log of weights that are left out, or counted as this.
+_NOTHING = -60.0
+# A smaller transform counts as one of this size.
+_LEAST_SIZE = 1e-300
 # Rounding of sums and exponentials: once, and for each round.
 _ROUNDING, _ROUNDING_EACH = 1e-9, 1e-12
 
@@ -39,13 +43,13 @@ class LossMasses(NamedTuple):
     """Rounds whose losses are alike.
 
     Attributes:
-        first: The first loss, in steps.
+        first: The first loss, in steps; not always whole ones.
         masses: The mass of each loss, one a step; 1 together with `infinite`,
             but for rounding.
         infinite: Mass of an infinite loss.
     """
 
-    first: int
+    first: float
     masses: Array
     infinite: float
     rounds: int
@@ -79,7 +83,6 @@ class Sum:
 
     def delta(self, epsilon: float, *, is_upper: bool) -> float:
         """Returns an upper or a lower bound on `E[(1 - e^(epsilon - l))+]`."""
-        # Weights beyond are 0 in float64.
         ends = epsilon, epsilon - _NOTHING / self.tilt
         start, stop = np.searchsorted(self.losses, ends, "right")
         losses, tilted = self.losses[start:stop], self.tilted[start:stop]
@@ -97,44 +100,33 @@ class Sum:
             )
             return max(0.0, found)
         found = math.exp(min(log_scale, EXPONENT)) * (
-            total * (1 + self.rounding) + error + self.outside
+            total * (1 + self.rounding)
+            + error
+            + self.outside
+            + math.exp(_NOTHING)
         )
         return min(1.0, found + self.infinite)
 
 
-def composed(
+def best_tilt(
     parts: Sequence[LossMasses],
     step: float,
     epsilon: float,
     log_delta: float | None = None,
-) -> Sum:
-    """Returns the sum of losses on a grid, tilted to where it is looked at.
+) -> tuple[float, float]:
+    """Returns the tilt for an epsilon, or for that of a given `log_delta`.
 
-    That is next to `epsilon`, or next to the epsilon of a given `log_delta`.
-    The step is in nats.
+    And the epsilon. The step is in nats.
     """
-    # One body: each step takes the tilt and the points of the one before.
-    # Most points of some are empty.
-    held = [np.flatnonzero(each.masses) for each in parts]
-    logs = [
-        np.log(each.masses[at]) for each, at in zip(parts, held, strict=True)
-    ]
-    places = [
-        step * (each.first + at) for each, at in zip(parts, held, strict=True)
-    ]
-
-    def log_moment(tilt: float) -> float:
-        return sum(
-            each.rounds * float(special.logsumexp(log + tilt * place))
-            for each, log, place in zip(parts, logs, places, strict=True)
-        )
+    spread = [_tilts(each, step) for each in parts]
 
     def size(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
         least = float(conversion(np.array(tilt)))
+        whole = math.fsum(each.log_moment(tilt) for each in spread)
         if log_delta is None:
-            return log_moment(tilt) - tilt * epsilon + least
-        return (log_moment(tilt) - log_delta + least) / tilt
+            return whole - tilt * epsilon + least
+        return (whole - log_delta + least) / tilt
 
     variance = math.fsum(each.rounds * _variance(each) for each in parts)
     per_stddev = 1 / (step * math.sqrt(variance)) if variance else 0.0
@@ -148,56 +140,106 @@ def composed(
         method="bounded",
         options={"xatol": _NEAREST},
     )
-    tilt = math.exp(float(found.x))
+    best = float(found.x)
+    return math.exp(best), epsilon if log_delta is None else size(best)
+
+
+def composed(
+    parts: Sequence[LossMasses], step: float, tilt: float, epsilon: float
+) -> Sum:
+    """Returns the sum of losses on a grid, tilted to where it is looked at."""
+    spread = [_tilts(each, step) for each in parts]
+
+    def log_moment(tilt: float) -> float:
+        return math.fsum(each.log_moment(tilt) for each in spread)
+
     whole = log_moment(tilt)
     # Chernoff's bound on the tilted mass beyond each end, for some tilts more.
-    more = tilt * np.geomspace(1e-2, 10, 9)
+    more = tilt * np.geomspace(1e-2, 10, 6)
     highest = min(
         (log_moment(tilt + r) - whole - _LOG_OUTSIDE) / r for r in more
     )
     lowest = max(
         (whole - log_moment(tilt - r) + _LOG_OUTSIDE) / r for r in more
     )
-    least = sum(each.rounds * each.first for each in parts)
-    most = sum(
-        each.rounds * (each.first + len(each.masses) - 1) for each in parts
-    )
-    start = max(least, math.floor(lowest / step))
-    stop = min(most, math.ceil(highest / step))
+    least = math.fsum(each.rounds * each.first for each in parts)
+    most = sum(each.rounds * (len(each.masses) - 1) for each in parts)
+    start = max(0, math.floor(lowest / step - least))
+    stop = min(most, math.ceil(highest / step - least))
     if stop - start + 1 > _MOST_POINTS:
         raise TooSlowError
-    points = fft.next_fast_len(max(stop - start + 1, 2), real=True)
-    points = max(points, max(len(each.masses) for each in parts))
+    points = max(stop - start + 1, *(len(each.masses) for each in parts), 2)
     points = fft.next_fast_len(points, real=True)
-    spectrum = np.ones(points // 2 + 1, np.complex128)
-    relative, shift, rounding = 0.0, 0, _ROUNDING
+    spectrum = np.ones(points // 2 + 1, np.clongdouble)
+    logs, off = np.zeros(spectrum.size), np.zeros(spectrum.size)
+    rounding = _ROUNDING
     level = _ERROR_PER_LEVEL * math.log2(points)
-    for each, at, log, place in zip(parts, held, logs, places, strict=True):
-        exponents = log + tilt * place
-        masses = np.zeros(len(each.masses))
-        masses[at] = np.exp(exponents - special.logsumexp(exponents))
-        spectrum *= fft.rfft(masses, points) ** each.rounds
-        norm = math.sqrt(points) * float(np.linalg.norm(masses))
-        relative += each.rounds * level * (norm + 1)
-        shift += each.rounds * each.first
+    for each, tilts in zip(parts, spread, strict=True):
+        exponents = tilts.logs + tilt * tilts.places
+        masses = np.zeros(len(each.masses), np.longdouble)
+        masses[tilts.held] = np.exp(exponents - special.logsumexp(exponents))
+        one = fft.rfft(masses, points)
+        spectrum *= _power(one, each.rounds)
+        error = level * math.sqrt(points) * float(np.linalg.norm(masses))
+        # |a^n - b^n| <= (|b| + e)^n - |b|^n, where |a - b| <= e.
+        sizes = np.maximum(np.abs(one).astype(np.float64), _LEAST_SIZE)
+        logs += each.rounds * np.log(sizes)
+        off += each.rounds * np.log1p(error / sizes + level)
         # The masses lack this much of 1. Any of them may be too small by it.
-        lost = abs(float(each.masses.sum()) + each.infinite - 1)
+        lost = max(1 - float(each.masses.sum()) - each.infinite, 0.0)
         rounding += each.rounds * (_ROUNDING_EACH + 2 * lost)
-    circular = fft.irfft(spectrum, points)
-    tilted = np.roll(circular, (shift - start) % points)
-    if log_delta is not None:
-        epsilon = size(float(found.x))
+    circular = fft.irfft(spectrum, points).astype(np.float64)
+    tilted = np.roll(circular, -start % points)
+    # By Parseval's theorem, of both halves of the spectrum. The way back has an
+    # error that is relative to the norm of the sum.
+    sizes = np.exp(logs)
+    near = sizes * np.expm1(np.minimum(off, 1.0))
+    off = np.where(off < 1, near, np.exp(np.minimum(logs + off, EXPONENT)))
+    error = float(np.linalg.norm(off)) + level * float(np.linalg.norm(sizes))
+    error *= math.sqrt(2 / points)
     return Sum(
         tilt,
         epsilon,
         whole,
-        step * (start + np.arange(points)),
+        step * (least + start + np.arange(points)),
         np.maximum(tilted, 0.0),
-        math.expm1(min(relative, 1.0)) + level,
+        error,
         math.exp(_LOG_OUTSIDE),
         min(1.0, sum(each.rounds * each.infinite for each in parts) * 1.000001),
         rounding,
     )
+
+
+def _power(
+    base: NDArray[np.clongdouble], exponent: int
+) -> NDArray[np.clongdouble]:
+    """Returns a power: by squares, which are sooner made than logarithms."""
+    found = np.ones_like(base)
+    for digit in f"{exponent:b}":
+        found *= found
+        if digit == "1":
+            found *= base
+    return found
+
+
+class _Tilts(NamedTuple):
+    """The losses of some rounds that have mass: most points have none."""
+
+    rounds: int
+    held: NDArray[np.int64]
+    logs: Array
+    places: Array
+
+    def log_moment(self, tilt: float) -> float:
+        whole = special.logsumexp(self.logs + tilt * self.places)
+        return self.rounds * float(whole)
+
+
+def _tilts(each: LossMasses, step: float) -> _Tilts:
+    held = np.flatnonzero(each.masses)
+    logs = np.log(each.masses[held])
+    places = np.asarray(step * (each.first + held), np.float64)
+    return _Tilts(each.rounds, held, logs, places)
 
 
 def _variance(each: LossMasses) -> float:
