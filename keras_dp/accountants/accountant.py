@@ -102,19 +102,16 @@ class Accountant(abc.ABC):
     ) -> float:
         """Returns an upper bound on delta; 1 if no smaller one holds.
 
+        The other arguments and errors are those of `epsilon`.
+
         Args:
             ledger: A ledger, a run, or pairs of a Round and its count.
             epsilon: Finite and >= 0.
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-            units: How many units are protected together, >= 1. A unit has
-                `rows_per_unit` records if `ledger` says so, else one.
+            neighbours: The adjacency relation.
+            units: How many units are protected together.
 
         Raises:
-            UnsupportedEventError: This accountant has no sound bound for a
-                round under `neighbours`. It never guesses.
-            ValueError: `epsilon` is negative or not finite, `neighbours` is
-                unknown, or `units` is below 1.
+            ValueError: `epsilon` is negative or not finite.
         """
         _check.finite_non_negative(epsilon=epsilon)
         return self.group(ledger, neighbours, units).delta(epsilon)
@@ -130,24 +127,14 @@ class Accountant(abc.ABC):
 
     @abc.abstractmethod
     def _profile(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
-        """Returns the bound on delta for rounds without slack.
-
-        There are at most some hundreds of kinds of rounds.
-        """
+        """Returns the bound on delta for the same rounds."""
 
     def group(
         self, ledger: LedgerLike, neighbours: Neighbours | None, units: int
     ) -> UnitGroup:
         """Returns the rounds of a ledger, for several questions.
 
-        Args:
-            ledger: A ledger, a run, or pairs of a Round and its count.
-            neighbours: The adjacency relation; `None` for the strongest that
-                all rounds support.
-            units: How many units are protected together, >= 1.
-
-        Raises:
-            UnsupportedEventError: This accountant has no bound for a round.
+        Arguments and errors are those of `epsilon`.
         """
         _check.integer_at_least(1, units=units)
         found = normalized(ledger, neighbours)
@@ -157,14 +144,7 @@ class Accountant(abc.ABC):
         )
 
     def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
-        """Raises unless this accountant has a bound for every mechanism.
-
-        Args:
-            rounds: Mechanisms with their counts.
-
-        Raises:
-            UnsupportedEventError: It has no bound for one of them.
-        """
+        """Raises unless this accountant has a bound for every mechanism."""
         for mechanism, _ in rounds:
             kind = type(mechanism)
             if kind not in self.mechanisms and not issubclass(kind, SLACK):
@@ -177,11 +157,7 @@ class Accountant(abc.ABC):
                 )
 
     def supports(self, rounds: tuple[CountedMechanism, ...]) -> bool:
-        """Returns whether this accountant has a bound for every mechanism.
-
-        Args:
-            rounds: Mechanisms with their counts.
-        """
+        """Returns whether this accountant has a bound for every mechanism."""
         try:
             self.check_supported(rounds)
         except UnsupportedEventError:
@@ -193,10 +169,7 @@ class Accountant(abc.ABC):
     ) -> float:
         """Returns the bound on epsilon for one record.
 
-        Args:
-            rounds: Mechanisms with their counts, which `check_supported`
-                accepts.
-            delta: In [0, 1].
+        `check_supported` accepts the rounds, and delta is in [0, 1].
         """
         if not rounds or delta == 1:
             return 0.0
@@ -224,9 +197,7 @@ class Accountant(abc.ABC):
     def profile_of(self, rounds: tuple[CountedMechanism, ...]) -> Profile:
         """Returns the bound on delta for one record, a function of epsilon.
 
-        Args:
-            rounds: Mechanisms with their counts, which `check_supported`
-                accepts.
+        `check_supported` accepts the rounds.
         """
         if not rounds:
             return lambda epsilon: 0.0

@@ -205,17 +205,7 @@ class Fourier(Accountant):
     ) -> Bounds:
         """Returns bounds on the least epsilon for `delta`.
 
-        Args:
-            ledger: A ledger, a run, or pairs of a Round and its count.
-            delta: In [0, 1].
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-            units: How many units are protected together, >= 1. A unit has
-                `rows_per_unit` records if `ledger` says so, else one.
-
-        Raises:
-            UnsupportedEventError: A round has no sound bound.
-            ValueError: `delta` is not in [0, 1], or `neighbours` is unknown.
+        Arguments and errors are those of `Accountant.epsilon`.
         """
         check_delta(delta)
         group = self.group(ledger, neighbours, units)
@@ -243,18 +233,7 @@ class Fourier(Accountant):
     ) -> Bounds:
         """Returns bounds on the least delta for `epsilon`.
 
-        Args:
-            ledger: A ledger, a run, or pairs of a Round and its count.
-            epsilon: Finite and >= 0.
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-            units: How many units are protected together, >= 1. A unit has
-                `rows_per_unit` records if `ledger` says so, else one.
-
-        Raises:
-            UnsupportedEventError: A round has no sound bound.
-            ValueError: `epsilon` is negative or not finite, or `neighbours` is
-                unknown.
+        Arguments and errors are those of `Accountant.delta`.
         """
         _check.finite_non_negative(epsilon=epsilon)
         group = self.group(ledger, neighbours, units)

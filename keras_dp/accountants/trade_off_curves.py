@@ -139,10 +139,8 @@ def trade_off(
             falls like `1 / lines^2`: with 100 less than 1e-4 of the area, and
             less than 5 % of true positives at 1e-9 false ones.
         accountant: The tightest that can replay the ledger by default.
-        neighbours: The adjacency relation; by default the strongest that
-            all rounds support.
-        units: How many units the attack asks about together, >= 1. A unit has
-            `rows_per_unit` records if `ledger` says so, else one.
+        neighbours: As in `Accountant.epsilon`.
+        units: How many units the attack asks about together; see there.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
@@ -178,19 +176,16 @@ def bayes_risk(
     chance `p (1 - (P(S) - e^eps Q(S)))`, `eps = log((1-p)/p)`, which is at
     least `p (1 - delta(eps))`. Rounded down.
 
+    The other arguments and errors are those of `trade_off`.
+
     Args:
         ledger: A ledger, a run, or pairs of a Round and its count.
         prior: Chance of one of the two neighbours, as the attack has it
             before it sees a release, in [0, 1]. Without a release the risk
             would be the smaller of it and its complement.
         accountant: The tightest that can replay the ledger by default.
-        neighbours: The adjacency relation; by default the strongest that
-            all rounds support.
-        units: How many units the attack asks about together, >= 1. A unit has
-            `rows_per_unit` records if `ledger` says so, else one.
-
-    Raises:
-        UnsupportedEventError: The accountant has no bound for a round.
+        neighbours: The adjacency relation.
+        units: How many units the attack asks about together.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
     >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 1.0),))
