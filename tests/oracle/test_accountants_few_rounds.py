@@ -404,9 +404,8 @@ LOSSES = [
     law_of(1.0, 0.3, is_added=True),
     MixtureLoss(2.0, (0.81, 0.18, 0.01), is_added=False),
     ReplaceOneLoss(1.5, 0.2),
-    FixedSizeLoss(
-        (law_of(2.0, 0.2, False), law_of(1.0, 0.2, False)), (0.9, 0.1)
-    ),
+    FixedSizeLoss(law_of(2.0, 0.2, False)),
+    FixedSizeLoss(law_of(1.0, 0.02, False)),
 ]
 
 

@@ -44,7 +44,7 @@ def law_of(noise_multiplier, q, kind) -> LossDistribution:
         return MixtureLoss(noise_multiplier, shares, kind == "three added")
     if kind == "fixed size":
         removed = law_of(noise_multiplier, q, "removed")
-        return FixedSizeLoss((removed,), (1.0,))
+        return FixedSizeLoss(removed)
     return MixtureLoss(noise_multiplier, (1 - q, q), kind == "added")
 
 

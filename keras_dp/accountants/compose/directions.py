@@ -130,7 +130,7 @@ def _(
 def _(mechanism: FixedSizeGaussian, left_out: float) -> tuple[_Losses, _Losses]:
     q = mechanism.sampling_probability
     first, second = _mixtures(mechanism.noise_multiplier, (1 - q, q))
-    upper = FixedSizeLoss((first,), (1.0,))
+    upper = FixedSizeLoss(first)
     return _Losses(upper, first), _Losses(upper, second)
 
 

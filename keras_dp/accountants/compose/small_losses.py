@@ -359,8 +359,8 @@ def bounds_near(
 
 def _sampled(loss: LossDistribution) -> MixtureLoss | ReplaceOneLoss | None:
     """Returns the loss of the Poisson sample that a loss is made of, if any."""
-    if isinstance(loss, FixedSizeLoss) and len(loss.parts) == 1:
-        return loss.parts[0]
+    if isinstance(loss, FixedSizeLoss):
+        return loss.part
     return loss if isinstance(loss, MixtureLoss | ReplaceOneLoss) else None
 
 

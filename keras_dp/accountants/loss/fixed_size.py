@@ -14,7 +14,6 @@ arXiv:2106.08567v4, Theorem 10.
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -50,36 +49,17 @@ _DENOMINATOR = 10.0
 _MOST_PANELS = 4000
 
 
-class _Positive(NamedTuple):
-    """Nodes on the positive losses of one part, see `Nodes`.
-
-    `log_error` bounds the absolute error, and `log_moment` is at most the log
-    of what they add to `M(tilt)`.
-    """
-
-    losses: Points
-    log_weights: Points
-    log_error: float
-    log_moment: float
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSizeLoss(LossDistribution):
-    """The symmetric distribution of the positive losses of some mixtures.
-
-    The parts are losses of a removed record, of two components each. Which one
-    was drawn is known. The sum of the weights is 1.
-    """
+    """The symmetric distribution of the positive losses of a removed record."""
 
     largest = math.inf
 
-    parts: tuple[MixtureLoss, ...]
-    weights: tuple[float, ...]
+    part: MixtureLoss
 
     @override
     def nodes(self, tilt: float, frequency: float = 0.0) -> Nodes:
-        found = [_positive(part, tilt, frequency) for part in self.parts]
-        losses, log_weights, log_error = self._joined(found)
+        losses, log_weights, log_error = _positive(self.part, tilt, frequency)
         # Q has the mass at -l that P has at l. Conjugate losses have an
         # `Im l >= 0` as well. What is left is the atom.
         mirrored = np.conj(log_weights + losses)
@@ -95,26 +75,8 @@ class FixedSizeLoss(LossDistribution):
         # The atom at 0 never falls.
         return NO_DECAY
 
-    def _joined(self, found: list[_Positive]) -> tuple[Points, Points, float]:
-        """Returns the positive losses of all parts together."""
-        logs = np.log(self.weights)
-        errors = np.array([each.log_error for each in found]) + logs
-        moments = np.array([each.log_moment for each in found]) + logs
-        # M(tilt) is at least 1, and at least the part of the positive losses.
-        log_moment = max(0.0, float(special.logsumexp(moments)))
-        return (
-            np.concatenate([each.losses for each in found]),
-            np.concatenate(
-                [
-                    each.log_weights + log
-                    for each, log in zip(found, logs, strict=True)
-                ]
-            ),
-            float(special.logsumexp(errors)) - log_moment + math.log(2),
-        )
 
-
-def _positive(part: MixtureLoss, tilt: float, frequency: float) -> _Positive:
+def _positive(part: MixtureLoss, tilt: float, frequency: float) -> Nodes:
     """Returns nodes on the positive losses.
 
     With a frequency they are on a path that leaves the real line where the
@@ -143,12 +105,13 @@ def _positive(part: MixtureLoss, tilt: float, frequency: float) -> _Positive:
     log_error = _LOG_PANEL_ERROR + max(log_largest, 0.0) + highest**2 / 2
     log_error += _GROWTH + _DENOMINATOR
     log_error += math.log(ends.size * (high - low) * (3 + tilt + frequency))
-    return _Positive(
+    # M(tilt) is at least 1, and at least the part of the positive losses. A
+    # diagonal step is longer than its real part, by less than 2.
+    least = float(special.logsumexp(logs + log_steps.real)) - math.log(2)
+    return Nodes(
         part.losses(u),
         part.log_density(u) + log_steps,
-        log_error,
-        # A diagonal step is longer than its real part, by less than 2.
-        float(special.logsumexp(logs + log_steps.real)) - math.log(2),
+        log_error - max(least, 0.0) + math.log(2),
     )
 
 
