@@ -19,7 +19,7 @@ _LIKE_URL = re.compile(
 _NESTS = (list, tuple, set, dict)
 # A name is another one that was meant if it shares this part of its words, or
 # so many more of its letters.
-_LEAST_LIKENESS, _UNLIKE = 0.4, 0.25
+_LEAST_LIKENESS, _UNLIKE = 0.42, 0.25
 # The most characters of a text, and entries of a list, that a message shows.
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 8
 
@@ -216,27 +216,25 @@ def arguments_of(
 ) -> None:
     """Raises unless every name is that of an argument of a function.
 
-    The error names the first function, and the nearest name that it has; or
-    what else has such an argument, by the remedies in `elsewhere`.
+    The error names the first function, and the nearest name: one that the
+    functions have, or one of `elsewhere`, with its remedy.
     """
-    known = dict.fromkeys(
-        name
+    known = {
+        name: ""
         for each in functions
         for name in inspect.signature(each).parameters
-    )
+    }
+    remedies = dict(known)
+    for remedy, function in elsewhere.items():
+        for name in inspect.signature(function).parameters:
+            remedies.setdefault(name, f" {remedy}")
     for name, value in given.items():
         if name in known:
             continue
-        remedy = next(
-            (
-                f" {remedy}"
-                for remedy, function in elsewhere.items()
-                if name in inspect.signature(function).parameters
-            ),
-            "",
-        )
-        if not remedy and (close := _nearest(name, known)):
-            remedy = f" Did you mean `{close}`?"
+        close = name if name in remedies else _nearest(name, remedies)
+        remedy = remedies.get(close, "")
+        if close not in ("", name):
+            remedy = f" Did you mean `{close}`?{remedy}"
         rule = f"be an argument of {functions[0].__name__}"
         raise _error(TypeError, name, value, rule, remedy)
 
@@ -250,12 +248,25 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     ('epochs', '')
     >>> _nearest("clip", ["loss", "l2_norm_clip"])
     'l2_norm_clip'
+    >>> _nearest("lr", ["loss", "learning_rate"])
+    'learning_rate'
+    >>> _nearest("eps", ["epochs", "target_epsilon"])
+    'target_epsilon'
+    >>> _nearest("val_data", ["data", "validation_data"])
+    'validation_data'
     """
     words = set(name.split("_"))
 
     def likeness(other: str) -> float:
         others = set(other.split("_"))
-        shared = len(words & others) / len(words | others)
+        if name == "".join(word[0] for word in other.split("_")):
+            return 1.0
+        begun = sum(
+            word in others
+            or (len(word) > 2 and any(each.startswith(word) for each in others))
+            for word in words
+        )
+        shared = begun / (len(words) + len(others) - begun)
         if words <= others:  # A part of a name stands for all of it.
             shared = max(shared, 0.5)
         letters = difflib.SequenceMatcher(None, name, other).ratio()

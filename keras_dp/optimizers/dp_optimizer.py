@@ -127,11 +127,6 @@ class DPOptimizer(WrappingOptimizer):
         ledger: ledger_lib.PrivacyLedger | LedgerOfChief | None = None,
     ) -> None:
         check_inner(inner)
-        if isinstance(inner, DPOptimizer):
-            raise TypeError(
-                "`inner` must not be private already. "
-                f"Received: inner={inner!r}. Pass a Keras optimizer."
-            )
         if not isinstance(query, DPQuery):
             raise TypeError(
                 f"`query` must be a DPQuery. Received: query={query!r}. Take "

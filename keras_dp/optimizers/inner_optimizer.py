@@ -21,35 +21,47 @@ from keras_dp.keras_internals import (
     releases_of,
 )
 
+_OF_FLOAT16 = (
+    "Pass the optimizer without it, and compile(loss_scale=...) for float16."
+)
+# Options for gradients that are not yet the answer, and what serves instead.
+_NOT_OF_ANSWERS = {
+    "gradient_accumulation_steps": "A sample larger than memory is split by "
+    "the sampler's physical_batch_size, with noise added once.",
+    "loss_scale_factor": _OF_FLOAT16,
+}
 
-def check_inner(inner: Any) -> None:
-    """Raises unless `inner` is an optimizer that can apply noised answers."""
+
+def check_inner(inner: Any, name: str = "inner") -> None:
+    """Raises unless the argument can apply noised answers."""
     if not isinstance(inner, keras.optimizers.Optimizer):
         raise TypeError(
-            "`inner` must be a keras.optimizers.Optimizer instance. "
-            f"Received: inner={inner!r}. Pass keras.optimizers.SGD(0.1), for "
+            f"`{name}` must be a keras.optimizers.Optimizer instance. "
+            f"Received: {name}={inner!r}. Pass keras.optimizers.SGD(0.1), for "
             "instance."
+        )
+    if isinstance(inner, WrappingOptimizer):
+        raise TypeError(
+            f"`{name}` must not be private already. "
+            f"Received: {name}={inner!r}. Pass a Keras optimizer."
         )
     if isinstance(inner, keras.optimizers.LossScaleOptimizer):
         raise TypeError(
-            "`inner` must not scale the loss: clipping needs unscaled "
-            f"gradients. Received: {type(inner).__name__}. Pass the optimizer "
-            "inside of it, and compile(loss_scale=...) for float16."
+            f"`{name}` must not scale the loss: clipping needs unscaled "
+            f"gradients. Received: {type(inner).__name__}. {_OF_FLOAT16}"
         )
     if "apply" in vars(inner) and not is_closed(inner):
         raise ValueError(
-            "`inner` must have its `apply` in its class. Received: a "
+            f"`{name}` must have its `apply` in its class. Received: a "
             f"{type(inner).__name__} with a function in its place, which would "
             "not be called. Make a subclass."
         )
     for each in optimizers_in(inner):
-        for option in ("gradient_accumulation_steps", "loss_scale_factor"):
+        for option, instead in _NOT_OF_ANSWERS.items():
             if getattr(each, option, None) is not None:
                 raise ValueError(
-                    f"`{option}` of `inner` must be None. Received: "
-                    f"{option}={getattr(each, option)!r}. A sample larger than "
-                    "memory is split by the sampler's physical_batch_size, "
-                    "with noise added once."
+                    f"`{option}` of `{name}` must be None. Received: "
+                    f"{option}={getattr(each, option)!r}. {instead}"
                 )
 
 

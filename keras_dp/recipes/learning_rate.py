@@ -169,7 +169,7 @@ def choose_learning_rate(settings: Settings) -> Settings:
         own = compile_arguments_of(settings.model)
         optimizer = own.get("optimizer", "adam")
     optimizer = keras.optimizers.get(optimizer)
-    check_inner(optimizer)
+    check_inner(optimizer, "optimizer")
     if wanted == "keep":
         return dataclasses.replace(settings, optimizer=_taken(optimizer, None))
     if wanted != "auto":

@@ -5,13 +5,13 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import keras
 
 from keras_dp import _check
 from keras_dp.budgets import chosen_account
-from keras_dp.dp_queries import DPQuery
+from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.errors import (
     BudgetExceededError,
     CalibrationError,
@@ -39,10 +39,12 @@ from keras_dp.recipes.samples import (
 )
 from keras_dp.recipes.settings import Noise, SettingLine, Settings
 from keras_dp.recipes.training_data import Records, TrainingData
+from keras_dp.sampling import PoissonBatches, Sampler
 from keras_dp.spending import RunDetails
 from keras_dp.training import PrivateModel
 from keras_dp.training.private_model import check_kind
 
+_AS_DATA = "Pass (x, y), or (x, y, sample_weight), as the data."
 # More epochs are worth a line if the signal grows by such a factor.
 _WORTH = 1.1
 # Below such a signal nothing was learned (docs/choosing.md).
@@ -56,7 +58,7 @@ _SHORTER = 4
 def make_private(
     model: keras.Model,
     data: Any,
-    *,
+    *more: Never,
     target_epsilon: float,
     epochs: int | None = None,
     ledger: PrivacyLedger | str | os.PathLike[str] = "privacy.ledger",
@@ -101,6 +103,7 @@ def make_private(
             of arrays; a `tf.data.Dataset` or `PyDataset`; a sampler of
             `keras_dp.sampling`; or `Records`, which also say whose records
             they are and how they are changed when they are drawn.
+        *more: Nothing: all other arguments are passed by name.
         target_epsilon: The most epsilon that all rounds of the ledger may
             spend together, > 0.
         epochs: Number of epochs that `fit()` will run, >= 1. By default the
@@ -192,17 +195,24 @@ def make_private(
     True
     """
     # One body: nothing is created before all that may be refused.
+    if more:
+        raise TypeError(
+            "`data` must hold the targets and the weights, too. Received: "
+            f"{len(more)} more, beside it. {_AS_DATA}"
+        )
     _check.arguments_of(
         make_private,
         keras.Model.compile,
         PrivateModel.compile,
         given=options,
         elsewhere={
-            "Pass (x, y), or (x, y, sample_weight), as the data.": (
-                keras.utils.pack_x_y_sample_weight
-            ),
+            _AS_DATA: keras.utils.pack_x_y_sample_weight,
             "Pass Records(data, ...) with it.": Records,
             "Pass it to fit.": keras.Model.fit,
+            "Pass a sampler with it as the data.": Sampler,
+            "Pass PoissonBatches with it as the data.": PoissonBatches,
+            "It follows from the other arguments; with PrivateModel you choose "
+            "it (docs/guides/by_hand.md).": GaussianAverageQuery,
         },
     )
     clip_of(l2_norm_clip, None)  # Raises before data is read.

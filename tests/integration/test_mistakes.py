@@ -438,7 +438,34 @@ RECIPES = [
     (
         lambda: made(noise_multiplier=1.0),
         TypeError,
-        "`noise_multiplier` must be an argument of make_private",
+        "`noise_multiplier` must be an argument of make_private.*PrivateModel",
+    ),
+    (lambda: made(lr=0.1), TypeError, "Did you mean `learning_rate`"),
+    (lambda: made(eps=3.0), TypeError, "Did you mean `target_epsilon`"),
+    (
+        lambda: made(val_data=(X, Y)),
+        TypeError,
+        r"Did you mean `validation_data`\? Pass it to fit",
+    ),
+    (
+        lambda: made(physical_batch_size=8),
+        TypeError,
+        "`physical_batch_size` .*Pass a sampler with it",
+    ),
+    (
+        lambda: keras_dp.make_private(net(), X, Y, target_epsilon=2.0),
+        TypeError,
+        "`data` must hold the targets.*1 more.*Pass .x, y., or",
+    ),
+    (
+        lambda: made(optimizer=optimizer()),
+        TypeError,
+        "`optimizer` must not be private already.*DPSGD",
+    ),
+    (
+        lambda: made(optimizer=keras.optimizers.SGD(loss_scale_factor=8.0)),
+        ValueError,
+        "`loss_scale_factor` of `optimizer` must .*loss_scale=",
     ),
     (lambda: made(target_delta=0.1), TypeError, "Did you mean `delta`"),
     (lambda: made(l2_clip=0.1), TypeError, "Did you mean `l2_norm_clip`"),

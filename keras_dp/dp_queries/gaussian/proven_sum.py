@@ -43,8 +43,8 @@ def check_provable(like: Any) -> None:
     if any(leaf.dtype == tf.float64 for leaf in keras.tree.flatten(like)):
         raise TypeError(
             "Records must be float32, or in half precision, for "
-            "precision='proven'. Received: a record of float64. Use "
-            "precision='assumed' for float64."
+            "precision='proven'. Received: a record of float64. Take "
+            "precision='assumed', or noise=\"independent\" of make_private."
         )
 
 

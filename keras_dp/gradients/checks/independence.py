@@ -128,7 +128,7 @@ def check_same_bits(trial: Trial, first: TrialPass) -> None:
                 "second example changed the last bits of the others' losses or "
                 "gradient norms. Use deterministic kernels "
                 "(tf.config.experimental.enable_op_determinism()), or "
-                "precision='assumed'."
+                "precision='assumed', or noise=\"independent\" of make_private."
             )
 
 
