@@ -14,6 +14,7 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import (
     AccountRecord,
+    Allowance,
     Charge,
     CountedRound,
     Limits,
@@ -143,13 +144,8 @@ class RunLimits(Limits):
         self._coming, self._delta = coming, delta
         self._correlated_from = correlated
         self._correlated_left: list[tuple[Round, int]] | None = None
-        self._head_seen = ""
         limits = epsilon_limit, self._account, rest
         self.is_limited = any(limit is not None for limit in limits)
-
-    @override
-    def head_seen(self) -> str:
-        return self._head_seen
 
     @override
     def expect(self, most: int | None) -> None:
@@ -157,30 +153,56 @@ class RunLimits(Limits):
             self.most = most
 
     @override
-    def room(self, planned: Round, count: int, own: int) -> int:
-        # The account itself refuses what it cannot pay when rounds are covered.
-        self._head_seen = self._ledger.head if self.is_limited else ""
+    def allow(self, planned: Round, count: int, own: int) -> Allowance:
         if not own:
+            self._check_continued(planned)
             self._correlated_left = self._correlated_from(planned)
+        # The plan is of the rounds that there is room for, perhaps of more.
+        most = 0
+        if self.row is None and self._rest is None:
+            most = self.most or 0
+        # Read before the account is: what is written between shows.
+        head = self._ledger.head if self.is_limited else ""
+        room = max(count, most)
         if self._correlated_left is not None:
-            count = self._correlated_room(self._correlated_left, count, own)
-        elif self._epsilon_limit is not None:
-            promised = (self.most or 0) - own
-            count = self._epsilon_limit.allowed(
-                planned, count, promised, self.row
+            room = min(
+                room, self._correlated_rounds(self._correlated_left, own)
             )
-            self._head_seen = self._epsilon_limit.head_seen
+        if self._epsilon_limit is not None and room:
+            room = self._epsilon_room(self._epsilon_limit, planned, room, own)
+            head = self._epsilon_limit.head_seen
         if self._rest is not None:
-            count = min(count, self._rest.count - own)
-        account, charge = self._account_now(), self.charge(planned)
-        if account is not None and count and charge is not None:
-            count = account.balance.room(charge, count)
-        return count
+            room = min(room, self._rest.count - own)
+        charge = self.charge(planned)
+        # The account itself refuses what it cannot pay when rounds are covered.
+        if charge is not None and room:
+            opened = {each.number: each for each in self._ledger.accounts}
+            room = opened[charge.account].balance.room(charge, room)
+        plan = None
+        if most := min(most, room):
+            left = self._correlated_left
+            plan = RunPlan.of(
+                self._coming(planned, most)
+                if left is None
+                else first_of(left, most),
+                self._delta,
+            )
+        return Allowance(min(count, room), head, charge, plan)
 
-    def _correlated_room(
-        self, coming: list[tuple[Round, int]], count: int, own: int
+    def _check_continued(self, planned: Round) -> None:
+        """Raises if the run goes on with other rounds than those planned."""
+        if self._rest is not None and planned != self._rest.round:
+            raise PrivateTrainingError(
+                "A training that continues a run must have the rounds of "
+                f"its plan, {self._rest.round!r}. Received: {planned!r}. "
+                "No round ran. Call make_private with the arguments of "
+                "that run, or start another run (`run=RunDetails(...)`)."
+            )
+
+    def _correlated_rounds(
+        self, coming: list[tuple[Round, int]], own: int
     ) -> int:
-        """Returns how many of `count` rounds of correlated noise fit.
+        """Returns how many rounds of correlated noise are left.
 
         Raises:
             ValueError: The noise ends before the training would.
@@ -194,39 +216,15 @@ class RunLimits(Limits):
                 f"Train for at most {rounds:,} rounds, or make a new query "
                 "and optimizer: their mechanism costs anew."
             )
-        count = min(count, rounds - own)
-        if self._epsilon_limit is None or not count:
-            return count
-        count = self._epsilon_limit.allowed_of(coming, count, own, self.row)
-        self._head_seen = self._epsilon_limit.head_seen
-        return count
+        return rounds - own
 
-    @override
-    def plan(self, planned: Round) -> RunPlan | None:
-        """Returns the most that the run will do, before its first round.
-
-        Raises:
-            PrivateTrainingError: The run goes on, with other rounds than those
-                of its plan.
-        """
-        if self._rest is not None:
-            if planned != self._rest.round:
-                raise PrivateTrainingError(
-                    "A training that continues a run must have the rounds of "
-                    f"its plan, {self._rest.round!r}. Received: {planned!r}. "
-                    "No round ran. Call make_private with the arguments of "
-                    "that run, or start another run (`run=RunDetails(...)`)."
-                )
-            return None
-        most = self.most and self.room(planned, self.most, 0)
-        if not most:
-            return None
-        rounds = (
-            self._coming(planned, most)
-            if self._correlated_left is None
-            else first_of(self._correlated_left, most)
-        )
-        return RunPlan.of(rounds, self._delta)
+    def _epsilon_room(
+        self, limit: EpsilonLimit, planned: Round, count: int, own: int
+    ) -> int:
+        if self._correlated_left is not None:
+            return limit.allowed_of(self._correlated_left, count, own, self.row)
+        promised = (self.most or 0) - own
+        return limit.allowed(planned, count, promised, self.row)
 
     @override
     def charge(self, planned: Round) -> Charge | None:
@@ -256,15 +254,6 @@ class RunLimits(Limits):
             f"account {self.account!r}, which has none for {planned!r}. No "
             "round ran. Take more noise or smaller samples, or another account "
             "(`run=RunDetails(account=...)`)."
-        )
-
-    def _account_now(self) -> AccountRecord | None:
-        if self._account is None:
-            return None
-        return next(
-            each
-            for each in self._ledger.accounts
-            if each.number == self._account.number
         )
 
 

@@ -42,6 +42,24 @@ Lock = Callable[[], contextlib.AbstractContextManager[log.Database]]
 Queries = tuple[SumQueryEvent, ...]
 
 
+class Allowance(NamedTuple):
+    """What a run may do next, by one look at the ledger.
+
+    Attributes:
+        rounds: How many of the rounds that were asked for may run.
+        head: The head of the rows that this follows from. Rounds are covered
+            only if the ledger still has it. It is empty where nothing depends
+            on the ledger.
+        charge: What a round costs the account of the run; `None` without one.
+        plan: The most that the run will do, before its first round.
+    """
+
+    rounds: int
+    head: str = ""
+    charge: Charge | None = None
+    plan: RunPlan | None = None
+
+
 class Limits:
     """The limits of a run. Here it may do anything, and no account pays.
 
@@ -50,7 +68,7 @@ class Limits:
     Attributes:
         most: The most rounds that will run; `None` if nobody knows.
         account: The name of the account that pays; `None` for none.
-        is_limited: Whether `room` may return less than it is asked for.
+        is_limited: Whether fewer rounds may be allowed than are asked for.
         row: The row in which the run began; `None` before.
     """
 
@@ -63,31 +81,16 @@ class Limits:
         """Says anew how many rounds will run at most, before the first."""
         self.most = most
 
-    def head_seen(self) -> str:
-        """Returns the head that the ledger had for the last answer of `room`.
+    def allow(self, planned: Round, count: int, own: int) -> Allowance:
+        """Returns how many of `count` more rounds may run, and at what price.
 
-        Rounds are covered only if the ledger still has it. It is the head of
-        the very rows that the answer was computed from. It is empty where the
-        answer does not depend on the ledger.
+        The ledger holds `own` rounds of the run already. It raises if the
+        account cannot pay for such a round.
         """
-        return ""
-
-    def room(self, planned: Round, count: int, own: int) -> int:
-        """Returns how many of `count` more rounds may run.
-
-        The ledger holds `own` rounds of the run already.
-        """
-        return count
-
-    def plan(self, planned: Round) -> RunPlan | None:
-        """Returns the most that the run will do, before its first round."""
-        return None
+        return Allowance(count)
 
     def charge(self, planned: Round) -> Charge | None:
-        """Returns what a round costs the account of the run.
-
-        It raises if the account cannot pay for such a round.
-        """
+        """Returns what a round costs, also one that ran already."""
         return None
 
     def exceeded(
@@ -408,8 +411,11 @@ class RunWriter:
         round_ = Round(sampling, tuple(queries), seeded)
         with self._mutex:
             row = self.begin().row
-            price = self._price(round_, charge)
-            rounds = log.Rounds(text_from_round(round_), row, price)
+            if charge is None:
+                charge = self.limits.charge(round_)
+            else:
+                self._check_charge(charge)
+            rounds = log.Rounds(text_from_round(round_), row, charge)
             with self._lock() as database:
                 log.append_record(database, rounds, int(count))
             self._own += int(count)
@@ -463,7 +469,7 @@ class RunWriter:
             return True
         if self._ahead or not self.limits.is_limited:
             return False
-        self._is_full = self.limits.room(planned, 1, self._own) == 0
+        self._is_full = not self.limits.allow(planned, 1, self._own).rounds
         return self._is_full
 
     def rounds_left(self, planned: Round) -> int | None:
@@ -476,7 +482,7 @@ class RunWriter:
         """
         if not self.limits.is_limited:
             return None
-        left = self.limits.room(planned, LARGEST_COUNT, self._own)
+        left = self.limits.allow(planned, LARGEST_COUNT, self._own).rounds
         return None if left == LARGEST_COUNT else left + self._ahead
 
     @property
@@ -527,15 +533,13 @@ class RunWriter:
             size = max(count, min(size, self._most - self._own))
         try:
             while True:
-                room = int(self.limits.room(planned, size, self._own))
-                seen = self.limits.head_seen()
-                if room < count:
+                allowed = self.limits.allow(planned, size, self._own)
+                if allowed.rounds < count:
                     raise self.limits.exceeded(planned, count, self._own)
-                price = self._price(planned, charge)
-                plan = self.limits.plan(planned) if self.row is None else None
-                if self.limits.head_seen() == seen and self._append(
-                    planned, room, price, plan, seen
-                ):
+                if charge is not None:
+                    self._check_charge(charge)
+                    allowed = allowed._replace(charge=charge)
+                if self._append(planned, allowed):
                     break
                 # Another process was faster: there may be less room.
         except BudgetExceededError:
@@ -544,15 +548,8 @@ class RunWriter:
         self._covered, self._is_compared = planned, False
         self._block_started, self._is_full = time.monotonic(), False
 
-    def _price(self, planned: Round, charge: Charge | None) -> Charge | None:
-        """Returns the charge that was given, or what the limits say.
-
-        Raises:
-            ValueError: The charge is malformed, or not of the account of the
-                run.
-        """
-        if charge is None:
-            return self.limits.charge(planned)
+    def _check_charge(self, charge: Charge) -> None:
+        """Raises for one that is malformed, or not of the run's account."""
         _check.kind(Charge, charge=charge)
         charge.as_text()  # Raises if it is malformed.
         with self._lock() as database:
@@ -564,20 +561,13 @@ class RunWriter:
                 f"{self.start.account!r}. Received: charge={charge!r}. "
                 "Take `budgets.charge_of` of this account."
             )
-        return charge
 
-    def _append(
-        self,
-        planned: Round,
-        size: int,
-        charge: Charge | None,
-        plan: RunPlan | None,
-        seen: str,
-    ) -> bool:
+    def _append(self, planned: Round, allowed: Allowance) -> bool:
         """Ends one block and begins the next, in one transaction.
 
         The first block also begins the run, and writes its plan. Returns
-        False, and changes nothing, if the ledger has another head than `seen`.
+        False, and changes nothing, if the ledger has another head than was
+        seen.
         """
         text = text_from_round(planned)
         # After an interrupt nobody knows whether the block before is settled.
@@ -585,14 +575,14 @@ class RunWriter:
         before, self._block = self._block, None
         try:
             with self._lock() as database:
-                if seen not in ("", log.meta(database)["head"]):
+                if allowed.head not in ("", log.meta(database)["head"]):
                     self._block = before
                     return False
                 row = self.row
                 if row is None:
                     row = self._begun(database)
-                if plan is not None:
-                    log.append_statement(database, plan, run=row)
+                    if allowed.plan is not None:
+                        log.append_statement(database, allowed.plan, run=row)
                 if before is not None:
                     log.settle(
                         database,
@@ -601,15 +591,15 @@ class RunWriter:
                         before.size,
                         before.size,
                     )
-                rounds = log.Rounds(text, row, charge)
-                seq = log.append_reservation(database, rounds, size)
+                rounds = log.Rounds(text, row, allowed.charge)
+                seq = log.append_reservation(database, rounds, allowed.rounds)
         except Exception:
             self._block = before
             raise
         self.row, self._used = row, 0
         self.limits.row = row
-        self._block = _ReservedBlock(seq, rounds, planned, size)
-        self._own += size
+        self._block = _ReservedBlock(seq, rounds, planned, allowed.rounds)
+        self._own += allowed.rounds
         return True
 
     def _begun(self, database: log.Database) -> int:

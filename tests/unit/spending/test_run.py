@@ -71,19 +71,19 @@ class TestARace:
         open_plan(ledger, count=10)
         other, room, asked = (
             new_run(ledger, RunDetails("other")),
-            RunLimits.room,
+            RunLimits.allow,
             [],
         )
 
         def late(self, planned, count, own):
             found = room(self, planned, count, own)
-            asked.append(found)
+            asked.append(found.rounds)
             if len(asked) == 2:  # The second block, of four.
                 monkeypatch.undo()
                 other.cover(STEP, 7)
             return found
 
-        monkeypatch.setattr(RunLimits, "room", late)
+        monkeypatch.setattr(RunLimits, "allow", late)
         run = new_run(ledger)
         for _ in range(2):
             run.cover(STEP)
@@ -96,7 +96,7 @@ class TestARace:
         self, ledger, monkeypatch
     ) -> None:
         open_plan(ledger, count=10)
-        other, room = new_run(ledger, RunDetails("other")), RunLimits.room
+        other, room = new_run(ledger, RunDetails("other")), RunLimits.allow
 
         def late(self, planned, count, own):
             found = room(self, planned, count, own)
@@ -104,7 +104,7 @@ class TestARace:
             other.cover(STEP, 10)
             return found
 
-        monkeypatch.setattr(RunLimits, "room", late)
+        monkeypatch.setattr(RunLimits, "allow", late)
         with pytest.raises(BudgetExceededError, match=r"'all'.*No round ran"):
             new_run(ledger).cover(STEP, 4)
 
@@ -217,7 +217,12 @@ class TestTwoTrainingsWithOneTarget:
 
         monkeypatch.setattr(EpsilonLimit, "allowed", late)
         if not is_seen:
-            monkeypatch.setattr(RunLimits, "head_seen", lambda self: "")
+            allow = RunLimits.allow
+
+            def unseen(self, *question):
+                return allow(self, *question)._replace(head="")
+
+            monkeypatch.setattr(RunLimits, "allow", unseen)
         with contextlib.suppress(BudgetExceededError):
             second.cover(STEP)
 
@@ -243,7 +248,7 @@ class TestTwoTrainingsWithOneTarget:
     ) -> None:
         """A block that is taken back, and reserved again, has equal rows."""
         monkeypatch.setattr("time.time", lambda: 1e9)
-        room = RunLimits.room
+        room = RunLimits.allow
         other = ledger.start_run("other")
         other.cover(OTHER, 15, most=15)
         before, run = ledger.head, self.run(ledger)
@@ -252,12 +257,12 @@ class TestTwoTrainingsWithOneTarget:
         def late(self, planned, count, own):
             other.settle(0)
             found = room(self, planned, count, own)
-            monkeypatch.setattr(RunLimits, "room", room)
+            monkeypatch.setattr(RunLimits, "allow", room)
             other.cover(OTHER, 15, most=15)
             assert ledger.head == before
             return found
 
-        monkeypatch.setattr(RunLimits, "room", late)
+        monkeypatch.setattr(RunLimits, "allow", late)
         with pytest.raises(BudgetExceededError, match="`target_epsilon`"):
             run.cover(STEP, fits + 1)
 
@@ -559,8 +564,8 @@ def test_limits_of_ones_own_end_a_run_before_the_round(ledger) -> None:
     class Three(run_writer.Limits):
         is_limited = True
 
-        def room(self, planned, count, own):
-            return min(count, 3 - own)
+        def allow(self, planned, count, own):
+            return run_writer.Allowance(min(count, 3 - own))
 
     with ledger.start_run("own", limits=Three()) as run:
         for _ in range(3):
