@@ -71,6 +71,11 @@ from keras_dp.training.step.step_parts import StepParts, resolved_loss_scale
 from keras_dp.training.step.training_step import TrainingStep
 from keras_dp.training.training import Training, audit_of, keras_arguments
 
+# Arguments of `fit` that describe a training.
+_OF_FIT = frozenset(
+    {"batch_size", "delta", "epochs", "run", "target", "target_epsilon"}
+)
+
 
 def check_kind(model: Any, *, releases_statistics: bool) -> None:
     """Raises for a model that cannot train privately, whatever its loss is."""
@@ -170,6 +175,19 @@ class PrivateModel(HeldModel):
         self._loss_scale: float | None = None
         self._chooses_steps = False
         self._one_by_one: str | None = None
+
+    @override
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses settings of a training, which nobody would read here."""
+        made = self.__dict__.get("settings")
+        is_setting = name in _OF_FIT or hasattr(type(made), name)
+        if is_setting and not hasattr(self, name):
+            raise AttributeError(
+                f"`{name}` must not be set on a private model, which would not "
+                f"read it. Received: {name}={_check.shown(value)}. Pass it to "
+                "fit, such as fit(target_epsilon=3.0), or to make_private."
+            )
+        super().__setattr__(name, value)
 
     @property
     def _target(self) -> PrivacyTarget | None:

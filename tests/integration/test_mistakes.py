@@ -223,6 +223,16 @@ MODELS = [
     (lambda: fit(private(loss_scale=3.0)), ValueError, "`loss_scale` must"),
     (lambda: private().train_step((X, Y)), PrivateTrainingError, "Use fit"),
     (
+        lambda: setattr(private(), "target", 3.0),
+        AttributeError,
+        r"`target` must not be set.*fit\(target_epsilon=",
+    ),
+    (
+        lambda: setattr(made(), "noise", "proven"),
+        AttributeError,
+        "`noise` must not be set.*make_private",
+    ),
+    (
         lambda: PrivateModel(net()).fit(samples()),
         ValueError,
         r"call `compile\(\)`",
