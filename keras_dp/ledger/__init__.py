@@ -44,6 +44,7 @@ from keras_dp.ledger.rows.contents import SealRecord as SealRecord
 from keras_dp.ledger.rows.contents import Verification as Verification
 from keras_dp.ledger.rows.header import Header as Header
 from keras_dp.ledger.rows.run_writer import Allowance as Allowance
+from keras_dp.ledger.rows.run_writer import Forecast as Forecast
 from keras_dp.ledger.rows.run_writer import Limits as Limits
 from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.ledger.rows.statements import Account

@@ -1,7 +1,6 @@
 """A run of the ledger: its name, and what it may spend."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from keras_dp import _check
@@ -17,6 +16,7 @@ from keras_dp.ledger import (
     Allowance,
     Charge,
     CountedRound,
+    Forecast,
     Limits,
     PrivacyLedger,
     Round,
@@ -25,9 +25,6 @@ from keras_dp.ledger import (
 from keras_dp.ledger.rows.author import this_process
 from keras_dp.ledger.rows.statements import PURPOSES, RunPlan, RunStart
 from keras_dp.spending.epsilon_limit import EpsilonLimit
-
-Coming = Callable[[Round, int], Iterable[tuple[Round, int]]]
-Correlated = Callable[[Round], list[tuple[Round, int]] | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,8 +108,6 @@ class RunLimits(Limits):
         account: str | None = None,
         most: int | None = None,
         epsilon_limit: EpsilonLimit | None = None,
-        coming: Coming = lambda planned, rounds: [(planned, rounds)],
-        correlated: Correlated = lambda planned: None,
         delta: float | None = None,
         rest: CountedRound | None = None,
     ) -> None:
@@ -123,9 +118,6 @@ class RunLimits(Limits):
             account: The name of the account; by default the only one.
             most: The most rounds that will run; `None` if nobody knows.
             epsilon_limit: How many rounds a target leaves room for.
-            coming: From the first round and a number to all rounds, counted.
-            correlated: From the first round to all rounds that are left of
-                correlated noise, counted; `None` for independent noise.
             delta: The delta of the plan; `None` for none.
             rest: The rounds that an interrupted run has left, which goes on.
 
@@ -141,36 +133,46 @@ class RunLimits(Limits):
         self._account = chosen_account(ledger, account)
         if self._account is not None:
             self.account = self._account.account.name
-        self._coming, self._delta = coming, delta
-        self._correlated_from = correlated
-        self._correlated_left: list[tuple[Round, int]] | None = None
+        self._forecast, self._delta = Forecast(most), delta
         limits = epsilon_limit, self._account, rest
         self.is_limited = any(limit is not None for limit in limits)
 
     @override
-    def expect(self, most: int | None) -> None:
+    def expect(self, forecast: Forecast) -> None:
+        self._forecast = forecast
         if self._rest is None:
-            self.most = most
+            self.most = forecast.most
+        rounds = sum(count for _, count in forecast.rounds)
+        if forecast.are_all and self.most is not None and self.most > rounds:
+            raise ValueError(
+                "Correlated noise must have as many rounds left as the "
+                f"training has. Received: {rounds:,} rounds that are left "
+                f"of the mechanism, and {self.most:,} in the training. "
+                f"Train for at most {rounds:,} rounds, or make a new query "
+                "and optimizer: their mechanism costs anew."
+            )
 
     @override
     def allow(self, planned: Round, count: int, own: int) -> Allowance:
         if not own:
             self._check_continued(planned)
-            self._correlated_left = self._correlated_from(planned)
         # The plan is of the rounds that there is room for, perhaps of more.
         most = 0
         if self.row is None and self._rest is None:
             most = self.most or 0
         # Read before the account is: what is written between shows.
         head = self._ledger.head if self.is_limited else ""
-        room = max(count, most)
-        if self._correlated_left is not None:
-            room = min(
-                room, self._correlated_rounds(self._correlated_left, own)
-            )
-        if self._epsilon_limit is not None and room:
-            room = self._epsilon_room(self._epsilon_limit, planned, room, own)
-            head = self._epsilon_limit.head_seen
+        room, coming = max(count, most), self._forecast.rounds
+        if self._forecast.are_all:
+            room = min(room, sum(n for _, n in coming) - own)
+        limit = self._epsilon_limit
+        if limit is not None and room:
+            if self._forecast.are_all:
+                room = limit.allowed_of(coming, room, own, self.row)
+            else:
+                promised = (self.most or 0) - own
+                room = limit.allowed(planned, room, promised, self.row)
+            head = limit.head_seen
         if self._rest is not None:
             room = min(room, self._rest.count - own)
         charge = self.charge(planned)
@@ -180,13 +182,8 @@ class RunLimits(Limits):
             room = opened[charge.account].balance.room(charge, room)
         plan = None
         if most := min(most, room):
-            left = self._correlated_left
-            plan = RunPlan.of(
-                self._coming(planned, most)
-                if left is None
-                else first_of(left, most),
-                self._delta,
-            )
+            rounds = first_of(coming or [(planned, most)], most)
+            plan = RunPlan.of(rounds, self._delta)
         return Allowance(min(count, room), head, charge, plan)
 
     def _check_continued(self, planned: Round) -> None:
@@ -198,33 +195,6 @@ class RunLimits(Limits):
                 "No round ran. Call make_private with the arguments of "
                 "that run, or start another run (`run=RunDetails(...)`)."
             )
-
-    def _correlated_rounds(
-        self, coming: list[tuple[Round, int]], own: int
-    ) -> int:
-        """Returns how many rounds of correlated noise are left.
-
-        Raises:
-            ValueError: The noise ends before the training would.
-        """
-        rounds = sum(n for _, n in coming)
-        if self.most is not None and self.most > rounds:
-            raise ValueError(
-                "Correlated noise must have as many rounds left as the "
-                f"training has. Received: {rounds:,} rounds that are left "
-                f"of the mechanism, and {self.most:,} in the training. "
-                f"Train for at most {rounds:,} rounds, or make a new query "
-                "and optimizer: their mechanism costs anew."
-            )
-        return rounds - own
-
-    def _epsilon_room(
-        self, limit: EpsilonLimit, planned: Round, count: int, own: int
-    ) -> int:
-        if self._correlated_left is not None:
-            return limit.allowed_of(self._correlated_left, count, own, self.row)
-        promised = (self.most or 0) - own
-        return limit.allowed(planned, count, promised, self.row)
 
     @override
     def charge(self, planned: Round) -> Charge | None:
@@ -266,8 +236,6 @@ def new_run(
     model: str = "",
     most: int | None = None,
     epsilon_limit: EpsilonLimit | None = None,
-    coming: Coming = lambda planned, rounds: [(planned, rounds)],
-    correlated: Correlated = lambda planned: None,
     delta: float | None = None,
 ) -> RunWriter:
     """Returns a run that begins, or goes on, with its first round.
@@ -285,8 +253,6 @@ def new_run(
         account=details.account,
         most=most,
         epsilon_limit=epsilon_limit,
-        coming=coming,
-        correlated=correlated,
         delta=delta,
         rest=rest,
     )

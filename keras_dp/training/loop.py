@@ -124,7 +124,6 @@ class TrainingLoop:
         """
         if not self._rounds_run:
             self._first_epoch = epoch
-            self._run.limits.expect(self.training.rounds_from(epoch))
         steps = self.training.fit.get("steps_per_epoch")
         self._left_of_epoch = sys.maxsize if steps is None else steps
         self.renew_seeds()
@@ -304,6 +303,9 @@ class TrainingLoop:
         check_batch(*batch.data)
         step = self._built_step(batch)
         planned = self._plan(batch.pass_)
+        if self._run.row is None:
+            forecast = self.training.forecast(planned.round, self._first_epoch)
+            self._run.limits.expect(forecast)
         if not self._rounds_run:
             renew_adapters(self.training.model, self._optimizer)
             said, query = self.training.said, self._optimizer.query

@@ -8,7 +8,13 @@ import keras
 
 from keras_dp._counted import in_step
 from keras_dp.keras_internals import untuned_arrays
-from keras_dp.ledger import PrivacyLedger, Round, RunWriter, SamplingEvent
+from keras_dp.ledger import (
+    Forecast,
+    PrivacyLedger,
+    Round,
+    RunWriter,
+    SamplingEvent,
+)
 from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.optimizers.private_round import Event, PrivateRound
 from keras_dp.sampling import Sampler
@@ -112,19 +118,16 @@ class Training:
             gradient_bound_factor=self.adapter.rows_of_record.bound_factor,
         )
 
-    def _correlated(self, planned: Round) -> list[tuple[Round, int]] | None:
-        """Returns all rounds to come of correlated noise; else `None`.
-
-        Args:
-            planned: The first of the rounds.
-        """
-        round_ = self.optimizer.round
-        factor = self.adapter.rows_of_record.bound_factor
+    def forecast(self, planned: Round, epoch: int = 0) -> Forecast:
+        """Returns the rounds to come, before the first of them, `planned`."""
+        most, round_ = self.rounds_from(epoch), self.optimizer.round
         events = round_.coming_events(self.optimizer.read_state())
         if events is None:
-            return None
-        rounds = sum(count for _, count in events)
-        return [
+            rounds = [] if most is None else self.adapter.coming(planned, most)
+            return Forecast(most, rounds)
+        factor = self.adapter.rows_of_record.bound_factor
+        left = sum(count for _, count in events)
+        correlated = [
             (
                 dataclasses.replace(
                     drawn, queries=round_.ledger_events(event, factor)
@@ -132,9 +135,10 @@ class Training:
                 count,
             )
             for (drawn, event), count in in_step(
-                self.adapter.coming(planned, rounds), events
+                self.adapter.coming(planned, left), events
             )
         ]
+        return Forecast(most, correlated, are_all=True)
 
     def new_run(self) -> RunWriter:
         """Returns a run of the ledger, which begins with its first round.
@@ -157,8 +161,6 @@ class Training:
             model=summary_hash(self.model),
             most=most,
             epsilon_limit=limit,
-            coming=self.adapter.coming,
-            correlated=self._correlated,
             delta=self.delta,
         )
 

@@ -120,6 +120,8 @@ class RemoteRounds:
             self.sampling_probability, drawn_by_library=True
         )
         planned = self._training.planned(self._planned, sampling)
+        if self._run.row is None:
+            self._run.limits.expect(self._training.forecast(planned))
         try:
             # Users take longer than the ledger.
             self._run.cover(planned, most=1)

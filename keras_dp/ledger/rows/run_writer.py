@@ -11,7 +11,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Self
 
 from keras_dp import _check
@@ -60,6 +60,20 @@ class Allowance(NamedTuple):
     plan: RunPlan | None = None
 
 
+class Forecast(NamedTuple):
+    """The rounds that a run will have, as known before the first of them.
+
+    Attributes:
+        most: The most rounds that will run; `None` if nobody knows.
+        rounds: The rounds in order, counted; empty if all are like the first.
+        are_all: Whether no others can follow, as with correlated noise.
+    """
+
+    most: int | None = None
+    rounds: Sequence[tuple[Round, int]] = ()
+    are_all: bool = False
+
+
 class Limits:
     """The limits of a run. Here it may do anything, and no account pays.
 
@@ -77,9 +91,9 @@ class Limits:
     account: str | None = None
     is_limited: bool = False
 
-    def expect(self, most: int | None) -> None:
-        """Says anew how many rounds will run at most, before the first."""
-        self.most = most
+    def expect(self, forecast: Forecast) -> None:
+        """Is told which rounds will run, before the first of them."""
+        self.most = forecast.most
 
     def allow(self, planned: Round, count: int, own: int) -> Allowance:
         """Returns how many of `count` more rounds may run, and at what price.
