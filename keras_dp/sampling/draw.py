@@ -125,12 +125,6 @@ class Pass(NamedTuple):
         """
         return cls(secrets.token_hex(16))
 
-    @classmethod
-    def of_id(cls, epoch_id: str) -> Self:
-        """Inverts `epoch_id`."""
-        iterator, _, number = epoch_id.partition("-")
-        return cls(iterator, int(number))
-
     @property
     def epoch_id(self) -> str:
         """The id of the pass, which no other pass has."""

@@ -26,7 +26,7 @@ from keras_dp.training.advice.of_trainings import (
     FirstBatch,
 )
 from keras_dp.training.advice.other_trainings import ReleasedWeights
-from keras_dp.training.data.batches import Block, StepBatch
+from keras_dp.training.data.batches import Block, StepBatch, places_of
 from keras_dp.training.data.first_batch import check_batch
 from keras_dp.training.data.in_range import check_in_range
 from keras_dp.training.devices.workers import check_agreement
@@ -226,9 +226,10 @@ class TrainingLoop:
         if self.training.one_by_one:
             return self._one_round(batches)
         samples = self._adapter.batches
-        first = samples.first()
+        (first,) = samples.ahead(1)
         if len(first.rows) > 1:  # It does not fit into one physical batch.
-            return self._one_round(samples.batches_of(samples.take()))
+            samples.take(1)
+            return self._one_round(samples.batches_of(first))
         batch = self._adapter.source.physical_batch_size
         step = self._built_step(None) if self._rounds_run else None
         if step is not None and step.check.is_done(batch):
@@ -239,15 +240,12 @@ class TrainingLoop:
             most = 1
         rows = self._adapter.rows_of_record
         room = step.room_for(self.training.at_once)
-        most = samples.alike(min(most, room))
-        block = Block(samples.resident, samples.places(1), room)
+        most = len(samples.ahead(min(most, room)))
+        block = Block(samples.resident, places_of([first]), room)
         together = step.prepare_block(block, rows, planned.event)
 
         def run(count: int) -> tuple[Mapping[str, Any], Event]:
-            found = together(samples.places(count))
-            for _ in range(count):
-                samples.take()
-            return found
+            return together(places_of(samples.take(count)))
 
         return _Dispatch(planned.round, first.pass_, most, run)
 
@@ -304,7 +302,9 @@ class TrainingLoop:
         step = self._built_step(batch)
         planned = self._plan(batch.pass_)
         if self._run.row is None:
-            forecast = self.training.forecast(planned.round, self._first_epoch)
+            forecast = self.training.forecast(
+                planned.round, batch.pass_, self._first_epoch
+            )
             self._run.limits.expect(forecast)
         if not self._rounds_run:
             renew_adapters(self.training.model, self._optimizer)

@@ -18,6 +18,7 @@ from keras_dp.ledger import (
 from keras_dp.optimizers.dp_optimizer import DPOptimizer, LedgerOfChief
 from keras_dp.optimizers.private_round import Event, PrivateRound
 from keras_dp.sampling import Sampler
+from keras_dp.sampling.draw import Pass
 from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
 from keras_dp.spending.run import RunDetails, new_run
 from keras_dp.training.advice.condition import Said, judge
@@ -118,12 +119,15 @@ class Training:
             gradient_bound_factor=self.adapter.rows_of_record.bound_factor,
         )
 
-    def forecast(self, planned: Round, epoch: int = 0) -> Forecast:
+    def forecast(
+        self, planned: Round, pass_: Pass | None, epoch: int = 0
+    ) -> Forecast:
         """Returns the rounds to come, before the first of them, `planned`."""
         most, round_ = self.rounds_from(epoch), self.optimizer.round
+        coming = self.adapter.coming
         events = round_.coming_events(self.optimizer.read_state())
         if events is None:
-            rounds = [] if most is None else self.adapter.coming(planned, most)
+            rounds = [] if most is None else coming(planned, most, pass_)
             return Forecast(most, rounds)
         factor = self.adapter.rows_of_record.bound_factor
         left = sum(count for _, count in events)
@@ -135,7 +139,7 @@ class Training:
                 count,
             )
             for (drawn, event), count in in_step(
-                self.adapter.coming(planned, left), events
+                coming(planned, left, pass_), events
             )
         ]
         return Forecast(most, correlated, are_all=True)

@@ -121,7 +121,7 @@ class RemoteRounds:
         )
         planned = self._training.planned(self._planned, sampling)
         if self._run.row is None:
-            self._run.limits.expect(self._training.forecast(planned))
+            self._run.limits.expect(self._training.forecast(planned, None))
         try:
             # Users take longer than the ledger.
             self._run.cover(planned, most=1)

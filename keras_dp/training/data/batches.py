@@ -8,7 +8,6 @@ row.
 
 import collections
 import functools
-import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -99,8 +98,8 @@ class Batches:
 
     Iterating gives a `StepBatch` for each physical batch, with its records.
     They are drawn, gathered and made tensors in a thread, without a copy. The
-    views of a record are consecutive rows. `first`, `alike`, `places` and
-    `take` give the places of records alone.
+    views of a record are consecutive rows. `ahead` and `take` give samples, the
+    places of records alone.
 
     Guarantee: each iterator draws samples of its own, and so do the places.
     Samples that were prepared and not used are lost: those that are used are
@@ -167,37 +166,29 @@ class Batches:
             keras.tree.map_structure(lambda leaf: leaf is not None, data),
         )
 
-    def first(self) -> Sample:
-        """Returns the next sample, which stays the next one."""
-        return self._next(0)
+    def ahead(self, most: int) -> list[Sample]:
+        """Returns the next samples that can be one block, at least one.
 
-    def take(self) -> Sample:
-        """Returns the next sample."""
-        self.first()
-        return self._waiting.popleft()
-
-    def places(self, count: int) -> np.ndarray:
-        """Returns where the records of the next samples are; see `alike`."""
-        next_ones = itertools.islice(self._waiting, count)
-        return np.stack([sample.rows[0] for sample in next_ones])
-
-    def alike(self, most: int) -> int:
-        """Returns how many of the next samples can be one block.
-
-        They are of the pass of the first one, each in one physical batch.
+        They are of one pass, each in one physical batch. A sample of several
+        batches comes alone. They stay the next ones until they are taken.
         """
-        first, most = self.first(), min(most, self._most)
-        for count in range(most):
-            sample = self._next(count)
-            is_of_pass = sample.pass_.epoch_id == first.pass_.epoch_id
-            if len(sample.rows) > 1 or not is_of_pass:
-                return count
-        return most
+        found: list[Sample] = []
+        for number in range(min(most, self._most)):
+            if number == len(self._waiting):
+                self._waiting.append(next(self._drawn))
+            sample = self._waiting[number]
+            is_alone = len(sample.rows) > 1
+            is_of_next = sample.pass_.number != self._waiting[0].pass_.number
+            if found and (is_alone or is_of_next):
+                break
+            found.append(sample)
+            if is_alone:
+                break
+        return found
 
-    def _next(self, number: int) -> Sample:
-        while number >= len(self._waiting):
-            self._waiting.append(next(self._drawn))
-        return self._waiting[number]
+    def take(self, count: int) -> list[Sample]:
+        """Returns the next samples, of those that `ahead` returned."""
+        return [self._waiting.popleft() for _ in range(count)]
 
     @functools.cached_property
     def _drawn(self) -> Iterator[Sample]:
@@ -223,6 +214,11 @@ class Batches:
             self._threads.pop().join()
         self._waiting.clear()
         self.__dict__.pop("_drawn", None)
+
+
+def places_of(samples: list[Sample]) -> np.ndarray:
+    """Returns where the records of samples are, of one physical batch each."""
+    return np.stack([sample.rows[0] for sample in samples])
 
 
 def gathered(leaves: list[Any], places: tf.Tensor) -> list[Any]:

@@ -136,18 +136,15 @@ class DataAdapter:
             # Keras shows the entries of the lists that it does not take.
             self.source = (_checked(batch) for batch in source)
 
-    def coming(self, planned: Round, rounds: int) -> list[tuple[Round, int]]:
-        """Returns the coming rounds, each kind with its count.
-
-        If the source makes passes, the planned round is the first of a pass.
-        """
-        if self.rounds_per_pass is None:
+    def coming(
+        self, planned: Round, rounds: int, pass_: Pass | None
+    ) -> list[tuple[Round, int]]:
+        """Returns the rounds to come, counted; a pass may begin with them."""
+        if pass_ is None or self.rounds_per_pass is None:
             return [(planned, rounds)]
-        sampling: Any = planned.sampling
-        first = Pass.of_id(sampling.epoch_id)
         return [
             (dataclasses.replace(planned, sampling=each), count)
-            for each, count in self.source.planned(rounds, first)
+            for each, count in self.source.planned(rounds, pass_)
         ]
 
     @functools.cached_property

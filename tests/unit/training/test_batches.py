@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import PoissonBatches, ShuffledBatches
 from keras_dp.sampling.record_source import aligned_empty
 from keras_dp.training.data.batches import (
     Batches,
@@ -107,6 +107,27 @@ class TestBatches:
         np.testing.assert_array_equal(batch.x["a"] * 2, batch.y)
         assert batch.sample_weight is None
         assert batch.ends_sample is True
+
+
+class TestSamplesAhead:
+    def test_are_of_one_pass_and_stay_until_they_are_taken(self):
+        passes = ShuffledBatches(np.arange(10), batch_size=4)
+        batches = Batches(passes)
+        with contextlib.closing(batches):
+            (first,) = batches.ahead(1)
+            assert [each.pass_.number for each in batches.ahead(9)] == [0] * 3
+            assert batches.take(2)[0] is first
+            assert [each.pass_.number for each in batches.ahead(9)] == [0]
+            batches.take(1)
+            assert [each.pass_.number for each in batches.ahead(2)] == [1] * 2
+
+    def test_of_several_batches_come_alone(self):
+        batches = Batches(sampler(physical_batch_size=8))
+        with contextlib.closing(batches):
+            for _ in range(3):
+                (sample,) = batches.ahead(9)
+                assert len(sample.rows) > 1
+                assert batches.take(1)[0] is sample
 
 
 class TestTensors:
