@@ -39,6 +39,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.reporting import cli
+from keras_dp.spending import RunLimits
 
 FOLDER = Path(__file__).parent / "data" / "ledgers"
 DELTA = 1e-5
@@ -116,12 +117,9 @@ def accounts(ledger: PrivacyLedger) -> None:
         ("final", budgets.FixedPlan(plan, 4.0, DELTA)),
     ):
         budgets.open_account(ledger, name, budget)
-    account = next(
-        each for each in ledger.accounts if each.account.name == "tuning"
-    )
-    charge = budgets.charge_of(account, Round(sampling, (NOISY,)))
-    with ledger.start_run("trial", purpose="trial", account="tuning") as run:
-        run.record(sampling, [NOISY], count=200, charge=charge)
+    limits = RunLimits(ledger, account="tuning")
+    with ledger.start_run("trial", purpose="trial", limits=limits) as run:
+        run.record(sampling, [NOISY], count=200)
 
 
 def without_noise(ledger: PrivacyLedger) -> None:

@@ -339,7 +339,6 @@ class PrivacyLedger:
         *,
         purpose: str = "training",
         description: str = "",
-        account: str | None = None,
         model: str = "",
         library: str = "",
         plan: Iterable[tuple[Round, int]] = (),
@@ -357,32 +356,23 @@ class PrivacyLedger:
             purpose: "training", "trial", "preprocessing", "statistics",
                 "audit" or "other".
             description: Free text. It must hold nothing secret.
-            account: The name of the account that pays for the rounds of the
-                run; by default that of the limits.
             model: The SHA-256 hash of the model's summary, if there is a model.
             library: The name and version of another library that draws the
                 samples, clips and adds the noise. Reports and certificates
                 then say that this was declared, and not checked.
             plan: The most that the run will do; see `RunWriter.plan`.
             delta: The delta of the plan, in (0, 1).
-            limits: They say what the run may do, as `spending.RunLimits`
-                does; by default anything.
+            limits: They say what the run may do, and which account pays, as
+                `spending.RunLimits` does; by default anything, and none.
 
         Raises:
             LedgerWriteError: The run was not begun.
             ValueError: `name` is empty, `purpose` is unknown, the ledger has no
-                account of this name, `limits` are of another one, or `delta`
-                comes without a plan.
+                account of the name in `limits`, or `delta` comes without a
+                plan.
         """
-        if limits is not None:
-            _check.kind(Limits, limits=limits)
-            account = limits.account if account is None else account
-            if account != limits.account:
-                raise ValueError(
-                    "`account` must be that of `limits`, "
-                    f"{limits.account!r}. Received: account={account!r}. Name "
-                    "the account in RunLimits alone."
-                )
+        limits = Limits() if limits is None else limits
+        _check.kind(Limits, limits=limits)
         planned = RunPlan.of(plan, delta)
         if delta is not None and not planned.rounds:
             raise ValueError(
@@ -391,7 +381,13 @@ class PrivacyLedger:
                 "out."
             )
         start = RunStart(
-            name, purpose, description, account, model, this_process(), library
+            name,
+            purpose,
+            description,
+            limits.account,
+            model,
+            this_process(),
+            library,
         )
         run = RunWriter(self.lock, start, limits).begin()
         if planned.rounds:

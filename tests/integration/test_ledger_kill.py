@@ -19,6 +19,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.places import storage
 from tests.ledger_faults import start_fork
+from tests.paying import paying
 from tests.waiting import let_others_run, until, wait_until
 
 KILLS = 20
@@ -45,13 +46,13 @@ def cover_first(address: str, releases: int) -> None:
 def cover_and_charge(address: str, releases: int) -> None:
     """Releases rounds of a run, which an account pays before."""
     ledger = PrivacyLedger.open(address)
-    run = ledger.start_run("a", account="all")
-    charge = Charge(ledger.accounts[0].number, ((0, 1), (1, 3)))
-    run.cover(STEP, BLOCK, charge=charge)
+    price = Charge(ledger.accounts[0].number, ((0, 1), (1, 3)))
+    run = paying(ledger, "all", price)
+    run.cover(STEP, BLOCK)
     while True:
         for _ in range(BLOCK):
             os.write(releases, b".")
-        run.cover(STEP, BLOCK, most=BLOCK, charge=charge)
+        run.cover(STEP, BLOCK, most=BLOCK)
 
 
 def release_first(address: str, releases: int) -> None:

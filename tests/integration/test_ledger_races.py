@@ -24,6 +24,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.places import connections
 from tests.ledger_faults import start_fork
+from tests.paying import paying
 from tests.waiting import HUNG_SECONDS, let_others_run, until
 
 pytestmark = pytest.mark.full
@@ -160,17 +161,14 @@ def test_together_they_never_overspend(
         chosen = random.Random(number)
         asked = refused = kept = 0
         with PrivacyLedger.open(address) as ledger:
-            run = ledger.start_run("a", account="all" if is_charged else None)
+            run = ledger.start_run("a")
+            if is_charged:
+                run = paying(ledger, "all", charge)
             for _ in happened.turns():
                 asked += 1
                 try:
                     size = chosen.randrange(1, CAPACITY // 2)
-                    run.cover(
-                        Round(FullDataset(), SHARED),
-                        size,
-                        most=size,
-                        charge=charge,
-                    )
+                    run.cover(Round(FullDataset(), SHARED), size, most=size)
                 except BudgetExceededError:
                     refused += 1
                     happened.note()

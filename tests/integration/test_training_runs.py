@@ -13,6 +13,7 @@ from keras_dp.errors import BudgetExceededError, LedgerError
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.ledger.places import connections, storage
 from keras_dp.ledger.places.place import FileHandle
+from keras_dp.spending import RunLimits
 
 DELTA = 1e-4
 
@@ -354,15 +355,11 @@ class TestAccounts:
         budgets.open_account(
             ledger, "all", budgets.FixedPlan([(planned, 10)], 10.0, DELTA)
         )
-        other = ledger.start_run("other", account="all")
+        other = ledger.start_run("other", limits=RunLimits(ledger))
 
         def spends(model) -> None:
             other.record(
-                planned.sampling,
-                planned.queries,
-                3,
-                seeded=planned.seeded,
-                charge=budgets.charge_of(ledger.accounts[0], planned),
+                planned.sampling, planned.queries, 3, seeded=planned.seeded
             )
 
         fit(
@@ -384,7 +381,7 @@ class TestAccounts:
         budgets.open_account(
             ledger, "all", budgets.FixedPlan([(planned, 10)], 10.0, DELTA)
         )
-        other = ledger.start_run("other", account="all")
+        other = ledger.start_run("other", limits=RunLimits(ledger))
 
         def spends(model=None) -> None:
             account = ledger.accounts[0]
@@ -394,7 +391,6 @@ class TestAccounts:
                 planned.queries,
                 account.balance.room(charge, 10),
                 seeded=planned.seeded,
-                charge=charge,
             )
 
         if loop == "fit":

@@ -28,6 +28,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.rows.codec import canonical
 from keras_dp.reporting.run_costs import run_costs
+from keras_dp.spending import RunLimits
 
 DELTA = 1e-5
 
@@ -179,12 +180,10 @@ def test_the_cost_of_plans_is_a_bound(neighbours) -> None:
 
 def spend(generator, ledger, name, rounds) -> None:
     """Runs what the account has room for of the rounds and of others."""
-    account = budgets.chosen_account(ledger, name)
-    run = ledger.start_run(name, account=name)
+    run = ledger.start_run(name, limits=RunLimits(ledger, account=name))
     for each, count in altered(generator, rounds):
         with contextlib.suppress(BudgetExceededError, UnsupportedEventError):
-            charge = budgets.charge_of(account, each)
-            run.record(each.sampling, each.queries, count, charge=charge)
+            run.record(each.sampling, each.queries, count)
 
 
 def a_budget(generator, relation):

@@ -25,6 +25,7 @@ from keras_dp.ledger.rows import chain, log
 from keras_dp.ledger.rows.codec import canonical
 from keras_dp.ledger.rows.row import Row, counted
 from keras_dp.reporting.cli import main
+from keras_dp.spending import RunLimits
 
 DELTA = ["--delta", "1e-5"]
 STEP = Round(FullDataset(), (GaussianSum("ages", 1.0, 40.0),))
@@ -40,13 +41,10 @@ VALUES = [
 def a_ledger() -> dict:
     """Returns the rows and the table `meta` of a ledger."""
     ledger = PrivacyLedger.in_memory(dataset="d", unit="patient")
-    account = budgets.open_account(
-        ledger, "all", budgets.RenyiFilter(3.0, 1e-5)
-    )
-    charge = budgets.charge_of(account, STEP)
-    run = ledger.start_run("a", account="all", description="first")
+    budgets.open_account(ledger, "all", budgets.RenyiFilter(3.0, 1e-5))
+    run = ledger.start_run("a", description="first", limits=RunLimits(ledger))
     run.plan([(STEP, 30)])
-    run.cover(Round(STEP.sampling, STEP.queries), 30, charge=charge)
+    run.cover(Round(STEP.sampling, STEP.queries), 30)
     run.settle(20)
     run.finish("stopped")
     ledger.seal("June")

@@ -101,7 +101,7 @@ class Limits:
         The ledger holds `own` rounds of the run already. It raises if the
         account cannot pay for such a round.
         """
-        return Allowance(count)
+        return Allowance(count, charge=self.charge(planned))
 
     def charge(self, planned: Round) -> Charge | None:
         """Returns what a round costs, also one that ran already."""
@@ -247,7 +247,6 @@ class RunWriter:
         count: int = 1,
         *,
         most: int = LARGEST_BLOCK,
-        charge: Charge | None = None,
     ) -> None:
         """Returns once the ledger durably covers `count` more rounds.
 
@@ -258,9 +257,6 @@ class RunWriter:
             count: The rounds that will run before the next call, >= 1.
             most: How many equal rounds may come, these included. The ledger
                 covers no more of them ahead.
-            charge: The price that the account of the run pays for each round,
-                as `budgets.charge_of` returns it; by default what the limits
-                of the run say.
 
         Raises:
             BudgetExceededError: The target, the account or the plan has no
@@ -269,10 +265,22 @@ class RunWriter:
                 ended, no account pays, or this process was forked from the one
                 that began the run. Nothing may be released.
             OverflowError: The number of all rounds would not fit 64 bits.
-            ValueError: `count` or `most` is below 1, or `charge` is not of the
-                account of the run.
+            ValueError: `count` or `most` is below 1.
         """
-        self._cover(planned, count, most, charge)
+        _check.kind(Round, planned=planned)
+        _check.integer_at_least(1, count=count, most=most)
+        with self._mutex:
+            self._check_process()
+            block = self._block
+            if (
+                block is None
+                or self._is_doubtful
+                or block.size - self._used < count
+                or (block.round is not planned and block.round != planned)
+            ):
+                self._reserve(planned, int(count), int(most))
+            self._used += int(count)
+            self._awaited += int(count)
 
     def cover_some(
         self, planned: Round, count: int, *, most: int = LARGEST_BLOCK
@@ -295,34 +303,11 @@ class RunWriter:
         """
         _check.integer_at_least(1, count=count)
         with self._mutex:
-            self._cover(planned, 1, most)
+            self.cover(planned, most=most)
             more = min(count - 1, self._ahead)
             self._used += more
             self._awaited += more
         return 1 + more
-
-    def _cover(
-        self,
-        planned: Round,
-        count: int,
-        most: int,
-        charge: Charge | None = None,
-    ) -> None:
-        _check.kind(Round, planned=planned)
-        _check.integer_at_least(1, count=count, most=most)
-        with self._mutex:
-            self._check_process()
-            block = self._block
-            if (
-                block is None
-                or self._is_doubtful
-                or block.size - self._used < count
-                or (block.round is not planned and block.round != planned)
-                or charge not in (None, block.rounds.charge)
-            ):
-                self._reserve(planned, int(count), int(most), charge)
-            self._used += int(count)
-            self._awaited += int(count)
 
     def released(self, queries: Callable[[], Queries], count: int = 1) -> None:
         """Notes what covered rounds released, to compare it with the plan.
@@ -404,7 +389,6 @@ class RunWriter:
         count: int = 1,
         *,
         seeded: bool = False,
-        charge: Charge | None = None,
     ) -> None:
         """Adds `count` rounds that ran already, as `PrivacyLedger.record` does.
 
@@ -414,7 +398,6 @@ class RunWriter:
                 one.
             count: The number of rounds, >= 1.
             seeded: Whether the caller chose the seed of the rounds.
-            charge: As in `cover`.
 
         Raises:
             BudgetExceededError: The account has no room for the rounds.
@@ -425,12 +408,10 @@ class RunWriter:
         round_ = Round(sampling, tuple(queries), seeded)
         with self._mutex:
             row = self.begin().row
-            if charge is None:
-                charge = self.limits.charge(round_)
-            else:
-                self._check_charge(charge)
-            rounds = log.Rounds(text_from_round(round_), row, charge)
+            price = self.limits.charge(round_)
+            rounds = log.Rounds(text_from_round(round_), row, price)
             with self._lock() as database:
+                self._check_price(database, price)
                 log.append_record(database, rounds, int(count))
             self._own += int(count)
 
@@ -534,9 +515,7 @@ class RunWriter:
     def _ahead(self) -> int:
         return 0 if self._block is None else self._block.size - self._used
 
-    def _reserve(
-        self, planned: Round, count: int, most: int, charge: Charge | None
-    ) -> None:
+    def _reserve(self, planned: Round, count: int, most: int) -> None:
         """Reserves the next block, as large as there is room and use for."""
         if self._ahead or self._is_doubtful:
             self.settle()
@@ -550,9 +529,6 @@ class RunWriter:
                 allowed = self.limits.allow(planned, size, self._own)
                 if allowed.rounds < count:
                     raise self.limits.exceeded(planned, count, self._own)
-                if charge is not None:
-                    self._check_charge(charge)
-                    allowed = allowed._replace(charge=charge)
                 if self._append(planned, allowed):
                     break
                 # Another process was faster: there may be less room.
@@ -561,20 +537,6 @@ class RunWriter:
             raise
         self._covered, self._is_compared = planned, False
         self._block_started, self._is_full = time.monotonic(), False
-
-    def _check_charge(self, charge: Charge) -> None:
-        """Raises for one that is malformed, or not of the run's account."""
-        _check.kind(Charge, charge=charge)
-        charge.as_text()  # Raises if it is malformed.
-        with self._lock() as database:
-            opened = {each.number: each for each in accounts_of(database)}
-        account = opened.get(charge.account)
-        if account is None or account.account.name != self.start.account:
-            raise ValueError(
-                "`charge` must be of the account of the run, "
-                f"{self.start.account!r}. Received: charge={charge!r}. "
-                "Take `budgets.charge_of` of this account."
-            )
 
     def _append(self, planned: Round, allowed: Allowance) -> bool:
         """Ends one block and begins the next, in one transaction.
@@ -605,6 +567,7 @@ class RunWriter:
                         before.size,
                         before.size,
                     )
+                self._check_price(database, allowed.charge)
                 rounds = log.Rounds(text, row, allowed.charge)
                 seq = log.append_reservation(database, rounds, allowed.rounds)
         except Exception:
@@ -615,6 +578,23 @@ class RunWriter:
         self._block = _ReservedBlock(seq, rounds, planned, allowed.rounds)
         self._own += allowed.rounds
         return True
+
+    def _check_price(
+        self, database: log.Database, price: Charge | None
+    ) -> None:
+        """Raises for one that is malformed, or not of the run's account."""
+        if price is None:
+            return
+        price.as_text()  # Raises if it is malformed.
+        names = {
+            each.number: each.account.name for each in accounts_of(database)
+        }
+        if names.get(price.account) != self.start.account:
+            raise ValueError(
+                "`charge` must be of the account of the run, "
+                f"{self.start.account!r}. Received: charge={price!r}. "
+                "Take `budgets.charge_of` of this account."
+            )
 
     def _begun(self, database: log.Database) -> int:
         """Writes the first row of the run, and returns its number.

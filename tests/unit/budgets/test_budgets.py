@@ -36,6 +36,8 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.places import connections
 from keras_dp.ledger.rows.codec import canonical
+from keras_dp.spending import RunLimits
+from tests.paying import paying
 
 DELTA = 1e-5
 
@@ -235,14 +237,8 @@ def ledger():
 
 
 def spend(ledger, round_, count, name="a", account=None) -> None:
-    chosen = budgets.chosen_account(ledger, account)
-    run = ledger.start_run(name, account=chosen.account.name)
-    run.record(
-        round_.sampling,
-        round_.queries,
-        count,
-        charge=budgets.charge_of(chosen, round_),
-    )
+    run = ledger.start_run(name, limits=RunLimits(ledger, account=account))
+    run.record(round_.sampling, round_.queries, count)
 
 
 class TestAccounts:
@@ -343,11 +339,9 @@ class TestAccounts:
         opened = budgets.open_account(
             ledger, "all", budgets.RenyiFilter(1.0, DELTA)
         )
-        run = ledger.start_run("a", account="all")
+        run = paying(ledger, "all", Charge(opened.number, ((0, 1),)))
         step = gaussian(1.0, 0.01)
-        run.record(
-            step.sampling, step.queries, charge=Charge(opened.number, ((0, 1),))
-        )
+        run.record(step.sampling, step.queries)
 
         ledger.verify()
         with pytest.raises(LedgerIntegrityError, match="paid"):
@@ -361,10 +355,12 @@ class TestAccounts:
             budgets.open_account(
                 ledger, name, budgets.RenyiFilter(0.5, DELTA / 2)
             )
-        run = ledger.start_run("r", account="a")
         step = gaussian(20.0)
         charge = budgets.charge_of(ledger.accounts[1], step)
-        monkeypatch.setattr(type(run), "_price", lambda *_: charge)
+        run = paying(ledger, "a", charge)
+        with pytest.raises(ValueError, match="`charge`"):
+            run.record(step.sampling, step.queries)
+        monkeypatch.setattr(type(run), "_check_price", lambda *_: None)
         run.record(step.sampling, step.queries)
 
         with pytest.raises(LedgerIntegrityError, match="not its account"):
@@ -544,9 +540,8 @@ class TestRoundsWhileAnAccountIsOpened:
         opened = budgets.open_account(
             ledger, "all", budgets.RenyiFilter(1.0, DELTA)
         )
-        run = ledger.start_run("a", account="all")
-        charge = Charge(opened.number, ((0, 1),))
-        run.record(self.STEP.sampling, self.STEP.queries, 100, charge=charge)
+        run = paying(ledger, "all", Charge(opened.number, ((0, 1),)))
+        run.record(self.STEP.sampling, self.STEP.queries, 100)
 
         found = budgets.guarantee(ledger, delta=DELTA)
         assert found.basis == "as if fixed"

@@ -26,6 +26,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.rows import chain, log, statements
 from tests.ledger_faults import in_a_fork, run_together
+from tests.paying import Priced, paying
 
 SAMPLING = PoissonSampling(0.01)
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
@@ -101,7 +102,7 @@ class TestRuns:
             ({"name": "a", "purpose": "fun"}, "`purpose`"),
             ({"name": "a", "description": 3}, "`description`"),
             ({"name": "a", "library": None}, "`library`"),
-            ({"name": "a", "account": "b"}, "`account`"),
+            ({"name": "a", "limits": Priced("b", None)}, "`account`"),
         ],
     )
     def test_arguments_that_cannot_be_are_named(
@@ -317,15 +318,15 @@ class TestAccounts:
         self, ledger, prices
     ) -> None:
         number = ledger.open_account(account("all", 10)).number
-        run = ledger.start_run("a", account="all")
+        run = paying(ledger, "all", Charge(number, prices))
         before = ledger.verify()
 
         for act in (
-            run.record,
-            lambda *a, **k: run.cover(Round(SAMPLING, QUERIES), **k),
+            lambda: run.record(SAMPLING, QUERIES),
+            lambda: run.cover(Round(SAMPLING, QUERIES)),
         ):
             with pytest.raises(ValueError, match="`charge`"):
-                act(SAMPLING, QUERIES, charge=Charge(number, prices))
+                act()
         assert ledger.verify() == before
 
     @pytest.mark.parametrize(
@@ -347,28 +348,28 @@ class TestAccounts:
 
     def test_rounds_are_paid_until_there_is_no_room(self, ledger) -> None:
         number = ledger.open_account(account("all", 10)).number
-        run = ledger.start_run("a", account="all")
-        charge = Charge(number, ((0, 3),))
+        run = paying(ledger, "all", Charge(number, ((0, 3),)))
 
-        run.record(SAMPLING, QUERIES, 2, charge=charge)
+        run.record(SAMPLING, QUERIES, 2)
         before = ledger.verify()
         with pytest.raises(BudgetExceededError, match="room for 1"):
-            run.record(SAMPLING, QUERIES, 2, charge=charge)
+            run.record(SAMPLING, QUERIES, 2)
         with pytest.raises(BudgetExceededError, match="room for 1"):
-            run.cover(Round(SAMPLING, QUERIES), 2, charge=charge)
+            run.cover(Round(SAMPLING, QUERIES), 2)
         assert ledger.verify() == before
-        run.record(SAMPLING, QUERIES, 1, charge=charge)
+        run.record(SAMPLING, QUERIES, 1)
         assert ledger.accounts[0].balance.spent == (9,)
 
     def test_equal_rounds_of_different_prices_are_rows_of_their_own(
         self, ledger
     ) -> None:
         number = ledger.open_account(account("all", 10)).number
-        run = ledger.start_run("a", account="all")
         prices = [Charge(number, ((0, price),)) for price in (1, 2)]
+        run = paying(ledger, "all", prices[0])
 
-        for count, charge in zip((3, 2), prices, strict=True):
-            run.record(SAMPLING, QUERIES, count, charge=charge)
+        for count, price in zip((3, 2), prices, strict=True):
+            run.limits.price = price
+            run.record(SAMPLING, QUERIES, count)
 
         assert ledger.accounts[0].balance.spent == (7,)
         assert [each[1] for each in ledger.runs[0].charges] == prices
@@ -376,16 +377,15 @@ class TestAccounts:
 
     def test_rounds_that_did_not_run_are_given_back(self, ledger) -> None:
         number = ledger.open_account(account("all", 10, 100)).number
-        run = ledger.start_run("a", account="all")
-        charge = Charge(number, ((0, 1), (1, 7)))
+        run = paying(ledger, "all", Charge(number, ((0, 1), (1, 7))))
 
-        run.cover(Round(SAMPLING, QUERIES), 10, charge=charge)
+        run.cover(Round(SAMPLING, QUERIES), 10)
         assert ledger.accounts[0].balance.spent == (10, 70)
         run.settle(4)
-        run.cover(Round(SAMPLING, QUERIES), 6, most=6, charge=charge)
+        run.cover(Round(SAMPLING, QUERIES), 6, most=6)
         assert ledger.accounts[0].balance.spent == (10, 70)
         with pytest.raises(BudgetExceededError):
-            run.cover(Round(SAMPLING, QUERIES), 1, charge=charge)
+            run.cover(Round(SAMPLING, QUERIES), 1)
         ledger.verify()
         run.settle(1)
         assert ledger.accounts[0].balance.spent == (5, 35)
@@ -393,11 +393,11 @@ class TestAccounts:
 
     def test_free_rounds_are_paid_with_nothing(self, ledger) -> None:
         number = ledger.open_account(account("all", 0)).number
-        run = ledger.start_run("a", account="all")
         charge = Charge(number, ())
+        run = paying(ledger, "all", charge)
 
-        run.record(SAMPLING, QUERIES, 2, charge=charge)
-        run.cover(Round(SAMPLING, QUERIES), 3, charge=charge)
+        run.record(SAMPLING, QUERIES, 2)
+        run.cover(Round(SAMPLING, QUERIES), 3)
         run.settle(1)
         assert ledger.verify().rounds == 3
         assert ledger.runs[0].charges[0][1] == charge
@@ -434,10 +434,10 @@ class TestAccounts:
 
         def spend() -> None:
             with PrivacyLedger.open(address) as ledger:
-                run = ledger.start_run("a", account="all")
+                run = paying(ledger, "all", charge)
                 for _ in range(40):
                     try:
-                        run.record(SAMPLING, QUERIES, charge=charge)
+                        run.record(SAMPLING, QUERIES)
                     except BudgetExceededError:
                         return
                     granted.append(1)
@@ -545,9 +545,9 @@ def test_rows_that_contradict_each_other_are_found(tmp_path, edit) -> None:
     path = tmp_path / "l.db"
     with PrivacyLedger.open(path, dataset="d") as ledger:
         number = ledger.open_account(account("all", 10)).number
-        run = ledger.start_run("a", account="all")
+        run = paying(ledger, "all", Charge(number, ((0, 1),)))
         run.plan([(Round(FullDataset(), QUERIES), 5)])
-        run.record(FullDataset(), QUERIES, 5, charge=Charge(number, ((0, 1),)))
+        run.record(FullDataset(), QUERIES, 5)
         run.finish()
         ledger.seal()
     _edited(path)

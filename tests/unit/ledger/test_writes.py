@@ -23,6 +23,7 @@ from keras_dp.ledger import (
 from keras_dp.ledger.places import connections, storage
 from keras_dp.ledger.places.place import FileHandle
 from tests.ledger_faults import in_a_fork, open_faulty
+from tests.paying import paying
 
 QUERIES = [GaussianSum("gradients", 1.0, 4.0)]
 _COUNT = """
@@ -62,7 +63,7 @@ def open_connections() -> int:
     )
 
 
-def refuses(ledger: PrivacyLedger, block=None, run=None, charge=None) -> bool:
+def refuses(ledger: PrivacyLedger, block=None, run=None) -> bool:
     acts = [
         lambda: ledger.record(FullDataset(), QUERIES),
         lambda: ledger.start_run("a"),
@@ -74,10 +75,8 @@ def refuses(ledger: PrivacyLedger, block=None, run=None, charge=None) -> bool:
         acts.append(lambda: block.cover(Round(FullDataset(), QUERIES), 10))
     if run is not None:
         acts.append(lambda: run.plan([(Round(FullDataset(), QUERIES), 3)]))
-        acts.append(lambda: run.record(FullDataset(), QUERIES, charge=charge))
-        acts.append(
-            lambda: run.cover(Round(FullDataset(), QUERIES), charge=charge)
-        )
+        acts.append(lambda: run.record(FullDataset(), QUERIES))
+        acts.append(lambda: run.cover(Round(FullDataset(), QUERIES)))
         acts.append(run.finish)
     for act in acts:
         try:
@@ -108,12 +107,12 @@ def test_a_failing_statement_keeps_runs_and_balances(path, start) -> None:
     ledger, faulty = open_faulty(path)
     account = ledger.open_account(Account("some", (9,), "{}"))
     charge = Charge(account.number, ((0, 1),))
-    run = ledger.start_run("a", account="some")
-    run.cover(Round(FullDataset(), QUERIES), 3, charge=charge)
+    run = paying(ledger, "some", charge)
+    run.cover(Round(FullDataset(), QUERIES), 3)
     before, runs = ledger.verify(), ledger.runs
 
     faulty.start = start
-    is_refused = refuses(ledger, run, run, charge)
+    is_refused = refuses(ledger, run, run)
     faulty.start = ""
 
     assert is_refused

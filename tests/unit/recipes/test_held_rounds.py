@@ -1,26 +1,26 @@
 """What counts of a ledger towards a target, and which runs may go on."""
 
 from keras_dp import budgets
-from keras_dp.budgets import charge_of, chosen_account
+from keras_dp.budgets import chosen_account
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger, Round
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
     interrupted_runs,
     refunded,
 )
-from keras_dp.spending import PrivacyTarget, RunDetails
+from keras_dp.spending import PrivacyTarget, RunDetails, RunLimits
 
 STEP = Round(PoissonSampling(0.01, True), (GaussianSum("g", 1.0, 1.0),))
 
 
 def interrupted(ledger, name, account=None, **more):
     """Leaves a run that ran 10 of the 40 rounds of its plan."""
-    charge = None
+    limits = None
     if account is not None:
-        charge = charge_of(chosen_account(ledger, account), STEP)
-    run = ledger.start_run(name, account=account, **more)
+        limits = RunLimits(ledger, account=account)
+    run = ledger.start_run(name, limits=limits, **more)
     run.plan([(STEP, 40)])
-    run.record(STEP.sampling, STEP.queries, 10, charge=charge)
+    run.record(STEP.sampling, STEP.queries, 10)
     run.finish("stopped")
 
 

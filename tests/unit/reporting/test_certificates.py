@@ -26,6 +26,7 @@ from keras_dp.reporting.certificate import Certificate, certify
 from keras_dp.reporting.document import render
 from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.report import make_report
+from keras_dp.spending import RunLimits
 
 DELTA = 1e-5
 STEP = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -36,11 +37,10 @@ def fill(ledger) -> None:
     budgets.open_account(
         ledger, "all", budgets.FixedPlan([(STEP, 500)], 3.0, DELTA)
     )
-    run = ledger.start_run("a", account="all")
-    charge = budgets.charge_of(ledger.accounts[0], STEP)
+    run = ledger.start_run("a", limits=RunLimits(ledger))
     run.plan([(STEP, 300)])
-    run.cover(Round(STEP.sampling, STEP.queries), 300, charge=charge)
-    ledger.start_run("b", account="all")
+    run.cover(Round(STEP.sampling, STEP.queries), 300)
+    ledger.start_run("b", limits=RunLimits(ledger))
     run.settle(200)
     run.finish("stopped")
 
@@ -86,9 +86,8 @@ class TestCertificates:
     def test_holds_for_a_copy_and_a_ledger_that_has_grown(self, ledger) -> None:
         certificate = certify(ledger, delta=DELTA)
         copy = ledger.until(ledger.verify().rows)
-        run = copy.start_run("later", account="all")
-        charge = budgets.charge_of(copy.accounts[0], STEP)
-        run.record(STEP.sampling, STEP.queries, 50, charge=charge)
+        run = copy.start_run("later", limits=RunLimits(copy))
+        run.record(STEP.sampling, STEP.queries, 50)
         certify(copy, delta=DELTA)
 
         certificate.check(copy)
@@ -198,9 +197,10 @@ class TestOtherLibraries:
 
     @pytest.fixture
     def elsewhere(self, ledger):
-        run = ledger.start_run("c", account="all", library="other 1.0")
-        charge = budgets.charge_of(ledger.accounts[0], STEP)
-        run.record(STEP.sampling, STEP.queries, 7, charge=charge)
+        run = ledger.start_run(
+            "c", library="other 1.0", limits=RunLimits(ledger)
+        )
+        run.record(STEP.sampling, STEP.queries, 7)
         return ledger
 
     def test_are_named(self, elsewhere) -> None:
@@ -229,7 +229,7 @@ class TestOtherLibraries:
             forged.check(elsewhere)
 
     def test_a_run_without_rounds_ran_nowhere(self, ledger) -> None:
-        ledger.start_run("c", account="all", library="other 1.0")
+        ledger.start_run("c", library="other 1.0", limits=RunLimits(ledger))
 
         assert certify(ledger, delta=DELTA).libraries == ""
 

@@ -20,6 +20,7 @@ from keras_dp.reporting.account_state import accounts_document
 from keras_dp.reporting.commands import COMMANDS
 from keras_dp.reporting.document import Code, Picture, Text
 from keras_dp.reporting.run_costs import runs_document
+from keras_dp.spending import RunLimits
 
 DELTA = 1e-5
 MEAN = Round(FullDataset(True), (GaussianSum("mean", 1.0, 20.0),))
@@ -35,14 +36,10 @@ def small(name="clinic"):
     ledger = PrivacyLedger.in_memory(dataset=name, unit=name)
     ledger.record(FullDataset(), [GaussianSum(name, 1.0, 9.0)])
     budgets.open_account(ledger, name, budgets.RenyiFilter(8.0, DELTA))
-    account = budgets.chosen_account(ledger, name)
-    with ledger.start_run(name, account=name, description=name) as run:
-        run.record(
-            MEAN.sampling,
-            MEAN.queries,
-            3,
-            charge=budgets.charge_of(account, MEAN),
-        )
+    with ledger.start_run(
+        name, description=name, limits=RunLimits(ledger)
+    ) as run:
+        run.record(MEAN.sampling, MEAN.queries, 3)
     ledger.seal(name)
     return ledger
 

@@ -28,6 +28,7 @@ from keras_dp.reporting import (
     run_costs,
 )
 from keras_dp.reporting.explanation import bound_on_attacks
+from keras_dp.spending import RunLimits
 
 DELTA = 1e-5
 STEP = Round(
@@ -89,14 +90,10 @@ def divided():
         ("means", budgets.FixedPlan([(MEAN, 4)], 1.0, 1e-6)),
     ):
         budgets.open_account(found, name, budget)
-    account = budgets.chosen_account(found, "means")
-    with found.start_run("first", account="means") as run:
-        run.record(
-            MEAN.sampling,
-            MEAN.queries,
-            3,
-            charge=budgets.charge_of(account, MEAN),
-        )
+    with found.start_run(
+        "first", limits=RunLimits(found, account="means")
+    ) as run:
+        run.record(MEAN.sampling, MEAN.queries, 3)
     return found
 
 
@@ -149,9 +146,9 @@ class TestAccounts:
             ledger, "all", budgets.RenyiFilter(3.0, DELTA)
         )
         charges = [budgets.charge_of(account, each) for each in (STEP, MEAN)]
-        with ledger.start_run("a", account="all") as run:
-            for each, charge in zip((STEP, MEAN), charges, strict=True):
-                run.record(each.sampling, each.queries, charge=charge)
+        with ledger.start_run("a", limits=RunLimits(ledger)) as run:
+            for each in (STEP, MEAN):
+                run.record(each.sampling, each.queries)
 
         (state,) = account_states(ledger)
 

@@ -16,7 +16,6 @@ from keras_dp.errors import (
     PrivateTrainingError,
 )
 from keras_dp.ledger import (
-    Charge,
     CountedRound,
     FixedSizeWithoutReplacement,
     FullDataset,
@@ -499,8 +498,6 @@ class TestWhatIsReleasedIsCovered:
         ("planned", lambda run: run.cover(None)),
         ("most", lambda run: run.cover(STEP, most=0)),
         ("most", lambda run: run.cover(STEP, most=3.0)),
-        ("charge", lambda run: run.cover(STEP, charge="all")),
-        ("charge", lambda run: run.cover(STEP, charge=Charge(9, ()))),
         ("plan", lambda run: run.plan([STEP])),
         ("count", lambda run: run.plan([(STEP, 2.5)])),
         ("plan", lambda run: run.plan([(1, 2)])),
@@ -524,12 +521,6 @@ def test_a_run_names_the_argument(ledger, argument, call) -> None:
         ("delta", lambda ledger: ledger.start_run("a", delta=1e-5)),
         ("plan", lambda ledger: ledger.start_run("a", plan=[STEP])),
         ("number", lambda ledger: ledger.continue_run(None)),
-        (
-            "account",
-            lambda ledger: ledger.start_run(
-                "a", account="other", limits=RunLimits(ledger, account="all")
-            ),
-        ),
         ("most", lambda ledger: RunLimits(ledger, account="all", most=2.5)),
     ],
 )
