@@ -12,7 +12,6 @@ from keras_dp.errors import (
     PrivateTrainingError,
 )
 from keras_dp.ledger import (
-    AccountRecord,
     Allowance,
     Charge,
     CountedRound,
@@ -109,7 +108,7 @@ class RunLimits(Limits):
         most: int | None = None,
         epsilon_limit: EpsilonLimit | None = None,
         delta: float | None = None,
-        rest: CountedRound | None = None,
+        continues: int | None = None,
     ) -> None:
         """Takes what limits a run.
 
@@ -119,20 +118,24 @@ class RunLimits(Limits):
             most: The most rounds that will run; `None` if nobody knows.
             epsilon_limit: How many rounds a target leaves room for.
             delta: The delta of the plan; `None` for none.
-            rest: The rounds that an interrupted run has left, which goes on.
+            continues: The number of the interrupted run that goes on; it has
+                the rounds that its plan has left.
 
         Raises:
             ValueError: The ledger has no such account, or several of which
-                none was named.
+                none was named; or no such run that can be continued.
         """
         if most is not None:
             _check.integer_at_least(1, most=most)
-        self._ledger, self._rest = ledger, rest
-        self._epsilon_limit = epsilon_limit
-        self.most = most if rest is None else rest.count
+        self._ledger, self._epsilon_limit = ledger, epsilon_limit
         self._account = chosen_account(ledger, account)
         if self._account is not None:
             self.account = self._account.account.name
+        self.most, rest = most, None
+        if continues is not None:
+            rest, self.row = _rest_of(ledger, continues, self.account)
+            self.most = rest.count
+        self._rest = rest
         self._forecast, self._delta = Forecast(most), delta
         limits = epsilon_limit, self._account, rest
         self.is_limited = any(limit is not None for limit in limits)
@@ -244,19 +247,14 @@ def new_run(
     ones. The other arguments limit it, as in `RunLimits`.
     """
     details = RunDetails() if details is None else details
-    number, rest, row = details.continues, None, None
-    account = chosen_account(ledger, details.account)
-    if number is not None:
-        rest, row = _rest_of(ledger, number, account)
     limits = RunLimits(
         ledger,
         account=details.account,
         most=most,
         epsilon_limit=epsilon_limit,
         delta=delta,
-        rest=rest,
+        continues=details.continues,
     )
-    limits.row = row
     start = RunStart(
         details.name or name,
         details.purpose or purpose,
@@ -265,23 +263,22 @@ def new_run(
         model,
         this_process(),
     )
-    return RunWriter(ledger.lock, start, limits, number)
+    return RunWriter(ledger.lock, start, limits, details.continues)
 
 
 def _rest_of(
-    ledger: PrivacyLedger, number: int, account: AccountRecord | None
+    ledger: PrivacyLedger, number: int, account: str | None
 ) -> tuple[CountedRound, int]:
     """Returns what the plan of an interrupted run has left, and its row.
 
     It refuses a run that has nothing left, that another account pays for, or
     that another library ran.
     """
-    name = None if account is None else account.account.name
     rests = {
         run.number: (run.rest, run.row)
         for run in ledger.runs
         if run.start is not None
-        and run.start.account == name
+        and run.start.account == account
         and not run.start.library
     }
     rest, row = rests.get(number, (None, 0))

@@ -16,7 +16,6 @@ from keras_dp.errors import (
     PrivateTrainingError,
 )
 from keras_dp.ledger import (
-    CountedRound,
     FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
@@ -537,15 +536,15 @@ def test_no_run_begins_with_a_wrong_argument(ledger, argument, call) -> None:
 def test_rounds_that_do_not_fit_together_name_their_limit(
     ledger, limit
 ) -> None:
-    rest = epsilon_limit = None
+    epsilon_limit, details = None, RunDetails("a")
     if limit == "account":
         open_plan(ledger)
     if limit == "plan":
-        rest = CountedRound(STEP, 10)
+        ledger.start_run("a", plan=[(STEP, 10)]).finish("stopped")
+        details = RunDetails(continues=1)
     if limit == "target_epsilon":
         epsilon_limit = EpsilonLimit(PrivacyTarget(1.0, DELTA), ledger)
-    limits = RunLimits(ledger, epsilon_limit=epsilon_limit, rest=rest)
-    with ledger.start_run("a", limits=limits) as run:
+    with new_run(ledger, details, epsilon_limit=epsilon_limit) as run:
         run.cover(STEP, 6)
         with pytest.raises(BudgetExceededError, match=f"{limit}.*1,000 more"):
             run.cover(STEP, 1_000)
