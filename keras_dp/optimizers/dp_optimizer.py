@@ -1,7 +1,7 @@
 """Keras optimizers that take private answers, and only those."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -35,6 +35,10 @@ from keras_dp.optimizers.private_round import (
     State,
 )
 
+# As Keras takes it: a number, a schedule, or a function without arguments.
+LearningRate: TypeAlias = (
+    float | keras.optimizers.schedules.LearningRateSchedule | Callable[[], Any]
+)
 # In float32, the squares of numbers below 1e-19 are 0. Smaller clips than this
 # are too near to it.
 _SMALLEST_CLIP = 1e-12
@@ -465,14 +469,14 @@ def _not_built() -> PrivateTrainingError:
     )
 
 
-class _Named(DPOptimizer):
-    """A `DPOptimizer` that makes its inner optimizer itself."""
+class _AroundNew(DPOptimizer):
+    """A `DPOptimizer` around a new Keras optimizer of one kind."""
 
     _inner_kind: ClassVar[type[keras.optimizers.Optimizer]]
 
     def __init__(
         self,
-        learning_rate: Any = None,
+        learning_rate: LearningRate | None = None,
         *,
         query: DPQuery,
         ledger: ledger_lib.PrivacyLedger,
@@ -494,7 +498,7 @@ class _Named(DPOptimizer):
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
-class DPSGD(_Named):
+class DPSGD(_AroundNew):
     """A `DPOptimizer` around a new `keras.optimizers.SGD`.
 
     It takes the options of SGD, and those of `DPOptimizer`.
@@ -510,7 +514,7 @@ class DPSGD(_Named):
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
-class DPAdam(_Named):
+class DPAdam(_AroundNew):
     """A `DPOptimizer` around a new `keras.optimizers.Adam`.
 
     It takes the options of Adam, and those of `DPOptimizer`.
