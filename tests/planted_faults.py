@@ -22,7 +22,6 @@ from keras_dp.ledger import CoordinateBounds
 from keras_dp.ledger.events.noise_families import StudentTNoise
 from keras_dp.noise import samplers, seeds
 from keras_dp.sampling import (
-    FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
     RandomMicrobatches,
@@ -959,9 +958,5 @@ FAULTS |= {
     )._replace(early=True),
     "a user is drawn twice as often": saying(
         lambda: of_users(0.4), of_users, "sampling_of"
-    ),
-    "a microbatch is drawn without its last record": with_rows(
-        lambda: samples(microbatches=FixedMicrobatches(size=2)),
-        lambda rows: np.where(rows == 199, -1, rows),
     ),
 }

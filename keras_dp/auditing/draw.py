@@ -152,8 +152,6 @@ def _owners(samples: Sampler) -> Integers | None:
         return samples.users_of_records
     if samples.unit == "example":
         return np.arange(count)
-    if samples.unit == "microbatch":
-        return np.arange(count) // samples.rows_of_record.rows
     return None
 
 
@@ -162,9 +160,9 @@ def _whole_units(
 ) -> list[str]:
     """Compares the rows of one record of the query with its unit.
 
-    A microbatch must take part with all its records, and a user with all or
-    with `records_per_user` of them. The rows must hold no record of another
-    unit, and no other rows may hold a record of this one.
+    A user must take part with all records or with `records_per_user` of them.
+    The rows must hold no record of another unit, and no other rows may hold a
+    record of this one.
     """
     rows = samples.rows_of_record.rows
     most = getattr(samples, "records_per_user", rows)

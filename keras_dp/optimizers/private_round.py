@@ -282,6 +282,5 @@ def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
         "Examples in microbatches must be answered by queries that bound an L2 "
         "norm. One example can replace the encoded vector of a microbatch by "
         f"another, which no bound on one vector covers. Received: {event!r}. "
-        "Use microbatches that are fixed in advance "
-        "(microbatches=FixedMicrobatches(size)), or single examples."
+        "Use single examples, or UserBatches, which draw fixed groups of them."
     )

@@ -32,10 +32,8 @@ def enough_epochs(settings: Settings) -> int:
     """
     data = settings.data
     population, size = data.population, settings.batch_size
-    if isinstance(data.records, Sampler):  # It may draw whole microbatches.
-        share = data.records.expected_sample_size / population
-        population = data.units_of(1)
-        size = max(1, round(share * population))
+    if isinstance(data.records, Sampler):
+        size = max(1, round(data.records.expected_sample_size))
 
     def signal(epochs: int) -> float:
         share = min(LARGEST_SHARE, epochs / FEWEST_STEPS)

@@ -40,7 +40,7 @@ class Records:
             of `keras_dp.sampling`, which has a map and views of its own.
         unit: The person or thing that one record stands for, such as
             "patient". A new ledger records it. By default it is what is drawn:
-            "example", "user" or "microbatch", or "unit" with `unit_ids`.
+            "example" or "user", or "unit" with `unit_ids`.
         unit_ids: Array `[N]` with the unit of each record, such as patient
             numbers. At most `rows_per_unit` records of each unit are kept,
             chosen at random.
@@ -214,8 +214,6 @@ class TrainingData(NamedTuple):
         """Returns the number of units, by their rows if it is not known."""
         if self.units is not None:
             return self.units
-        if self.drawn_unit == "microbatch":
-            rows_per_unit *= self.records.rows_of_record.rows
         return max(1, self.population // rows_per_unit)
 
     def check_size(self, batch_size: int | None) -> None:

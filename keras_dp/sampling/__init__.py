@@ -9,7 +9,6 @@ from keras_dp.sampling.fixed_size_batches import (
     ShuffledBatches,
 )
 from keras_dp.sampling.poisson_batches import (
-    FixedMicrobatches,
     PoissonBatches,
     RandomMicrobatches,
 )
@@ -23,7 +22,6 @@ from keras_dp.sampling.users import UserBatches
 
 __all__ = [
     "CyclicPoissonBatches",
-    "FixedMicrobatches",
     "FixedSizeBatches",
     "PoissonBatches",
     "RandomAccessSource",

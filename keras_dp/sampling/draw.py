@@ -80,7 +80,7 @@ class Draw:
             average.
         rounds_per_pass: Number of rounds that one event covers, in which each
             record takes part equally often; `None` if each is drawn anew.
-        unit: The unit that is drawn: "example", "microbatch" or "user".
+        unit: The unit that is drawn: "example" or "user".
         rows_of_record: The consecutive rows that make a unit.
         placed: Takes what `units` yields, the physical batch size and the words
             that decide on rows. Returns the record in each row of each physical

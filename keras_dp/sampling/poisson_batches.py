@@ -1,6 +1,5 @@
 """Poisson samples: of examples, of microbatches, and truncated ones."""
 
-import abc
 import copy
 import dataclasses
 import functools
@@ -15,7 +14,6 @@ from keras_dp._override import override
 from keras_dp.ledger import PoissonSampling, TruncatedPoissonSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.draw import (
-    EACH_ROW,
     Draw,
     Integers,
     RowsOfRecord,
@@ -33,34 +31,7 @@ _OVERFLOW = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Microbatches(abc.ABC):
-    """A way to put examples into groups, whose mean gradient is one record.
-
-    Attributes:
-        size: The number of examples in a microbatch, >= 1. It is public, and
-            divides the sum over a microbatch, whatever this really holds.
-    """
-
-    size: int
-
-    def __init_subclass__(cls) -> None:
-        """Refuses microbatches that the library does not know."""
-        _check.no_subclass(
-            cls,
-            "Its bound would be believed. Use RandomMicrobatches or "
-            "FixedMicrobatches.",
-        )
-
-    def __post_init__(self) -> None:
-        _check.integer_at_least(1, size=self.size)
-
-    @abc.abstractmethod
-    def draw(self, population_size: int, sampling_probability: float) -> Draw:
-        """Returns how samples of a data set are drawn and laid out."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RandomMicrobatches(Microbatches):
+class RandomMicrobatches:
     """Microbatches formed inside each sample; the privacy unit is the example.
 
     Each drawn example goes to one of a fixed number of slots, at random and
@@ -73,16 +44,30 @@ class RandomMicrobatches(Microbatches):
     clip; the event in the ledger has this bound. All other slots keep their
     examples, in the same physical batch and rows. (If the list of drawn
     examples were cut into pieces instead, one example more would shift all
-    later pieces.)
+    later pieces.) Microbatches that are fixed in advance, and protected as
+    wholes, are the users of `UserBatches`.
+
+    Attributes:
+        size: The number of examples in a microbatch, >= 1. It is public, and
+            divides the sum over a microbatch, whatever this really holds.
 
     >>> draw = RandomMicrobatches(size=4).draw(1000, 0.1)
     >>> draw.unit, draw.rows_of_record.bound_factor
     ('example', 2)
     """
 
-    @override
+    size: int
+
+    def __init_subclass__(cls) -> None:
+        """Refuses microbatches that the library does not know."""
+        _check.no_subclass(cls, "Its bound would be believed.")
+
+    def __post_init__(self) -> None:
+        _check.integer_at_least(1, size=self.size)
+
     def draw(self, population_size: int, sampling_probability: float) -> Draw:
-        whole = _in_runs(population_size, sampling_probability)
+        """Returns how samples of a data set are drawn and laid out."""
+        whole = _of_examples(population_size, sampling_probability)
         count = max(1, round(whole.expected_size / self.size))
         chance = min(1.0, sampling_probability / count)
         rows = rows_that_hold(population_size, chance, _OVERFLOW / count)
@@ -94,39 +79,6 @@ class RandomMicrobatches(Microbatches):
                 rows, whole.expected_size / count, bound_factor=2
             ),
             placed=functools.partial(_placed_in_slots, count, rows),
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FixedMicrobatches(Microbatches):
-    """Microbatches of `size` consecutive examples, formed before any sampling.
-
-    Whole microbatches are drawn. Each stands in consecutive rows, at a random
-    place.
-
-    Guarantee: adding or removing one whole microbatch moves the sum by at most
-    the clip. The privacy unit is the microbatch, and the unit of the ledger
-    must be "microbatch". Nothing is promised to single examples.
-
-    >>> draw = FixedMicrobatches(size=4).draw(1000, 0.1)
-    >>> draw.unit, draw.rows_of_record.bound_factor
-    ('microbatch', 1)
-    """
-
-    @override
-    def draw(self, population_size: int, sampling_probability: float) -> Draw:
-        if population_size % self.size:
-            raise ValueError(
-                "`microbatches` must have a size that divides the number of "
-                f"records. Received: size={self.size!r} for "
-                f"{population_size!r} records. Choose another size, or leave "
-                "out the records that remain."
-            )
-        return _in_runs(
-            population_size,
-            sampling_probability,
-            RowsOfRecord(self.size, float(self.size), bound_factor=1),
-            unit="microbatch",
         )
 
 
@@ -180,7 +132,7 @@ class PoissonBatches(Sampler):
         data: Nest | RandomAccessSource,
         *,
         sampling_probability: float,
-        microbatches: Microbatches | None = None,
+        microbatches: RandomMicrobatches | None = None,
         truncate_at: int | None = None,
         **options: Unpack[SamplerOptions],
     ) -> None:
@@ -195,8 +147,7 @@ class PoissonBatches(Sampler):
                 text to UTF-8. Or a `RandomAccessSource`, such as
                 `TFRecordShards`, for records that are read when drawn.
             sampling_probability: In [2^-60, 1].
-            microbatches: `RandomMicrobatches`, which protect examples, or
-                `FixedMicrobatches`, which only protect whole microbatches.
+            microbatches: `RandomMicrobatches`, whose means are records.
             truncate_at: The largest number of records that a sample keeps, at
                 least 1. It is also the default `physical_batch_size`, so that
                 every round is one batch of one shape. If more records are
@@ -235,7 +186,7 @@ class PoissonBatches(Sampler):
 
         It is for workers that draw at the same time, each from its own block.
         The blocks are consecutive in the data, and their sizes differ by at
-        most one record, or microbatch.
+        most one record.
 
         Guarantee: the draws of all shards in a round are, together, a Poisson
         sample of all records with `sampling_probability`: each record is in
@@ -250,12 +201,11 @@ class PoissonBatches(Sampler):
 
         Args:
             index: Which shard, in [0, count).
-            count: How many shards, at most as many as there are records, or
-                fixed microbatches.
+            count: How many shards, at most as many as there are records.
 
         Raises:
             ValueError: A number is out of range, this is a shard already, or
-                microbatches are random: an example more or less would move
+                there are microbatches: an example more or less would move
                 others from shard to shard, and so to other microbatches.
 
         >>> import numpy as np
@@ -269,17 +219,16 @@ class PoissonBatches(Sampler):
         {56}
         """
         self._check_shard(index, count)
-        rows = self.draw.rows_of_record.rows
-        units = self.population_size // rows
-        start, stop = (units * i // count * rows for i in (index, index + 1))
+        records = self.population_size
+        start, stop = (records * i // count for i in (index, index + 1))
         shard = copy.copy(self)
         shard.shard_index, shard.shard_count = int(index), int(count)
         shard._positions, shard._streams = range(start, stop), 0
         shard.draw = self._law(stop - start)
         shard.physical_batch_size = (
-            self._at_once(self._law(-(-units // count) * rows))
+            self._at_once(self._law(-(-records // count)))
             if self._has_default_size
-            else -(-self.physical_batch_size // (rows * count)) * rows
+            else -(-self.physical_batch_size // count)
         )
         return shard
 
@@ -296,12 +245,11 @@ class PoissonBatches(Sampler):
                 f"`index` must be less than count={count!r}. "
                 f"Received: index={index!r}."
             )
-        rows = self.draw.rows_of_record
-        if self.unit == "example" and not rows.are_apart:
+        if not self.draw.rows_of_record.are_apart:
             raise ValueError(
-                "`microbatches` must be None or FixedMicrobatches to draw "
-                "shards: otherwise one example more would move others to "
-                "other microbatches. Received: RandomMicrobatches."
+                "`microbatches` must be None to draw shards: otherwise one "
+                "example more would move others to other microbatches. "
+                "Received: RandomMicrobatches."
             )
         if self.truncate_at is not None:
             raise ValueError(
@@ -309,18 +257,17 @@ class PoissonBatches(Sampler):
                 "knows how many records the others draw. Received: "
                 f"truncate_at={self.truncate_at!r}."
             )
-        units = self.population_size // rows.rows
-        if count > units:
+        if count > self.population_size:
             raise ValueError(
-                f"`count` must be at most {units}, the number of records or "
-                f"microbatches. Received: count={count!r}."
+                f"`count` must be at most {self.population_size}, the number "
+                f"of records. Received: count={count!r}."
             )
 
 
 def _poisson(
     population_size: int,
     sampling_probability: float,
-    microbatches: Microbatches | None,
+    microbatches: RandomMicrobatches | None,
     truncate_at: int | None,
 ) -> Draw:
     _check.probability(sampling_probability=sampling_probability)
@@ -333,7 +280,8 @@ def _poisson(
                 "record could then change several microbatches. Received: "
                 f"truncate_at={truncate_at!r}."
             )
-        most, whole = int(truncate_at), _in_runs(population_size, probability)
+        most = int(truncate_at)
+        whole = _of_examples(population_size, probability)
         event = TruncatedPoissonSampling(
             probability, most, population_size, drawn_by_library=True
         )
@@ -344,52 +292,33 @@ def _poisson(
             most_rows=most,
         )
     if microbatches is None:
-        return _in_runs(population_size, probability)
-    if not isinstance(microbatches, Microbatches):
+        return _of_examples(population_size, probability)
+    if not isinstance(microbatches, RandomMicrobatches):
         raise TypeError(
-            "`microbatches` must be RandomMicrobatches(size), which protect "
-            "examples, or FixedMicrobatches(size), which protect microbatches "
-            "that are fixed in advance. A sampled list that is cut into pieces "
-            "protects neither: an example more or less shifts all pieces after "
-            f"it. Received: microbatches={microbatches!r}."
+            "`microbatches` must be RandomMicrobatches(size). A sampled list "
+            "that is cut into pieces protects no example: one more or less "
+            "shifts all pieces after it. UserBatches protect groups that are "
+            f"fixed in advance. Received: microbatches={microbatches!r}."
         )
     return microbatches.draw(population_size, probability)
 
 
-def _in_runs(
-    population_size: int,
-    sampling_probability: float,
-    rows_of_record: RowsOfRecord = EACH_ROW,
-    unit: str = "example",
-) -> Draw:
-    """Returns a draw of runs of consecutive records, each independently.
-
-    The records of a run are in consecutive rows; the places of the runs are
-    random. A run of one row is a record.
-    """
-    rows = rows_of_record.rows
-    runs = BernoulliDraw(population_size // rows, sampling_probability)
-    of = runs.population_size, sampling_probability
+def _of_examples(population_size: int, sampling_probability: float) -> Draw:
+    records = BernoulliDraw(population_size, sampling_probability)
+    of = population_size, sampling_probability
     return Draw(
         population_size,
         PoissonSampling(sampling_probability, drawn_by_library=True),
-        functools.partial(_runs, runs, rows),
+        functools.partial(_one_by_one, records),
         expected_size=sampling_probability * population_size,
-        most_rows=(
-            default_physical_batch_size(*of)
-            if rows == 1
-            else rows * rows_that_hold(*of)
-        ),
+        most_rows=default_physical_batch_size(*of),
         rounds_per_epoch=max(1, round(1 / sampling_probability)),
-        unit=unit,
-        rows_of_record=rows_of_record,
     )
 
 
-def _runs(draw: BernoulliDraw, rows: int, words: Words) -> Iterator[Integers]:
-    within = np.arange(rows)
+def _one_by_one(draw: BernoulliDraw, words: Words) -> Iterator[Integers]:
     while True:
-        yield draw.indices(words)[:, np.newaxis] * rows + within
+        yield draw.indices(words)[:, np.newaxis]
 
 
 def _at_most(most: int, whole: Draw, words: Words) -> Iterator[Integers]:

@@ -273,7 +273,7 @@ class Sampler(abc.ABC):
 
     @property
     def unit(self) -> str:
-        """The unit that is drawn: "example", "microbatch" or "user"."""
+        """The unit that is drawn: "example" or "user"."""
         return self.draw.unit
 
     @property

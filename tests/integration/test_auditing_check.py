@@ -20,7 +20,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.events.noise_families import StudentTNoise
 from keras_dp.sampling import (
-    FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
     RandomMicrobatches,
@@ -86,9 +85,6 @@ SAMPLERS = {
     "random microbatches": lambda: samples(
         microbatches=RandomMicrobatches(size=2)
     ),
-    "fixed microbatches": lambda: samples(
-        microbatches=FixedMicrobatches(size=2)
-    ),
     "users": lambda: UserBatches(
         (X, Y),
         user_ids=np.arange(200) % 50,
@@ -115,7 +111,6 @@ SAMPLERS = {
 # Each is of the kind of one that is checked before the night.
 MORE = {
     "batches of tf.data",
-    "fixed microbatches",
     "truncated",
     "users of other sizes",
 }

@@ -18,7 +18,6 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
 from keras_dp.sampling import (
-    FixedMicrobatches,
     RandomMicrobatches,
 )
 
@@ -438,22 +437,30 @@ class TestMicrobatches:
         assert round_.queries[0].l2_norm_bound == 2 / 32
         assert 2 * (1 - ROUNDED) <= TIGHT.epsilon(own, delta=1e-4) <= 2
 
-    @pytest.mark.parametrize("kind", [RandomMicrobatches, FixedMicrobatches])
-    def test_are_what_the_denominator_counts(self, kind, tmp_path) -> None:
-        private = self.drawn(kind(4), ledger=tmp_path / "a.ledger")
+    def test_are_what_the_denominator_counts(self, tmp_path) -> None:
+        private = self.drawn(
+            RandomMicrobatches(4), ledger=tmp_path / "a.ledger"
+        )
 
         private.fit(epochs=1, verbose=0)
 
         own = private.optimizer.ledger
         assert private.optimizer.query.denominator == 20
-        fixed = kind is FixedMicrobatches
-        assert own.header.unit == ("microbatch" if fixed else "example")
+        assert own.header.unit == "example"
         own.close()
 
-    def test_have_a_delta_for_the_units_that_are_drawn(self, tmp_path) -> None:
-        """200 microbatches have 200^-1.1, which is more than 1 / 800."""
+    def test_that_are_users_have_a_delta_for_their_number(
+        self, tmp_path
+    ) -> None:
+        """200 users have 200^-1.1, which is more than 1 / 800."""
+        samples = keras_dp.sampling.UserBatches(
+            data(),
+            user_ids=np.arange(800) // 4,
+            sampling_probability=0.1,
+            records_per_user=4,
+        )
         chosen = {"ledger": tmp_path / "a.ledger", "delta": None}
-        private = self.drawn(FixedMicrobatches(4), epochs=None, **chosen)
+        private = made(records=samples, batch_size=None, epochs=None, **chosen)
 
         assert private.settings.target.delta == 2.9e-3
         assert "epochs would have" in said(private)

@@ -19,11 +19,10 @@ from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import GaussianSum
 from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import (
-    FixedMicrobatches,
     PoissonBatches,
     RandomMicrobatches,
+    UserBatches,
 )
-from keras_dp.training import PrivateLoss
 
 RECORDS, FEATURES = 24, 5
 
@@ -76,111 +75,44 @@ def flat(model):
     return np.concatenate([np.ravel(w) for w in model.get_weights()])
 
 
-class TestFixedMicrobatches:
-    @pytest.mark.full
-    @pytest.mark.parametrize(
-        ("physical", "jit_compile"), [(None, False), (8, False), (8, True)]
+def of_four(**options):
+    """Samples of users who have four records each."""
+    return UserBatches(
+        data(),
+        user_ids=np.arange(RECORDS) // 4,
+        records_per_user=4,
+        **options,
     )
-    def test_step_by_the_clipped_means_of_neighbours(
-        self, physical, jit_compile
-    ) -> None:
-        x, y = data()
-        private = private_model("microbatch", jit_compile=jit_compile)
-        gradients = gradients_of_examples(private.model, x, y)
-        groups = gradients.reshape(6, 4, -1).mean(axis=1)
-        before = flat(private.model)
 
-        private.fit(
-            PoissonBatches(
-                (x, y),
-                sampling_probability=1.0,
-                microbatches=FixedMicrobatches(4),
-                physical_batch_size=physical,
-            ),
-            verbose=0,
-        )
 
-        expected = sum(map(clipped, groups)) / 6
-        np.testing.assert_allclose(
-            flat(private.model), before - expected, atol=1e-6
-        )
+def test_a_ledger_of_microbatches_has_no_single_examples() -> None:
+    single = PoissonBatches(data(), sampling_probability=0.5)
 
-    def test_are_recorded_with_the_clip_as_their_bound(self) -> None:
-        private = private_model("microbatch")
-
-        private.fit(
-            PoissonBatches(
-                data(),
-                sampling_probability=0.5,
-                microbatches=FixedMicrobatches(4),
-            ),
-            verbose=0,
-        )
-
-        ((round_, _),) = private.optimizer.ledger.rounds
-        assert round_.queries == (GaussianSum("gradients", 0.3, 0.0),)
-
-    def test_need_a_ledger_of_microbatches(self) -> None:
-        fixed = PoissonBatches(
-            data(), sampling_probability=0.5, microbatches=FixedMicrobatches(4)
-        )
-        single = PoissonBatches(data(), sampling_probability=0.5)
-
+    for act in (
+        lambda private: private.fit(single, verbose=0),
+        lambda private: private.fit(*data(), verbose=0),
+        lambda private: private.train_on_batch(*data()),
+    ):
         with pytest.raises(PrivateTrainingError, match="unit"):
-            private_model("example").fit(fixed, verbose=0)
-        with pytest.raises(PrivateTrainingError, match="unit"):
-            private_model("microbatch").fit(single, verbose=0)
-        with pytest.raises(PrivateTrainingError, match="unit"):
-            private_model("microbatch").fit(*data(), verbose=0)
-        with pytest.raises(PrivateTrainingError, match="unit"):
-            private_model("microbatch").train_on_batch(*data())
+            act(private_model("microbatch"))
 
-    @pytest.mark.full
-    @pytest.mark.parametrize("name", ["norms", "bits"])
-    def test_padding_is_no_microbatch(self, name) -> None:
-        """A group of padding would count as one of norm 0."""
-        queries = {
-            "norms": AdaptiveClipSumQuery(1.0, 0.0, 0.0, 6.0),
-            "bits": QuantileAdaptiveClipSumQuery(1e-3, 0.0, 0.5, 0.2, 0.0, 6.0),
-        }
-        clips = []
-        for rows in (None, 48):  # As many as there are, or twice as many.
-            private = private_model("microbatch", queries[name])
-            logs = private.fit(
-                PoissonBatches(
-                    data(),
-                    sampling_probability=1.0,
-                    microbatches=FixedMicrobatches(4),
-                    physical_batch_size=rows,
-                ),
-                verbose=0,
-            ).history
-            clips.append(logs["clip"][0])
 
-        assert clips[0] == pytest.approx(clips[1], rel=1e-6)
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["norms", "bits"])
+def test_padding_is_no_record(name) -> None:
+    """A group of padding would count as one of norm 0."""
+    queries = {
+        "norms": AdaptiveClipSumQuery(1.0, 0.0, 0.0, 6.0),
+        "bits": QuantileAdaptiveClipSumQuery(1e-3, 0.0, 0.5, 0.2, 0.0, 6.0),
+    }
+    clips = []
+    for rows in (None, 48):  # As many as there are, or twice as many.
+        private = private_model("user", queries[name])
+        samples = of_four(sampling_probability=1.0, physical_batch_size=rows)
+        logs = private.fit(samples, verbose=0).history
+        clips.append(logs["clip"][0])
 
-    @pytest.mark.parametrize("kind", ["private_metrics", "batch_statistics"])
-    def test_ask_for_nothing_beside_gradients(self, kind) -> None:
-        """Of which a microbatch has as many records as examples."""
-        beside = {
-            "private_metrics": {"loss": PrivateLoss(GaussianSumQuery(1, 1))},
-            "batch_statistics": GaussianSumQuery(1.0, 1.0),
-        }
-        private = private_model("microbatch", **{kind: beside[kind]})
-        batches = PoissonBatches(
-            data(), sampling_probability=0.5, microbatches=FixedMicrobatches(4)
-        )
-
-        with pytest.raises(PrivateTrainingError, match="of unit 'microbatch'"):
-            private.fit(batches, verbose=0)
-
-    def test_must_divide_the_records(self) -> None:
-        with pytest.raises(ValueError, match="divides"):
-            PoissonBatches(
-                data(),
-                sampling_probability=0.5,
-                microbatches=FixedMicrobatches(5),
-            )
+    assert clips[0] == pytest.approx(clips[1], rel=1e-6)
 
 
 class TestRandomMicrobatches:
@@ -298,7 +230,7 @@ class TestRandomMicrobatches:
 
 
 class TestArguments:
-    @pytest.mark.parametrize("wrong", [4, "fixed", FixedMicrobatches])
+    @pytest.mark.parametrize("wrong", [4, "random", RandomMicrobatches])
     def test_pieces_of_the_sampled_list_are_refused(self, wrong) -> None:
         with pytest.raises(TypeError, match="shifts all pieces"):
             PoissonBatches(data(), sampling_probability=0.5, microbatches=wrong)
@@ -306,13 +238,8 @@ class TestArguments:
     @pytest.mark.parametrize("size", [0, -1])
     def test_sizes_below_one_are_refused(self, size) -> None:
         with pytest.raises(ValueError, match="`size`"):
-            FixedMicrobatches(size)
+            RandomMicrobatches(size)
 
     def test_physical_batches_hold_whole_microbatches(self) -> None:
         with pytest.raises(ValueError, match="multiple of the 4 rows"):
-            PoissonBatches(
-                data(),
-                sampling_probability=0.5,
-                microbatches=FixedMicrobatches(4),
-                physical_batch_size=6,
-            )
+            of_four(sampling_probability=0.5, physical_batch_size=6)

@@ -9,7 +9,6 @@ import pytest
 import keras_dp
 from keras_dp.planning.calibration import default_delta
 from keras_dp.sampling import (
-    FixedMicrobatches,
     PoissonBatches,
     RandomMicrobatches,
 )
@@ -37,10 +36,7 @@ def training(
         keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
         self_check_examples=0,
     )
-    fixed = isinstance(microbatches, FixedMicrobatches)
-    ledger = keras_dp.PrivacyLedger.in_memory(
-        dataset="d", unit="microbatch" if fixed else "example"
-    )
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="d")
     private.compile(
         keras_dp.DPSGD(0.1, query=query, ledger=ledger),
         loss="mse",
@@ -106,8 +102,7 @@ BY_FOUR = {"size": 4000, "fits": 1}
         (average(), {"class_weight": {0: 1.5}}, ()),
         *(
             (average(denominator=denominator), options, words)
-            for kind in (RandomMicrobatches, FixedMicrobatches)
-            for options in [{**BY_FOUR, "microbatches": kind(4)}]
+            for options in [{**BY_FOUR, "microbatches": RandomMicrobatches(4)}]
             for denominator, words in (
                 (200, ()),
                 (800, ("The denominator is 800, where samples have 200",)),

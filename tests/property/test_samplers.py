@@ -21,7 +21,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.sampling import (
     CyclicPoissonBatches,
-    FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
     ShuffledBatches,
@@ -272,32 +271,6 @@ def test_physical_batches_do_not_change_samples(chosen, one, two, seed):
         strict=True,
     ):
         np.testing.assert_array_equal(np.sort(a.records), np.sort(b.records))
-
-
-@law
-@given(samples(), st.integers(1, 5), st.integers(1, 70), SEEDS)
-def test_fixed_microbatches_stay_in_consecutive_rows(
-    chosen, rows, physical, seed
-):
-    """Each is in the sample as a whole, in the order of its records."""
-    kind, size, options = chosen
-    batches = kind(
-        np.arange(size * rows),
-        physical_batch_size=physical * rows,
-        microbatches=FixedMicrobatches(rows),
-        seed=seed,
-        **options,
-    )
-
-    for records, mask, _ in itertools.islice(batches, 4):
-        held = mask.reshape(-1, rows)
-        np.testing.assert_array_equal(held, held[:, :1].repeat(rows, axis=1))
-        microbatches = records.reshape(-1, rows)[held[:, 0]]
-        np.testing.assert_array_equal(
-            microbatches, microbatches[:, :1] + np.arange(rows)
-        )
-        assert (microbatches[:, 0] % rows == 0).all()
-        assert len(set(microbatches[:, 0])) == len(microbatches)
 
 
 @law

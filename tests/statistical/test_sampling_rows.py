@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_dp.sampling import FixedMicrobatches, PoissonBatches
+from keras_dp.sampling import PoissonBatches, UserBatches
 
 FALSE_ALARM = 1e-6
 ROUNDS = 6000
@@ -36,13 +36,15 @@ def library(physical):
 
 
 @functools.cache
-def microbatches(physical):
-    """Where the first records of microbatches stand."""
-    batches = PoissonBatches(
-        np.repeat(np.arange(RECORDS), 3),
+def users_of_three(physical):
+    """Where the first records of users stand."""
+    users = np.repeat(np.arange(RECORDS), 3)
+    batches = UserBatches(
+        users,
+        user_ids=users,
         sampling_probability=1.0,
+        records_per_user=3,
         physical_batch_size=3 * physical,
-        microbatches=FixedMicrobatches(3),
         seed=2027,
     )
     return places_of(batches, RECORDS, rows=3)
@@ -117,7 +119,7 @@ CHECKS = [each_place, pairs, rounds]
 
 
 @pytest.mark.parametrize("physical", PHYSICAL)
-@pytest.mark.parametrize("sampler", [library, microbatches])
+@pytest.mark.parametrize("sampler", [library, users_of_three])
 @pytest.mark.parametrize("check", CHECKS)
 def test_rows_are_uniform_and_new_in_every_round(check, sampler, physical):
     assert check(sampler(physical)) > FALSE_ALARM

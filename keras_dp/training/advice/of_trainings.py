@@ -208,7 +208,7 @@ def _made_elsewhere(training: Any) -> Any:
 
 def _other_unit(training: Any) -> Any:
     header, drawn = training.ledger.header, training.adapter.unit
-    fits = (header.unit == "microbatch") == (drawn == "microbatch")
+    fits = header.unit != "microbatch"
     if drawn == "user":
         fits = header.unit not in UNITS_OF_ROWS and header.rows_per_unit == 1
     return not fits and (header.unit, header.rows_per_unit, drawn)

@@ -98,7 +98,7 @@ class DataAdapter:
     Attributes:
         rounds_per_pass: The number of rounds with one epoch id; `None` without
             such ids.
-        unit: The unit that is drawn: "example", "microbatch" or "user".
+        unit: The unit that is drawn: "example" or "user".
         population_size: The number of records; `None` if it is known only by
             reading them.
         rows_of_record: The rows of a batch that make one record.

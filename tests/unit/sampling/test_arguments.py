@@ -6,7 +6,6 @@ import pytest
 from keras_dp import sampling
 from keras_dp.sampling import (
     CyclicPoissonBatches,
-    FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
     RandomMicrobatches,
@@ -189,7 +188,7 @@ def test_bad_arguments(sampler, name, value):
 
 def test_numbers_that_do_not_fit_together():
     with pytest.raises(ValueError, match="`truncate_at` must"):
-        built(POISSON, truncate_at=4, microbatches=FixedMicrobatches(2))
+        built(POISSON, truncate_at=4, microbatches=RandomMicrobatches(2))
     with pytest.raises(ValueError, match="`population_size` must"):
         built(POISSON, data=Source(2**46 + 1))
 
@@ -199,10 +198,9 @@ def test_numbers_that_do_not_fit_together():
     [
         (POISSON, {}),
         (POISSON, {"map": abs, "microbatches": RandomMicrobatches(2)}),
-        (POISSON, {"map": abs, "microbatches": FixedMicrobatches(1)}),
         (USERS, {"map": abs}),
     ],
-    ids=["without a map", "microbatches", "microbatches of one", "users"],
+    ids=["without a map", "microbatches", "users"],
 )
 def test_views_that_are_refused(sampler, options):
     """Control: a map of single records has views."""

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from keras_dp.sampling import (
-    FixedMicrobatches,
     PoissonBatches,
     RandomMicrobatches,
     random_words,
@@ -212,14 +211,12 @@ def test_a_slot_of_random_microbatches_is_a_range_of_rows():
         assert set(np.flatnonzero(~same)) <= set(own)
 
 
-@pytest.mark.parametrize("microbatches", [None, FixedMicrobatches(3)])
-def test_workers_place_their_own_records_in_rows_of_their_own(microbatches):
+def test_workers_place_their_own_records_in_rows_of_their_own():
     """Each worker's rows are random, and of its own batches."""
     whole = PoissonBatches(
         np.arange(1, 61),
         sampling_probability=1.0,
         physical_batch_size=72,
-        microbatches=microbatches,
         seed=5,
     )
     rows = []

@@ -14,7 +14,6 @@ import pytest
 from keras_dp import _reproducible
 from keras_dp.sampling import (
     CyclicPoissonBatches,
-    FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
     RandomMicrobatches,
@@ -30,10 +29,6 @@ SAMPLERS = {
     "small batches": (PoissonBatches, POISSON | {"physical_batch_size": 16}),
     "rare": (PoissonBatches, {"sampling_probability": 2e-3}),
     "truncated": (PoissonBatches, POISSON | {"truncate_at": 50}),
-    "fixed microbatches": (
-        PoissonBatches,
-        POISSON | {"microbatches": FixedMicrobatches(4)},
-    ),
     "random microbatches": (
         PoissonBatches,
         POISSON | {"microbatches": RandomMicrobatches(4)},
@@ -62,22 +57,16 @@ EXPECTED = {
     "small batches": "e55f1f163d72a14c",
     "rare": "e95e8ce1262ebb05",
     "truncated": "dc0f25b486a2b801",
-    "fixed microbatches": "5328a675806752c5",
     "random microbatches": "fdae2b5f64b0d3bd",
     "fixed size": "bc0e65698338da3e",
     "shuffled": "5fbb4dbf4ea1505c",
     "cyclic": "63de503435f8d012",
     "cyclic samples": "d408ef60b2e5d9d9",
     "users": "59572b2d611b41a8",
-    "shards of None": [
+    "shards": [
         "4f97a081f6f0ab8f",
         "2636d2785468c386",
         "92a1ddb7aac15574",
-    ],
-    "shards of FixedMicrobatches(size=4)": [
-        "4570591628e9d89d",
-        "28f6b778eec19db4",
-        "4f75a262199ad4f2",
     ],
 }
 
@@ -136,10 +125,9 @@ def test_without_a_seed_words_are_the_operating_systems(name, monkeypatch):
         next(sampler.draws(sampler.randomness()))
 
 
-@pytest.mark.parametrize("microbatches", [None, FixedMicrobatches(4)])
-def test_are_drawn_by_each_shard(microbatches):
-    whole = PoissonBatches(DATA, seed=5, microbatches=microbatches, **POISSON)
+def test_are_drawn_by_each_shard():
+    whole = PoissonBatches(DATA, seed=5, **POISSON)
 
     found = [digest(whole.shard(i, 3)) for i in range(3)]
 
-    assert found == EXPECTED[f"shards of {microbatches}"]
+    assert found == EXPECTED["shards"]

@@ -22,7 +22,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.sampling import (
     CyclicPoissonBatches,
-    FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
     RandomMicrobatches,
@@ -147,8 +146,7 @@ def test_a_source_is_asked_only_for_what_was_drawn():
     np.testing.assert_array_equal(nested["pair"][mask][:, 1], -ids[mask])
 
 
-@pytest.mark.parametrize("microbatches", [None, FixedMicrobatches(4)])
-def test_all_kinds_of_data_are_drawn_and_placed_alike(tmp_path, microbatches):
+def test_all_kinds_of_data_are_drawn_and_placed_alike(tmp_path):
     numbers = np.arange(1, 401)
     path = tmp_path / "x.npy"
     np.save(path, numbers)
@@ -167,7 +165,6 @@ def test_all_kinds_of_data_are_drawn_and_placed_alike(tmp_path, microbatches):
                     data,
                     sampling_probability=0.3,
                     physical_batch_size=48,
-                    microbatches=microbatches,
                     seed=SEED,
                 )
             )
@@ -381,9 +378,7 @@ def test_what_a_ledger_is_told_cannot_be_set(name):
         setattr(batches, name, getattr(batches, name))
 
 
-@pytest.mark.parametrize(
-    "microbatches", [None, FixedMicrobatches(2), RandomMicrobatches(2)]
-)
+@pytest.mark.parametrize("microbatches", [None, RandomMicrobatches(2)])
 def test_the_event_is_of_the_draw_by_force_too(microbatches):
     """No attribute can make them disagree: the draw is frozen."""
     batches = PoissonBatches(

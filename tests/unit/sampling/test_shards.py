@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_dp.sampling import (
-    FixedMicrobatches,
-    PoissonBatches,
-)
+from keras_dp.sampling import PoissonBatches
 
 SEED = 11
 
@@ -92,24 +89,3 @@ def test_streams_of_shards_differ_from_each_other_and_from_the_whole():
     whole = rounds_of(sampler(size=300, q=0.5, seed=SEED), 1)[0].tobytes()
 
     assert len(draws | {whole}) == len(keys) + 1
-
-
-def test_fixed_microbatches_stay_whole():
-    whole = sampler(
-        size=60, q=0.5, microbatches=FixedMicrobatches(size=4), seed=SEED
-    )
-    shards = [whole.shard(i, 4) for i in range(4)]
-
-    assert [shard.positions for shard in shards] == [
-        range(0, 12),
-        range(12, 28),
-        range(28, 44),
-        range(44, 60),
-    ]
-    for shard in shards:
-        for sample in rounds_of(shard, 20):
-            groups = sample.reshape(-1, 4)
-            np.testing.assert_array_equal(groups[:, 0] % 4, 0)
-            np.testing.assert_array_equal(groups, groups[:, :1] + np.arange(4))
-            assert set(sample.tolist()) <= set(shard.positions)
-        assert shard.physical_batch_size % 4 == 0
