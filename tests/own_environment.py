@@ -6,7 +6,6 @@ file of requirements names. It is made once, and kept.
 
 import hashlib
 import os
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.imports import ROOT
 
 CACHE = Path.home() / ".cache" / "keras_dp" / "tests"
@@ -40,12 +40,8 @@ def python(name: str) -> str:
             "purelib", "venv", {"base": path, "installed_base": path}
         )
         Path(own, "tests_environment.pth").write_text(f"{base}\n")
-        done = subprocess.run(
-            [interpreter, "-m", "pip", "install", "--quiet", "-r", file],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        install = ("-m", "pip", "install", "--quiet", "-r", file)
+        done = programs.run(interpreter, *install, env=os.environ)
         if done.returncode:
             pytest.skip(f"pip cannot install {file.name}: {done.stderr}")
         mark.write_text(wanted)
@@ -54,17 +50,6 @@ def python(name: str) -> str:
 
 def run(name: str, program: str, folder: Path) -> str:
     """Runs a program in an environment, and returns what it prints."""
-    done = subprocess.run(
-        [python(name), "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        },
-    )
+    done = programs.run(python(name), "-c", program, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -3,8 +3,6 @@
 import json
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -17,7 +15,7 @@ from keras_dp import budgets
 from keras_dp.accountants import Fourier
 from keras_dp.errors import LedgerWriteError
 from keras_dp.ledger import PrivacyLedger, RunWriter
-from tests.imports import ROOT
+from tests import programs
 
 SCRIPT = Path(__file__).with_name("resumed_training.py")
 # As in the script. It dies in the second epoch, two rounds after it saved.
@@ -26,14 +24,7 @@ EPOCHS, PER_EPOCH, SAVED, DIED = 2, 10, 12, 14
 
 def run(folder: Path, how: str, rounds: int) -> int:
     """Returns the exit code of a training in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, SCRIPT, folder, how, str(rounds)],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-    )
+    done = programs.python(SCRIPT, folder, how, rounds)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     assert "has released" not in done.stderr  # The ledger misses nothing.
     return done.returncode
@@ -117,17 +108,8 @@ def recipe(folder: Path, rounds: int = 0, *options: dict) -> str:
 
     It makes a training with each of the options in turn.
     """
-    done = subprocess.run(
-        [
-            *(sys.executable, SCRIPT.with_name("resumed_recipe.py")),
-            *(folder, str(rounds), json.dumps(options or [{}])),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-    )
+    script = SCRIPT.with_name("resumed_recipe.py")
+    done = programs.python(script, folder, rounds, json.dumps(options or [{}]))
     killed = rounds > 0
     assert done.returncode in ((-signal.SIGKILL,) if killed else (0, 1))
     return " ".join((done.stdout + done.stderr).split())
@@ -225,17 +207,9 @@ def test_other_arguments_are_planned_over_the_whole_plan(tmp_path) -> None:
 
 def _killed(folder: Path, kills: int, *how: str) -> dict[str, object]:
     """Returns what `killed_mechanisms.py` found, by how it trained."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.integration.killed_mechanisms"),
-            *(folder, str(kills), *how),
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-    )
+    module = "tests.integration.killed_mechanisms"
+    done = programs.python("-m", module, folder, kills, *how)
+    assert done.returncode == 0, done.stderr
     found: dict[str, object] = {}
     for line in done.stdout.splitlines():
         found |= json.loads(line)

@@ -1,8 +1,6 @@
 """Federated averaging over Flower, with nodes of every temper."""
 
 import functools
-import subprocess
-import sys
 import textwrap
 
 import keras
@@ -37,7 +35,7 @@ from keras_dp.experimental.federation import (
 )
 from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
 from keras_dp.sampling import random_words
-from tests.imports import ROOT
+from tests import programs
 from tests.waiting import HUNG_SECONDS
 
 USERS, DENOMINATOR, CLIP = 5, 3.0, 0.05
@@ -401,13 +399,11 @@ class TestTheLedger:
             tests.trained(made, {1: node}, rounds=5)
         """
 
-        process = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script), str(path)],
-            cwd=ROOT,
-            timeout=HUNG_SECONDS,
+        process = programs.python(
+            "-c", textwrap.dedent(script), path, timeout=HUNG_SECONDS
         )
 
-        assert process.returncode == 9
+        assert process.returncode == 9, process.stderr
         with PrivacyLedger.open(path) as ledger:
             assert len(ledger) == 3
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -10,6 +9,7 @@ import zipfile
 import pytest
 
 import keras_dp
+from tests import programs
 from tests.imports import ROOT
 
 pytestmark = pytest.mark.full
@@ -20,13 +20,7 @@ TRAINING = (ROOT / "tests/training_program.py").read_text("utf-8")
 
 
 def run(*command, **options):
-    done = subprocess.run(
-        [*map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
+    done = programs.run(*command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -108,13 +102,8 @@ def environment(folder, wheel, extra=""):
     """Returns the programs of a new environment with nothing but the wheel."""
     run(sys.executable, "-m", "venv", folder)
     pip = (folder / "bin/python", "-m", "pip", "--disable-pip-version-check")
-    index = subprocess.run(
-        [*pip, "download", "--quiet", "--no-deps", "typing-extensions"],
-        capture_output=True,
-        check=False,
-        **alone(folder),
-    )
-    if index.returncode:
+    download = ("download", "--quiet", "--no-deps", "typing-extensions")
+    if programs.run(*pip, *download, **alone(folder)).returncode:
         pytest.skip("pip reaches no index")
     install = (*pip, "install", "--quiet", "--no-compile")
     run(*install, f"{wheel}{extra}", **alone(folder))
@@ -150,13 +139,8 @@ def test_and_has_the_command_line(empty, tmp_path) -> None:
 
 @pytest.mark.nightly
 def test_and_names_the_extra_for_training(empty, tmp_path) -> None:
-    done = subprocess.run(
-        [empty / "python", "-c", "import keras_dp; keras_dp.make_private"],
-        capture_output=True,
-        text=True,
-        check=False,
-        **alone(tmp_path),
-    )
+    code = "import keras_dp; keras_dp.make_private"
+    done = programs.run(empty / "python", "-c", code, **alone(tmp_path))
 
     assert done.returncode == 1
     assert '"keras_dp[cpu]"' in done.stderr.splitlines()[-1]

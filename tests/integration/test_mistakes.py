@@ -1,8 +1,5 @@
 """Mistakes of users get one sentence that names the argument and the remedy."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -23,6 +20,7 @@ from keras_dp.errors import (
     PrivateTrainingError,
     UnsupportedLayerError,
 )
+from tests import programs
 
 X = np.random.default_rng(0).normal(size=[40, 3]).astype("float32")
 Y = np.ones([40, 1], "float32")
@@ -547,12 +545,7 @@ def test_another_backend_is_refused_in_one_sentence() -> None:
         "import keras; keras.backend.backend = lambda: 'jax'; "
         "import keras_dp; keras_dp.PrivateModel"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = programs.python("-c", code)
 
     assert "ImportError: Keras must run on TensorFlow" in ran.stderr
     assert "KERAS_BACKEND=tensorflow" in ran.stderr
