@@ -55,8 +55,6 @@ class Case:
         shapes: Nest of `tf.TensorShape`s: one record.
         events: What a release over "r" costs, in order.
         owners: For each leaf of an answer, in order, the event it belongs to.
-        bare: The query with the same bounds and no noise; `without_noise`
-            finds that of the Gaussian queries.
         materializes: Whether it asks for the records themselves.
     """
 
@@ -65,7 +63,6 @@ class Case:
     shapes: Any
     events: tuple[Any, ...]
     owners: tuple[int, ...]
-    bare: DPQuery | None = None
     materializes: bool = False
 
     def __str__(self) -> str:
@@ -83,7 +80,7 @@ class Case:
     @property
     def noiseless(self) -> DPQuery:
         """The query with the same clips, and no noise."""
-        return self.bare or without_noise(self.query)
+        return without_noise(self.query)
 
     def records(self, batch: int, seed: int = 0) -> Any:
         """Returns a batch, with norms on both sides of the clips."""
@@ -120,18 +117,30 @@ def is_noisy(event: Any) -> bool:
     return bool(getattr(event, "noise_stddev", 0))
 
 
+class BareEncodedSum(EncodedSumQuery):
+    """Releases the sum itself: noise has no scale 0."""
+
+    def get_noised_result(self, sample_state, global_state):
+        result = super().get_noised_result(sample_state, global_state)
+        return result._replace(value=sample_state)
+
+
 def without_noise(query: DPQuery) -> DPQuery:
-    """Returns the query with all noise removed."""
-    if isinstance(query, Sum):
-        return dataclasses.replace(query, stddev=0.0, precision="assumed")
-    if isinstance(query, Average):
-        return dataclasses.replace(query, sum_stddev=0.0, precision="assumed")
-    if isinstance(query, AdaptiveScaleQuery):
-        return dataclasses.replace(query, query=without_noise(query.query))
+    """Returns the query with the same bounds and no noise, also inside."""
     if isinstance(query, NestedQuery):
         bare = map(without_noise, _nests.leaves(query.queries))
         return NestedQuery(_nests.join(query.queries, bare))
-    return query
+    if isinstance(query, EncodedSumQuery):
+        return BareEncodedSum(query.vectors, query.noise, query.chunk_bytes)
+    changes = {}
+    for field in dataclasses.fields(query):
+        if "stddev" in field.name or "noise_multiplier" in field.name:
+            changes[field.name] = 0.0
+        elif field.name == "precision":
+            changes[field.name] = "assumed"
+        elif isinstance(own := getattr(query, field.name), DPQuery):
+            changes[field.name] = without_noise(own)
+    return dataclasses.replace(query, **changes)
 
 
 def accumulated(
@@ -232,7 +241,7 @@ def correlated_step(name, bound, stddev, strategy, rounds=100) -> CorrelatedSum:
     return step
 
 
-def correlated(noise_multiplier):
+def correlated():
     """Returns a nest of queries with correlated noise, of four clips."""
     bands = BandedToeplitz((1.0, 0.9))
     return NestedQuery(
@@ -240,7 +249,7 @@ def correlated(noise_multiplier):
             "a": CorrelatedSumQuery(
                 BandedToeplitz((1.0, 0.5, 0.25)),
                 1.5,
-                noise_multiplier,
+                2.0,
                 100,
                 {
                     "w": tf.TensorSpec([2, 3], tf.float64),
@@ -251,21 +260,21 @@ def correlated(noise_multiplier):
             "b": [
                 NormalizedQuery(
                     CorrelatedSumQuery(
-                        bands, 3.0, noise_multiplier, 100, tf.TensorSpec([4])
+                        bands, 3.0, 2.0, 100, tf.TensorSpec([4])
                     ),
                     7,
                 ),
                 CorrelatedSumQuery(
                     BandedToeplitz.square_root(3),
                     1.0,
-                    noise_multiplier,
+                    2.0,
                     100,
                     (tf.TensorSpec([2]),),
                 ),
                 CorrelatedSumQuery(
                     BinaryTree(),
                     2.0,
-                    noise_multiplier,
+                    2.0,
                     100,
                     tf.TensorSpec([]),
                     restart_after=2,
@@ -273,14 +282,6 @@ def correlated(noise_multiplier):
             ],
         }
     )
-
-
-class BareEncodedSum(EncodedSumQuery):
-    """Releases the sum itself: noise has no scale 0."""
-
-    def get_noised_result(self, sample_state, global_state):
-        result = super().get_noised_result(sample_state, global_state)
-        return result._replace(value=sample_state)
 
 
 _SHAPES = CoordinateBounds.from_vectors(
@@ -395,7 +396,6 @@ QUERIES = [
             ProvenGaussianSum("r/clipped_count", 0.5, 5.0),
         ),
         (0,),
-        bare=QuantileAdaptiveClipSumQuery(2.0, 0.0, 0.5, 0.2, 0.0, 100.0),
     ),
     Case(
         "adaptive-clip-proven",
@@ -406,7 +406,6 @@ QUERIES = [
             ProvenGaussianSum("r/norms", 2.0, 10.0),
         ),
         (0,),
-        bare=AdaptiveClipSumQuery(2.0, 0.0, 0.0, 100.0),
     ),
     Case(
         "ks-denoised",
@@ -414,7 +413,6 @@ QUERIES = [
         {"w": _S([2, 3]), "b": _S([3])},
         (GaussianSum("r", 1.5, 2),),
         (0, 0),
-        bare=KSDenoisedQuery(Sum(1.5, 0.0)),
     ),
     Case(
         "ks-denoised-nested",
@@ -424,9 +422,6 @@ QUERIES = [
         {"a": {"x": _S([2]), "y": _S([3])}, "b": [_S([2])]},
         (GaussianSum("r/a", 3, 4), GaussianSum("r/b/0", 1, 2)),
         (0, 0, 1),
-        bare=KSDenoisedQuery(
-            NestedQuery({"a": Average(3.0, 0.0, 5.0), "b": [Sum(1.0, 0.0)]}),
-        ),
     ),
     Case(
         "nested-ks-denoised",
@@ -434,7 +429,6 @@ QUERIES = [
         [(_S([2]), _S([])), _S([3])],
         (GaussianSum("r/0", 1, 2), GaussianSum("r/1", 2, 1)),
         (0, 0, 1),
-        bare=NestedQuery([KSDenoisedQuery(Sum(1.0, 0.0)), Sum(2.0, 0.0)]),
     ),
     Case(
         "discretized",
@@ -442,7 +436,6 @@ QUERIES = [
         {"w": _S([2, 3]), "b": [_S([2]), _S([])]},
         (GaussianSum("r", 1.5, 2),),
         (0, 0, 0),
-        bare=DiscretizedSumQuery(0.5, 1.5, 0.0, chunk_bytes=70),
         materializes=True,
     ),
     Case(
@@ -451,7 +444,6 @@ QUERIES = [
         [_S([40]), _S([6, 6])],
         (GaussianSum("r", 1.5, 6),),
         (0, 0),
-        bare=ErrorCorrectedQuery(Average(1.5, 0.0, 5.0), 0.1),
     ),
     Case(
         "nested-error-corrected-discretized",
@@ -467,14 +459,6 @@ QUERIES = [
         {"a": (_S([50]),), "b": _S([2])},
         (GaussianSum("r/a", 3, 9), GaussianSum("r/b", 1, 2)),
         (0, 1),
-        bare=NestedQuery(
-            {
-                "a": ErrorCorrectedQuery(
-                    DiscretizedSumQuery(1.0, 3.0, 0.0), 2.0
-                ),
-                "b": DiscretizedSumQuery(1.0, 1.0, 0.0),
-            }
-        ),
         materializes=True,
     ),
     Case(
@@ -483,7 +467,6 @@ QUERIES = [
         {"w": _S([2, 3]), "b": [_S([2]), _S([])]},
         (EncodedSum("r", _SHAPES, LaplaceNoise(2.0)),),
         (0, 0, 0),
-        bare=BareEncodedSum(_SHAPES, LaplaceNoise(2.0), chunk_bytes=100),
         materializes=True,
     ),
     Case(
@@ -500,12 +483,6 @@ QUERIES = [
             EncodedSum("r/1", _SHAPES, LaplaceNoise(2.0)),
         ),
         (0, 0, 1),
-        bare=NestedQuery(
-            [
-                BareEncodedSum(_RECIPE, StudentTNoise(1.5, 9.0)),
-                BareEncodedSum(_SHAPES, LaplaceNoise(2.0)),
-            ]
-        ),
         materializes=True,
     ),
     Case(
@@ -514,7 +491,6 @@ QUERIES = [
         [{"x": _S([2]), "y": _S([])}, _S([3])],
         (GaussianSum("r/0", 1.5, 2), GaussianSum("r/1", 1, 3)),
         (0, 0, 1),
-        bare=NormalizedQuery(NestedQuery([Sum(1.5, 0), Sum(1.0, 0)]), 4.0),
     ),
     Case(
         "quantile-estimator",
@@ -522,7 +498,6 @@ QUERIES = [
         _S([]),
         (GaussianSum("r", 0.5, 3),),
         (0,),
-        bare=QuantileEstimatorQuery(0.0, 0.5, 2.0, 0.0, 11),
         materializes=True,
     ),
     Case(
@@ -531,7 +506,6 @@ QUERIES = [
         {"w": _S([2, 3]), "b": [_S([3]), _S([])]},
         (GaussianSum("r", 1.5, 3), GaussianSum("r/clipped_count", 0.5, 4)),
         (0, 0, 0),
-        bare=QuantileAdaptiveClipSumQuery(1.5, 0.0, 0.5, 0.2, 0.0, 11),
     ),
     Case(
         "adaptive-scale",
@@ -570,7 +544,6 @@ QUERIES = [
         {"w": _S([2, 3]), "b": [_S([3]), _S([])]},
         (GaussianSum("r", 1.5, 3), GaussianSum("r/norms", 1.5, 9)),
         (0, 0, 0),
-        bare=AdaptiveClipSumQuery(1.5, 0.0, 0.0, 11),
     ),
     Case(
         "nested-adaptive-clips",
@@ -592,20 +565,10 @@ QUERIES = [
             GaussianSum("r/b/clipped_count", 0.5, 4),
         ),
         (0, 3, 3),
-        bare=NestedQuery(
-            {
-                "a": NormalizedQuery(
-                    AdaptiveClipSumQuery(1.0, 0.0, 0.0, 11), 11
-                ),
-                "b": QuantileAdaptiveClipSumQuery(
-                    0.0, 0.0, 0.5, 0.2, 0.0, 11, geometric_update=False
-                ),
-            }
-        ),
     ),
     Case(
         "correlated",
-        correlated(2.0),
+        correlated(),
         {
             "a": {"w": _S([2, 3]), "b": [_S([])]},
             "b": [_S([4]), (_S([2]),), _S([])],
@@ -617,6 +580,5 @@ QUERIES = [
             correlated_step("r/b/2", 2, 4, BinaryTree(), 2),
         ),
         (0, 0, 1, 2, 3),
-        bare=correlated(0.0),
     ),
 ]
