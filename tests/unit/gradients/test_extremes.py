@@ -18,6 +18,7 @@ from keras_dp.gradients.records.table_records import (
     RowRecords,
     TiedTableRecords,
 )
+from tests.slow_loop import compiled
 
 MODES = ["eager", "graph", "jit"]
 
@@ -32,11 +33,9 @@ def _norm_and_sum(left, right, mode):
         with outside_xla(mode != "jit"):
             return records.squared_norms(), records.weighted_sum(tf.ones([1]))
 
-    if mode != "eager":
-        answers = tf.function(
-            answers, jit_compile=mode == "jit", autograph=False
-        )
-    squares, total = answers(tf.constant(left), tf.constant(right))
+    squares, total = compiled(answers, mode)(
+        tf.constant(left), tf.constant(right)
+    )
     return np.sqrt(squares.numpy()[0]), np.linalg.norm(total.numpy())
 
 
@@ -98,10 +97,7 @@ def test_a_norm_is_the_same_whatever_the_size_of_the_others(rows, mode):
         with outside_xla(mode != "jit"):
             return records.squared_norms()
 
-    if mode != "eager":
-        squares = tf.function(
-            squares, jit_compile=mode == "jit", autograph=False
-        )
+    squares = compiled(squares, mode)
     of_all = squares(tf.range(8)).numpy()
 
     products = np.einsum("brtl,brtm->brlm", left, right, dtype=np.float64)
@@ -180,9 +176,9 @@ def test_a_factor_above_1_never_meets_a_large_part_of_a_record(
             )
         return careless, total
 
-    if mode != "eager":
-        added = tf.function(added, jit_compile=mode == "jit", autograph=False)
-    careless, total = added(tf.constant(left), tf.constant(right))
+    careless, total = compiled(added, mode)(
+        tf.constant(left), tf.constant(right)
+    )
 
     assert np.linalg.norm(total) == pytest.approx(1, rel=1e-2)
     assert not np.isfinite(careless).all()  # The control.

@@ -9,6 +9,7 @@ from keras import layers, ops
 import keras_dp
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.sampling import PoissonBatches
+from tests.private_models import private_of
 
 ROWS, RECORDS = 16, 64
 GENERATOR = np.random.default_rng(0)
@@ -101,16 +102,12 @@ MODELS = {
 
 
 def private(model):
-    found = keras_dp.PrivateModel(model)
-    found.compile(
-        keras_dp.DPSGD(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=8),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    return private_of(
+        model,
+        keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=8),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        checks=2,
     )
-    return found
 
 
 def of_its_size(model):

@@ -10,6 +10,7 @@ import keras_dp
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import self_check
 from keras_dp.gradients.engine import GradientEngine
+from tests.private_models import private_of
 from tests.slow_loop import compiled, loop
 
 BATCH, STEPS, WIDTH = 6, 5, 4
@@ -97,16 +98,14 @@ def losses_of(outputs):
 
 def fitted(model, x, y, loss="mse"):
     """Trains privately for two rounds, without noise that hides mistakes."""
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    query = keras_dp.dp_queries.GaussianSumQuery(1e3, 0.0)
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-    private.compile(
-        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger),
+    private = private_of(
+        model,
+        keras_dp.dp_queries.GaussianSumQuery(1e3, 0.0),
         loss=loss,
         jit_compile=False,  # XLA, Keras's default on GPUs, refuses some models.
     )
     private.fit(x, y, batch_size=len(x), epochs=2, verbose=0)
-    return ledger
+    return private.optimizer.ledger
 
 
 MODELS = [

@@ -8,6 +8,7 @@ from keras import layers
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import GradientEngine, self_check
+from tests.slow_loop import compiled
 
 X = tf.constant(np.random.default_rng(0).normal(size=(4, 4)), tf.float32)
 
@@ -40,9 +41,7 @@ def _run(engine, mode, losses_of=_squares):
     def step(x):
         return engine.gradients(x, losses_of, 4).losses
 
-    if mode == "graph":
-        step = tf.function(step, autograph=False)
-    return step(X)
+    return compiled(step, mode)(X)
 
 
 def _variable(*shape):
@@ -296,7 +295,5 @@ class TestIsFine:
         def step(x):
             return engine.gradients(x, _squares, 4).losses
 
-        if mode == "graph":
-            step = tf.function(step, autograph=False)
-
-        assert step(tf.reshape(tf.tile(X, [1, 2]), [4, 4, 2])).shape == (4,)
+        x = tf.reshape(tf.tile(X, [1, 2]), [4, 4, 2])
+        assert compiled(step, mode)(x).shape == (4,)

@@ -11,6 +11,7 @@ import keras_dp
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers import DPSGD, DPOptimizer
 from keras_dp.optimizers.private_round import PrivateRound
+from tests.private_models import private_of
 
 
 def query(stddev=1.0):
@@ -27,9 +28,7 @@ def model():
 
 
 def private_model(**options):
-    private = keras_dp.PrivateModel(model(), self_check_examples=0)
-    private.compile(optimizer(), loss="mse", **options)
-    return private
+    return private_of(model(), query(), rate=1.0, **options)
 
 
 DATA = tf.ones([4, 2]), tf.ones([4, 1])
@@ -203,16 +202,7 @@ class TestEncodedSums:
         inner = keras.Sequential(
             [keras.Input((4,)), keras.layers.Dense(1, use_bias=False)]
         )
-        private = keras_dp.PrivateModel(inner)
-        private.compile(
-            DPSGD(
-                1.0,
-                query=encoded,
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-            ),
-            loss="mse",
-            run_eagerly=run_eagerly,
-        )
+        private = private_of(inner, encoded, rate=1.0, run_eagerly=run_eagerly)
 
         class Swaps(keras.callbacks.Callback):
             def on_train_batch_end(self, batch, logs=None):

@@ -9,9 +9,10 @@ from keras import layers
 
 import keras_dp
 from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.optimizers import DPSGD, plan_groups
+from keras_dp.optimizers import plan_groups
 from keras_dp.training import mean_gradient_norms
 from tests.models import MODELS
+from tests.private_models import private_of
 
 GROUPS = {
     "embeddings": "embed*",
@@ -71,15 +72,17 @@ def test_it_trains_and_ends_in_a_ledger_of_its_groups() -> None:
         l2_norm_clips=CLIPS,
         denominator=8,
     )
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-    private = keras_dp.PrivateModel(model)
-    private.compile(
-        DPSGD(0.1, query=own.query, groups=own.groups, ledger=ledger),
+    private = private_of(
+        model,
+        own.query,
+        groups=own.groups,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        checks=2,
     )
 
     private.train_on_batch(np.ones([8, 6], np.int32), np.zeros(8))
 
+    ledger = private.optimizer.ledger
     ((mechanism, _),) = normalize(ledger, neighbours="zero_out")
     assert mechanism.noise_multiplier == pytest.approx(1.3, rel=1e-11)
     names = [event.name for event in ledger.rounds[0].round.queries]

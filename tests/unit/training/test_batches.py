@@ -20,6 +20,7 @@ from keras_dp.training.data.batches import (
     as_tensor,
 )
 from keras_dp.training.data.data_adapter import DataAdapter
+from tests.private_models import private_of
 from tests.waiting import wait_until
 
 SEED = 11
@@ -55,14 +56,9 @@ class Failing:
 
 def private_model():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
     query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=50)
-    private.compile(
-        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger, seed=3),
-        loss="mse",
-    )
-    return private, ledger
+    private = private_of(model, query, seed=3)
+    return private, private.optimizer.ledger
 
 
 class TestBatches:

@@ -11,6 +11,7 @@ from keras_dp.keras_internals import build_from_batch, compiled_loss_of
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import Augmentation
 from keras_dp.training.data.in_range import check_ranges
+from tests.private_models import private_of
 
 RECORDS, CLASSES, IDS = 9000, 3, 7
 # The place of the one record that is out of range: in the last of the parts in
@@ -68,15 +69,8 @@ def of_a_column():
 
 
 def check(model, loss, source, y=None):
-    private = keras_dp.PrivateModel(model)
-    private.compile(
-        keras_dp.DPSGD(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=8),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
-        loss,
-    )
+    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=8)
+    private = private_of(model, query, loss=loss)
     given = (source, y) if y is not None else source.records.in_memory
     first = keras.tree.map_structure(
         lambda leaf: tf.convert_to_tensor(leaf[:8]), given

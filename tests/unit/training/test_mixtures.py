@@ -10,6 +10,7 @@ import keras_dp
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.sampling import PoissonBatches, pipelines
 from keras_dp.training.data.mixtures import check_keeps_rows_apart
+from tests.private_models import private_of
 
 RECORDS = 48
 GENERATOR = np.random.default_rng(0)
@@ -175,16 +176,13 @@ def private(ledger):
     model = keras.Sequential(
         [keras.Input((6, 6, 3)), layers.Flatten(), layers.Dense(3)]
     )
-    found = keras_dp.PrivateModel(model)
-    found.compile(
-        keras_dp.DPSGD(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=8),
-            ledger=ledger,
-        ),
-        "sparse_categorical_crossentropy",
+    return private_of(
+        model,
+        keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=8),
+        ledger,
+        loss="sparse_categorical_crossentropy",
+        checks=2,
     )
-    return found
 
 
 def fitted(data, ledger):

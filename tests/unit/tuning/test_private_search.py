@@ -28,6 +28,7 @@ from keras_dp.tuning import (
 )
 from keras_dp.tuning.private_search import _failed
 from keras_dp.tuning.trials import Trials
+from tests.private_models import private_of
 from tests.unit.tuning.searches import (
     build,
     data,
@@ -326,10 +327,7 @@ class TestATrial:
             verbose=False,
         )
         samples, query = private.settings.samples, private.optimizer.query
-        fresh = keras_dp.PrivateModel(build({}), self_check_examples=0)
-        fresh.compile(
-            keras_dp.DPSGD(0.1, query=query, ledger=ledger), loss="mse"
-        )
+        fresh = private_of(build({}), query, ledger)
 
         with pytest.raises(BudgetExceededError):
             fresh.fit(samples, verbose=0)
