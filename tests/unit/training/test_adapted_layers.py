@@ -27,67 +27,45 @@ def _model(layer, shape=(2,), dtype="float32"):
     return keras.Model(inputs, layer(inputs))
 
 
-def _layer(kind):
-    return getattr(layers, kind)(name="kept", **KINDS[kind][0])
+def _loaded(model, folder):
+    model.save(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
 
 
-def _adapted(kind):
-    _, data, shape, dtype = KINDS[kind]
-    layer = _layer(kind)
-    layer.adapt(data)
-    return _model(layer, shape, dtype)
+HELD = {
+    "itself": lambda model, _: model,
+    "inside": lambda model, _: keras.Sequential([keras.Sequential([model])]),
+    "loaded": _loaded,
+}
 
 
+@pytest.mark.parametrize("held", HELD)
 @pytest.mark.parametrize("kind", KINDS)
-class TestAdaptedLayers:
-    def test_are_none_before_they_are_adapted(self, kind) -> None:
-        assert adapted_layers(keras.Sequential([_layer(kind)])) == []
+def test_adapted_layers_are_found_once_and_named(kind, held, tmp_path) -> None:
+    options, data, *inputs = KINDS[kind]
+    layer = getattr(layers, kind)(name="kept", **options)
+    assert adapted_layers(keras.Sequential([layer])) == []
+    layer.adapt(data)
 
-    def test_are_found_once_and_named(self, kind) -> None:
-        model = _adapted(kind)
+    (found,) = adapted_layers(HELD[held](_model(layer, *inputs), tmp_path))
 
-        (found,) = adapted_layers(model)
-
-        assert found.startswith(f"'kept' of class {kind}, with ")
-
-    def test_are_found_in_models_inside(self, kind) -> None:
-        inner = _adapted(kind)
-        outer = keras.Sequential([keras.Sequential([inner])])
-
-        (found,) = adapted_layers(outer)
-        assert f"of class {kind}," in found
-
-    def test_are_found_in_a_loaded_model(self, kind, tmp_path) -> None:
-        model = _adapted(kind)
-        model.save(tmp_path / "model.keras")
-
-        loaded = keras.saving.load_model(tmp_path / "model.keras")
-
-        (found,) = adapted_layers(loaded)
-        assert f"of class {kind}," in found
+    assert found.startswith(f"'kept' of class {kind}, with ")
 
 
 @pytest.mark.parametrize(
-    "layer",
+    ("layer", "inputs"),
     [
-        layers.Normalization(mean=1.0, variance=2.0),
-        layers.Discretization(bin_boundaries=[0.0, 1.0]),
-        layers.IntegerLookup(vocabulary=[1, 2]),
-        layers.Dense(1),
+        (layers.Normalization(mean=1.0, variance=2.0), ((2,), "float32")),
+        (layers.Discretization(bin_boundaries=[0.0, 1.0]), ((2,), "float32")),
+        (layers.IntegerLookup(vocabulary=[1, 2]), ((2,), "int64")),
+        (layers.StringLookup(vocabulary=["a", "b"]), ((1,), "string")),
+        (layers.TextVectorization(vocabulary=["a", "b"]), ((1,), "string")),
+        (layers.Dense(1), ((2,), "float32")),
     ],
-    ids=lambda layer: type(layer).__name__,
+    ids=lambda each: type(each).__name__,
 )
-def test_values_of_the_constructor_are_no_adapted_values(layer) -> None:
-    dtype = "int64" if isinstance(layer, layers.IntegerLookup) else "float32"
-
-    assert adapted_layers(_model(layer, dtype=dtype)) == []
-
-
-def test_words_of_the_constructor_are_no_adapted_values() -> None:
-    for layer_class in (layers.StringLookup, layers.TextVectorization):
-        layer = layer_class(vocabulary=["a", "b"])
-
-        assert adapted_layers(_model(layer, (1,), "string")) == []
+def test_values_of_the_constructor_are_no_adapted_values(layer, inputs) -> None:
+    assert adapted_layers(_model(layer, *inputs)) == []
 
 
 def test_a_feature_space_names_the_layers_inside() -> None:

@@ -8,20 +8,16 @@ from keras_dp.tuning import Choice, LogUniform, Uniform
 from keras_dp.tuning.priors import checked_space, drawn, values_of
 
 
-def test_a_uniform_number_stays_between_its_bounds() -> None:
-    prior = Uniform(-1.0, 3.0)
+@pytest.mark.parametrize(
+    ("kind", "least", "middle", "most"),
+    [(Uniform, -1.0, 1.0, 3.0), (LogUniform, 1e-4, 0.1, 1e2)],
+)
+def test_a_number_or_its_logarithm_is_uniform(kind, least, middle, most):
+    prior = kind(least, most)
 
-    assert prior.value(0.0) == -1.0
-    assert prior.value(0.25) == 0.0
-    assert prior.value(1 - 2**-53) <= 3.0
-
-
-def test_the_logarithm_is_uniform() -> None:
-    prior = LogUniform(1e-4, 1e2)
-
-    assert prior.value(0.0) == 1e-4
-    assert math.isclose(prior.value(0.5), 0.1)
-    assert prior.value(1 - 2**-53) <= 1e2
+    assert prior.value(0.0) == least
+    assert math.isclose(prior.value(0.5), middle)
+    assert prior.value(1 - 2**-53) <= most
 
 
 @pytest.mark.parametrize(
