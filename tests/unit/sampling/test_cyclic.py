@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from scipy import stats
 
 from keras_dp.sampling import CyclicPoissonBatches
@@ -20,18 +19,6 @@ def samples_of(batches, count):
 
 
 class TestClasses:
-    @pytest.mark.parametrize("classes", [1, 3, 20])
-    def test_take_turns(self, classes) -> None:
-        """In each cycle each record is in the round of its own class."""
-        batches = CyclicPoissonBatches(np.arange(50), classes=classes)
-
-        samples = samples_of(batches, 3 * classes)
-
-        first = samples[:classes]
-        assert sorted(np.concatenate(first)) == list(range(50))
-        for number, sample in enumerate(samples):
-            np.testing.assert_array_equal(sample, first[number % classes])
-
     def test_are_sampled_with_their_probability(self) -> None:
         batches = CyclicPoissonBatches(
             np.arange(2000), classes=4, sampling_probability=0.3

@@ -49,15 +49,10 @@ def one_sample(batches):
     return None
 
 
-def drawn(batches, rounds=1):
-    """Returns who takes part in each of the first rounds, for a flat array."""
-    iterator = iter(batches)
-    return [
-        np.sort(
-            np.concatenate([b.records[b.mask] for b in one_sample(iterator)])
-        )
-        for _ in range(rounds)
-    ]
+def drawn(batches):
+    """Returns who takes part in the first round, for a flat array."""
+    sample = one_sample(iter(batches))
+    return np.sort(np.concatenate([b.records[b.mask] for b in sample]))
 
 
 class Source:
@@ -97,15 +92,6 @@ def test_an_empty_sample_is_one_batch_of_padding():
         assert batch.records[0].shape == (4,)
         assert not batch.records[1]["pair"].any()
     assert source.asked == []
-
-
-def test_every_round_is_drawn_anew():
-    rounds = drawn(
-        PoissonBatches(np.arange(500), sampling_probability=0.5, seed=SEED), 3
-    )
-
-    assert not np.array_equal(rounds[0], rounds[1])
-    assert not np.array_equal(rounds[1], rounds[2])
 
 
 # Where records come from.
@@ -214,9 +200,9 @@ def test_a_seed_is_noticed_when_the_sampler_is_made(made):
     outside = contextvars.Context().run
 
     if made:
-        samples = [outside(drawn, sampler())[0] for _ in range(2)]
+        samples = [outside(drawn, sampler()) for _ in range(2)]
     else:
-        samples = [drawn(outside(sampler))[0] for _ in range(2)]
+        samples = [drawn(outside(sampler)) for _ in range(2)]
 
     assert np.array_equal(*samples) == made
 
@@ -393,7 +379,7 @@ def test_the_event_is_of_the_draw_by_force_too(microbatches):
                 if getattr(holder, name, 0.5) == 0.5:
                     setattr(holder, name, 0.25)
 
-    (taken,) = drawn(batches)
+    taken = drawn(batches)
     assert batches.sampling_event.probability == 0.5
     assert 9_000 < len(taken) < 11_000  # Ten standard deviations of pairs.
 

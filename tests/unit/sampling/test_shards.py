@@ -37,14 +37,6 @@ def test_every_record_is_in_exactly_one_shard(size, count):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_shard_draws_from_its_own_records_alone():
-    shard = sampler(seed=SEED).shard(1, 3)
-
-    drawn = np.concatenate(rounds_of(shard, 200))
-
-    assert set(drawn.tolist()) == set(shard.positions)
-
-
 def test_what_is_told_of_a_round_is_that_of_the_whole():
     whole = sampler(seed=SEED, rounds_per_epoch=7)
     shard = whole.shard(2, 3)

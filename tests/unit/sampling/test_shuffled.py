@@ -10,31 +10,7 @@ from keras_dp.sampling.draw import Pass
 SEED = 20
 
 
-def passes_of(batches, count):
-    """Returns the records of the first passes, a list of samples each."""
-    found, samples, present = [], [], []
-    for batch in batches:
-        present += batch.records[batch.mask].tolist()
-        if batch.ends_sample:
-            samples.append(present)
-            present = []
-        if len(samples) == batches.rounds_per_pass:
-            found.append(samples)
-            samples = []
-        if len(found) == count:
-            return found
-    raise AssertionError
-
-
 class TestPasses:
-    def test_are_shuffled_each_anew(self) -> None:
-        batches = ShuffledBatches(np.arange(50), batch_size=50, seed=SEED)
-
-        orders = [samples[0] for samples in passes_of(batches, 4)]
-
-        assert all(one != two for one, two in itertools.combinations(orders, 2))
-        assert list(range(50)) not in orders
-
     def test_have_ids_of_their_own(self) -> None:
         """Also where a seed makes two iterators draw alike."""
 
