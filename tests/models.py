@@ -40,6 +40,17 @@ def _sequential(shape, stack, dtype=None):
     return lambda: keras.Sequential([keras.Input(shape, dtype=dtype), *stack()])
 
 
+def _called(make, *shape, dtype="float32"):
+    """Returns a function that makes a model, and builds it by a call."""
+
+    def called():
+        model = make()
+        model(np.zeros((1, *shape), dtype))
+        return model
+
+    return called
+
+
 def _mlp():
     return [
         layers.Dense(7, activation="relu"),
@@ -187,12 +198,6 @@ class Subclassed(keras.Model):
         return self.head(self.inner(self.norm(x), training=training))
 
 
-def _subclassed():
-    model = Subclassed()
-    model(np.zeros((1, 6), "float32"))
-    return model
-
-
 class OwnWeights(keras.Model):
     """Weights owned by the model itself."""
 
@@ -209,12 +214,6 @@ class OwnWeights(keras.Model):
         return self.dense(inputs) * self.scale
 
 
-def _own_weights():
-    model = OwnWeights()
-    model.build((None, 6))
-    return model
-
-
 class PastItsLayer(keras.Model):
     """Multiplies by the table of its embedding, past the embedding's call."""
 
@@ -227,12 +226,6 @@ class PastItsLayer(keras.Model):
         hidden = self.hidden(self.table(inputs))
         weights = keras.ops.transpose(self.table.embeddings)
         return keras.ops.matmul(hidden, weights)
-
-
-def _past_its_layer():
-    model = PastItsLayer()
-    model(np.zeros((1, 6), "int32"))
-    return model
 
 
 class ByName(keras.Model):
@@ -250,12 +243,6 @@ class ByName(keras.Model):
         hidden = self.attention(value=hidden, query=hidden)
         hidden = self.steps(training=training, inputs=hidden)
         return self.states(training=training, sequences=hidden)
-
-
-def _by_name():
-    model = ByName()
-    model(np.zeros((1, 6), "int32"))
-    return model
 
 
 class OnlyByName(layers.Layer):
@@ -438,15 +425,8 @@ def _einsum(equation, output_shape, shape, bias_axes=None):
 
 
 def _prelu_inside():
-    model = keras.Sequential(
-        [
-            keras.Input((3,)),
-            layers.Dense(4, activation=layers.PReLU()),
-            layers.Dense(2),
-        ]
-    )
-    model(np.zeros((1, 3), "float32"))  # Builds the activation.
-    return model
+    prelu = layers.Dense(4, activation=layers.PReLU())
+    return keras.Sequential([keras.Input((3,)), prelu, layers.Dense(2)])
 
 
 _SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -546,7 +526,9 @@ MODELS = [
         _ids(11, 6),
         _SPARSE,
     ),
-    ModelCase("by_name", _by_name, _ids(11, 6), _normal(3)),
+    ModelCase(
+        "by_name", _called(ByName, 6, dtype="int32"), _ids(11, 6), _normal(3)
+    ),
     ModelCase(
         "only_by_name",
         _only_by_name,
@@ -567,7 +549,7 @@ MODELS = [
     ),
     ModelCase(
         "past_its_layer",
-        _past_its_layer,
+        _called(PastItsLayer, 6, dtype="int32"),
         _ids(11, 6),
         _ids(11, 6),
         _SPARSE,
@@ -688,10 +670,10 @@ MODELS = [
         _normal(4, 5),
         fallbacks=("SharedVariable",),
     ),
-    ModelCase("subclassed", _subclassed, _normal(6), _normal(2)),
+    ModelCase("subclassed", _called(Subclassed, 6), _normal(6), _normal(2)),
     ModelCase(
         "own_weights",
-        _own_weights,
+        _called(OwnWeights, 6),
         _normal(6),
         _normal(4),
         fallbacks=("OwnWeights",),
@@ -699,7 +681,7 @@ MODELS = [
     ModelCase("frozen", _frozen, _normal(4), _normal(2)),
     ModelCase(
         "activation_with_weights",
-        _prelu_inside,
+        _called(_prelu_inside, 3),
         _normal(3),
         _normal(2),
         fallbacks=("Dense",),
