@@ -347,23 +347,8 @@ class GradientEngine:
         if found:
             self._whole += found
             self.hooks = find_hooks(self.model, self._whole)
-        elif not self._knows_uses:
+        else:
             self._knows_uses = True
-            self._warn_of_whole_layers()
-
-    def _warn_of_whole_layers(self) -> None:
-        whole = {id(layer) for layer in self._whole}
-        paths = [h.layer.path for h in self.hooks if id(h.layer) in whole]
-        if paths:
-            logging.warning(
-                "Layers use weights of layers inside them past their calls, "
-                "or call them in a loop, or on rows that are not the examples. "
-                "The per-example gradients of all their weights are built, if "
-                "the graph of the call shows no cheaper way. Received: %s. To "
-                "train faster, call the layers inside on the batch (a "
-                "ReversibleEmbedding for tied tables).",
-                ", ".join(map(repr, paths)),
-            )
 
     def call(self, inputs: Any, *, training: bool = True) -> Any:
         """Returns the outputs of the model, called as in training or not.

@@ -15,13 +15,11 @@ its random numbers alone, of which each example takes its own.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from keras_dp.gradients.capture.graph_rules import gradients_from_graph
 from keras_dp.gradients.capture.hooks import Hook
@@ -37,9 +35,6 @@ from keras_dp.gradients.registry import (
     Watch,
 )
 from keras_dp.keras_internals import layers_of, mask_of, set_mask
-
-# Above this, users are told how much memory the gradients of a layer take.
-_LARGE_BYTES = 2**27
 
 
 def called_again(
@@ -118,15 +113,6 @@ def called_again(
     )
     if found is not None:
         return found, "from its graph"
-    size = batch * sum(map(_bytes, variables))
-    if size > _LARGE_BYTES:
-        logging.warning(
-            "The gradients of layer %r, which has no rule, take %d MB for %d "
-            "examples. To save memory, lower physical_batch_size.",
-            layer.path,
-            size // 10**6,
-            batch,
-        )
     loop = _loop(layer, jit_compile, draws.operations)
     with within():
         built = loop(one_example, rows, variables)
@@ -138,12 +124,6 @@ def called_again(
         for variable, each in zip(variables, built, strict=True)
     ]
     return pairs, "example by example"
-
-
-def _bytes(variable: keras.Variable) -> int:
-    """Returns the bytes of one gradient, in float32 or wider."""
-    dtype = tf.as_dtype(variable.dtype)
-    return math.prod(variable.shape) * max(dtype.size, tf.float32.size)
 
 
 def _gradients(
