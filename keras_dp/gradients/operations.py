@@ -315,7 +315,8 @@ def _concat(given: _Given) -> int | None:
     return given.axis if is_apart else None
 
 
-def _pack(given: _Given) -> int:
+def _with_one_more(given: _Given) -> int:
+    """The outputs have an axis that the inputs do not have."""
     along = given.operation.get_attr("axis") % given.after.rank
     return given.axis + (along <= given.axis)
 
@@ -413,11 +414,6 @@ def _pad(given: _Given) -> int | None:
     widths = tf.get_static_value(given.operation.inputs[1])
     is_apart = widths is not None and not any(widths[given.axis])
     return given.axis if is_apart else None
-
-
-def _one_hot(given: _Given) -> int | None:
-    along = given.operation.get_attr("axis") % given.after.rank
-    return given.axis + (along <= given.axis)
 
 
 def _reshaped(given: _Given) -> int | None:
@@ -544,8 +540,8 @@ _TABLE: tuple[tuple[_Rule, Set[int] | None, str], ...] = (
     (_gather, {0, 1}, "GatherV2"),
     (_projected_images, {0, 1}, "ImageProjectiveTransformV3"),
     (_matmul, {0}, "MatMul"),
-    (_one_hot, {0}, "OneHot"),
-    (_pack, None, "Pack"),
+    (_with_one_more, {0}, "OneHot"),
+    (_with_one_more, None, "Pack"),
     (_resource_gather, {1}, "ResourceGather"),
     (_along(2), {0}, "Roll SplitV"),
     (_slice, {0}, "Slice"),
