@@ -53,8 +53,8 @@ def proven_sum(
     records: Any,
     params: SumParams,
     mask: Any,
-    gamma: float | None = None,
-    scales: Sequence[float] | None = None,
+    gamma: float | None,
+    scales: Sequence[float],
 ) -> Any:
     """Returns the sum of clipped records, in steps of the grid.
 
@@ -66,11 +66,10 @@ def proven_sum(
     leaves = keras.tree.flatten(records)
     parts = [_proven(leaf) for leaf in leaves]
     longest = tf.sqrt(tf.reduce_max([part.squares for part in parts], axis=0))
-    if scales is not None:
-        parts = [
-            over(part, scale, lambda sums: tf.cast(sums, tf.float64))
-            for part, scale in zip(parts, scales, strict=True)
-        ]
+    parts = [
+        over(part, scale, lambda sums: tf.cast(sums, tf.float64))
+        for part, scale in zip(parts, scales, strict=True)
+    ]
     whole = joint(parts)
     clip, spacing = params
     lengths = tf.sqrt(whole.squares) * (1 + 4 * UNIT_64)
