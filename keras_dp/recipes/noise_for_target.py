@@ -18,14 +18,13 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
 )
 from keras_dp.errors import BudgetExceededError, CalibrationError
-from keras_dp.ledger import AccountRecord, Round, Strategy
+from keras_dp.ledger import AccountRecord, Round
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
 from keras_dp.planning.calibration import Unreachable, least_that_meets
 from keras_dp.planning.correlated_noise import sum_error
 from keras_dp.recipes.settings import RoundQueries, Settings
 from keras_dp.recipes.training_data import build_for_records
-from keras_dp.sampling import Sampler
 from keras_dp.training import plan_batch_statistics
 from keras_dp.training.metrics.side_queries import (
     SideQueries,
@@ -186,17 +185,21 @@ def with_noise(settings: Settings, scale: float) -> Settings:
     Guarantee: the noise over the bound on a record is at least `scale`, in
     floating point too, whatever the clip is.
     """
-    query, statistics = _queries_at(settings, scale)
-    released: DPQuery = query
     strategy, rounds = settings.strategy, settings.rounds
+    specs = []
     if strategy is not None:
         build_for_records(settings.model, settings.samples)
         specs = [
             tf.TensorSpec(each.shape, each.dtype)
             for each in settings.model.trainable_variables
         ]
-        released = _correlated(strategy, query, rounds, specs)
-        query = _with_noise_of_sums(strategy, query, rounds)
+    query, released, statistics = _queries_at(settings, scale, specs)
+    if strategy is not None:
+        # As much noise in the sums over rounds.
+        share = sum_error(strategy, rounds) / math.sqrt((rounds + 1) / 2)
+        query = GaussianAverageQuery(
+            query.l2_norm_clip, share * query.sum_stddev, query.denominator
+        )
     round_ = rounds_at(settings, scale)[0][0]
     queries = RoundQueries(query, released, statistics, round_)
     return dataclasses.replace(settings, queries=queries)
@@ -204,12 +207,9 @@ def with_noise(settings: Settings, scale: float) -> Settings:
 
 def rounds_at(settings: Settings, scale: float) -> list[tuple[Round, int]]:
     """Returns all rounds as the ledger would record them."""
-    query, statistics = _queries_at(settings, scale)
-    released: DPQuery = query
-    strategy, rounds = settings.strategy, settings.rounds
-    if strategy is not None:
-        # The events do not depend on the shapes of a record.
-        released = _correlated(strategy, query, rounds, tf.TensorSpec([]))
+    # The events do not depend on the shapes of a record.
+    _, released, statistics = _queries_at(settings, scale, tf.TensorSpec([]))
+    rounds = settings.rounds
     side = SideQueries(settings.compiled.get("private_metrics"), statistics)
     round_ = PrivateRound.of(released, side.queries)
     state = round_.initial_state(None)
@@ -227,8 +227,12 @@ def rounds_at(settings: Settings, scale: float) -> list[tuple[Round, int]]:
 
 
 def _queries_at(
-    settings: Settings, scale: float
-) -> tuple[GaussianAverageQuery, Any]:
+    settings: Settings, scale: float, specs: Any
+) -> tuple[GaussianAverageQuery, DPQuery, Any]:
+    """Returns the query of independent noise, what is released, and statistics.
+
+    `specs` are the shapes and dtypes of one record.
+    """
     samples, statistics = settings.samples, settings.batch_statistics
     if statistics == "auto":
         scale, statistics = plan_batch_statistics(
@@ -236,45 +240,24 @@ def _queries_at(
             noise_multiplier=scale,
             denominator=samples.expected_sample_size,
         )
-    bound = samples.rows_of_record.bound_factor * settings.l2_norm_clip
+    clip, strategy = settings.l2_norm_clip, settings.strategy
+    bound = samples.rows_of_record.bound_factor * clip
     stddev = scale * bound
     while bound / stddev > 1 / scale:
         stddev = math.nextafter(stddev, math.inf)
     query = GaussianAverageQuery(
-        settings.l2_norm_clip,
+        clip,
         stddev,
-        _summed_records(samples),
+        round(samples.expected_records, 6),  # As a person would type it.
         gamma=settings.gamma,
         precision="proven" if settings.noise == "proven" else "assumed",
     )
-    return query, statistics
-
-
-def _correlated(
-    strategy: Strategy, query: GaussianAverageQuery, rounds: int, specs: Any
-) -> DPQuery:
-    """Returns a query like the given one, with the noise of a strategy.
-
-    `specs` are the shapes and dtypes of one record.
-    """
-    clip, noise = query.l2_norm_clip, query.noise_multiplier
-    total = CorrelatedSumQuery(strategy, clip, noise, rounds, specs)
-    return NormalizedQuery(total, query.denominator)
-
-
-def _with_noise_of_sums(
-    strategy: Strategy, query: GaussianAverageQuery, rounds: int
-) -> GaussianAverageQuery:
-    """Returns the query of independent noise with as much noise in the sums."""
-    share = sum_error(strategy, rounds) / math.sqrt((rounds + 1) / 2)
-    return GaussianAverageQuery(
-        query.l2_norm_clip, share * query.sum_stddev, query.denominator
+    if strategy is None:
+        return query, query, statistics
+    total = CorrelatedSumQuery(
+        strategy, clip, query.noise_multiplier, settings.rounds, specs
     )
-
-
-def _summed_records(samples: Sampler) -> float:
-    """Returns the denominator that a person would have typed."""
-    return round(samples.expected_records, 6)
+    return query, NormalizedQuery(total, query.denominator), statistics
 
 
 def rounded_scale(scale: float) -> float:
