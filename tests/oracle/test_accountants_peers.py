@@ -13,12 +13,10 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
-    FullDataset,
     GaussianSum,
     PoissonSampling,
     Round,
 )
-from tests.analytic_gaussian import AnalyticGaussian
 
 GRID = [
     (probability, noise)
@@ -110,15 +108,3 @@ def test_fixed_size_ledgers_are_no_looser() -> None:
 
     assert accountant.get_epsilon(1e-5) == pytest.approx(3.576, abs=5e-4)
     assert ours < 2.34
-
-
-@pytest.mark.parametrize("noise", [0.3, 1.0, 20.0])
-@pytest.mark.parametrize("delta", [0.01, 1e-6, 1e-12])
-def test_analytic_gaussian(noise, delta) -> None:
-    """They search to 1e-12, absolutely."""
-    ledger = [(Round(FullDataset(), (GaussianSum("sum", 1.0, noise),)), 1)]
-
-    ours = AnalyticGaussian().epsilon(ledger, delta=delta)
-
-    theirs = dp_accounting.get_epsilon_gaussian(noise, delta)
-    assert ours == pytest.approx(theirs, rel=1e-8, abs=1e-9)
