@@ -51,7 +51,6 @@ def refuses(ledger: PrivacyLedger, message: str | None = None) -> bool:
     for act in (
         lambda: ledger.record(FullDataset(), QUERIES),
         lambda: ledger.start_run("a"),
-        lambda: ledger.start_run("a"),
         lambda: ledger.open_account(Account("all", (9,), "{}")),
         lambda: ledger.seal(),
     ):

@@ -6,8 +6,6 @@ The numbers of Kymatio 0.3.0, with NumPy 1.26 and SciPy 1.14, were made by
     Scattering2D(J, shape, L)(image(*shape))
 """
 
-import math
-
 import numpy as np
 import pytest
 
@@ -89,19 +87,3 @@ def test_the_numbers_are_those_of_kymatio(
     np.testing.assert_allclose(found[at], list(some.values()), atol=1e-6)
     both = found.sum(dtype="float64"), (found.astype("float64") ** 2).sum()
     np.testing.assert_allclose(both, sums, rtol=1e-6)
-
-
-def gaussian(height, width, scales):
-    sigma = 0.8 * 2 ** (scales - 1)
-    y, x = np.mgrid[-3 * height : 3 * height, -3 * width : 3 * width]
-    values = np.exp(-(x**2 + y**2) / (2 * sigma**2))
-    values = values.reshape(6, height, 6, width).sum(axis=(0, 2))
-    return values / (2 * math.pi * sigma**2)
-
-
-def convolved(signal, kernel):
-    """The circular convolution, one shifted copy after another."""
-    return sum(
-        signal[shift] * np.roll(kernel, shift, (0, 1))
-        for shift in np.ndindex(signal.shape)
-    )

@@ -20,7 +20,6 @@ from tests.query_table import accumulated
 
 ULP = 2.0**-23
 TINY = 2.0**-126  # The smallest normal float32; less may be flushed to 0.
-LARGEST = float(np.finfo(np.float32).max)
 
 law = settings(max_examples=150)
 
