@@ -120,16 +120,22 @@ def test_each_is_warned_of_once(query, options, words, caplog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "is_said"), [(0, True), (50, False)], ids=["same", "others"]
+    ("rows", "is_said"),
+    [
+        (slice(0, 50), True),
+        (slice(40, 60), True),
+        (slice(49, 0, -5), True),
+        (slice(50, 100), False),
+    ],
+    ids=["same", "some", "in steps", "others"],
 )
 def test_records_that_are_trained_on_do_not_validate(
-    first, is_said, caplog
+    rows, is_said, caplog
 ) -> None:
     x, y = np.zeros([100, 3], "float32"), np.zeros([100, 1], "float32")
     samples = PoissonBatches((x[:50], y[:50]), sampling_probability=0.1)
 
     for data in (samples, x[:50]):
-        rows = slice(first, first + 50)
         judge(VALIDATION, data, (x[rows], y[rows]))
 
     count = caplog.text.count("records that are trained on")
