@@ -37,6 +37,7 @@ def segmenting():
         ("train_step", r"compile\(loss=\.\.\.\).*compile\(metrics"),
         ("compute_loss", r"compile\(loss"),
         ("compute_metrics", r"compile\(metrics"),
+        ("test_step", r"compile\(metrics"),
     ],
 )
 def test_a_method_that_would_not_run_is_refused(method, remedy) -> None:

@@ -25,6 +25,7 @@ _INSTEAD_OF_METHODS = {
     "compute_loss": "Give the loss to compile(loss=...); return what it needs "
     "besides the outputs as one more output of the model.",
     "compute_metrics": "Give the metrics to compile(metrics=...).",
+    "test_step": "Give the metrics to compile(metrics=...).",
 }
 # Layers of which all weights of these names have one value before a training,
 # and what gives it.
