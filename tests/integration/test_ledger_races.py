@@ -1,7 +1,7 @@
-"""Eight processes write to one ledger at once, `--race-turns` times each.
+"""Eight processes write to one ledger at once.
 
-They go on until what a test is about has happened: a machine that is busy takes
-longer for it.
+They do so `--race-turns` times each, and go on until what a test is about has
+happened: a machine that is busy takes longer for it.
 """
 
 import json
@@ -27,9 +27,7 @@ from tests.ledger_faults import start_fork
 from tests.paying import paying
 from tests.waiting import HUNG_SECONDS, let_others_run, until
 
-pytestmark = pytest.mark.full
-
-PROCESSES = 8
+PROCESSES, CREATED = 8, 15
 SHARED = [GaussianSum("all", 1.0, 4.0)]
 OTHER = (GaussianSum("all", 1.0, 5.0),)
 CAPACITY, PRICE = 100, 3
@@ -57,7 +55,9 @@ class Happened:
         yield from until(self._file.exists)
 
 
-def race(act: Callable[[int], object], watch: Callable[[], None]) -> list:
+def race(
+    act: Callable[[int], object], watch: Callable[[], object] = lambda: None
+) -> list:
     """Starts processes together, and returns what each of them returns.
 
     Args:
@@ -92,6 +92,7 @@ def race(act: Callable[[int], object], watch: Callable[[], None]) -> list:
         return [json.loads(line) for line in lines]
 
 
+@pytest.mark.full
 def test_no_round_is_lost_doubled_or_torn(
     new_address, pytestconfig, tmp_path
 ) -> None:
@@ -140,6 +141,7 @@ def test_no_round_is_lost_doubled_or_torn(
     assert len(set(totals)) > 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_charged", [True, False])
 def test_together_they_never_overspend(
     new_address, pytestconfig, tmp_path, is_charged: bool
@@ -198,3 +200,24 @@ def test_together_they_never_overspend(
             # Most were refused because of what the others had at the time.
             assert asked > refused > 0
     assert (most <= CAPACITY) == is_charged
+
+
+def test_together_they_create_one_ledger(address, tmp_path) -> None:
+    """Each creates ledgers, or finds them, and records a round in each."""
+
+    def create(number: int) -> None:
+        for step in range(CREATED):
+            with PrivacyLedger.open(f"{address}.{step}", dataset="d") as ledger:
+                own = GaussianSum(str(number), 1.0, 4.0)
+                ledger.record(FullDataset(), [own])
+
+    race(create)
+
+    for step in range(CREATED):
+        with PrivacyLedger.open(f"{address}.{step}", mode="r") as ledger:
+            names = {part.round.queries[0].name for part in ledger}
+            assert names == {str(number) for number in range(PROCESSES)}
+            assert len(ledger) == PROCESSES
+    # No other file is left.
+    found = {str(path) for path in tmp_path.iterdir()}
+    assert found <= {f"{address}.{step}" for step in range(CREATED)}

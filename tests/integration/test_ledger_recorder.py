@@ -85,7 +85,8 @@ def test_more_releases_than_were_covered_are_refused() -> None:
         run.released(lambda: QUERIES, 4)
 
 
-def test_another_release_of_some_rounds_is_recorded_for_each() -> None:
+def test_stops_at_a_release_that_is_not_what_was_planned() -> None:
+    """Each of the rounds that ran at once is recorded with both."""
     ledger = PrivacyLedger.in_memory(dataset="d")
     other = (GaussianSum("gradients", 1.0, 2.0),)
     run = new_run(ledger)
