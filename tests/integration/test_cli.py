@@ -28,6 +28,7 @@ from keras_dp.reporting import make_report, render
 from keras_dp.reporting.cli import main
 from keras_dp.spending import PrivacyTarget
 from keras_dp.spending.epsilon_limit import EpsilonLimit
+from tests import programs
 
 SCRIPT = Path(sys.executable).parent / "keras-dp"
 MODULE = [sys.executable, "-m", "keras_dp.reporting.cli"]
@@ -78,19 +79,9 @@ def foreign_text(folder):
     return path
 
 
-def foreign_database(folder):
-    return edited(folder / "other.ledger", "CREATE TABLE t (x)")
-
-
 def empty(folder):
     path = folder / "empty.ledger"
     path.touch()
-    return path
-
-
-def truncated(folder):
-    path = written(folder / "cut.ledger", rows=60)
-    os.truncate(path, path.stat().st_size - 5000)
     return path
 
 
@@ -113,23 +104,15 @@ def tampered(folder):
     return edited(path, "UPDATE log SET count = 1")
 
 
-def shortened(folder):
-    path = written(folder / "shortened.ledger", rows=3)
-    return edited(path, "DELETE FROM log WHERE seq = 3")
-
-
 # Exit code, and what the message of the ledger is about.
 FAILURES = [
     (missing, 3, "There is no file "),
     (a_folder, 3, "must be a ledger file|directory"),
     (foreign_text, 3, "not a ledger"),
-    (foreign_database, 3, "not a ledger"),
     (empty, 3, "empty|not a ledger"),
-    (truncated, 3, "truncated"),
     (scribbled, 3, "corrupt"),
     (newer, 3, "format 4"),
     (tampered, 4, "Row 1 .*not as it was written"),
-    (shortened, 4, "must end where"),
 ]
 
 
@@ -169,9 +152,7 @@ def test_a_shell_gets_the_exit_code(program, make, code, tmp_path) -> None:
     folder = tmp_path / "a.ledger" if make is written else tmp_path
     arguments = ["report"] if make is None else [*REPORT, str(make(folder))]
 
-    process = subprocess.run(
-        [*program, *arguments], capture_output=True, text=True, check=False
-    )
+    process = programs.run(*program, *arguments)
 
     assert process.returncode == code
     assert bool(process.stdout) is (code == 0)
@@ -238,30 +219,20 @@ def test_report_prints_the_report(neighbours, ledger_file, capsys) -> None:
     assert epsilon <= shown < epsilon + 1.1e-4  # Four decimals, rounded up.
 
 
-def test_verify_prints_ok_and_the_head(tmp_path, capsys) -> None:
+def test_verify_prints_the_head_and_knows_it(tmp_path, capsys) -> None:
     path = written(tmp_path / "a.ledger", rows=3)
     with PrivacyLedger.open(path, mode="r") as ledger:
         head = ledger.verify().head
 
-    code = main(["verify", str(path)])
-
-    out, err = capsys.readouterr()
-    assert (code, err) == (0, "")
-    assert out.startswith(f"OK: 3 rows, 300 rounds, head\n    {head}\n")
-    assert re.fullmatch("[0-9a-f]{64}", head)
-
-
-def test_verify_knows_the_head_it_is_told(tmp_path, capsys) -> None:
-    path = written(tmp_path / "a.ledger", rows=3)
-    with PrivacyLedger.open(path, mode="r") as ledger:
-        head = ledger.verify().head
-
+    untold = main(["verify", str(path)])
     same = main(["verify", str(path), "--head", f"{head.upper()} "])
     written(path)
     grown = main(["verify", str(path), "--head", head])
 
     out, err = capsys.readouterr()
-    assert (same, grown) == (0, 4)
+    assert (untold, same, grown) == (0, 0, 4)
+    assert re.fullmatch("[0-9a-f]{64}", head)
+    assert out.startswith(f"OK: 3 rows, 300 rounds, head\n    {head}\n")
     assert "nothing changed" in out
     assert re.fullmatch(r"keras-dp: `--head` must [^\n]+Received[^\n]+\n", err)
     assert head in err
@@ -339,19 +310,10 @@ class TestAfford:
 
 @pytest.mark.parametrize("rows", [1, 5])
 def test_plan_is_for_all_rows_of_a_unit(rows, capsys) -> None:
-    options = [
-        "--records",
-        "3000",
-        "--epsilon",
-        "3",
-        "--delta",
-        "1e-4",
-        "--epochs",
-        "20",
-    ]
-    sizes = ["--batch-sizes", "64", "256"]
+    options = "--records 3000 --epsilon 3 --delta 1e-4 --epochs 20"
+    sizes = f"--batch-sizes 64 256 --rows-per-unit {rows}"
 
-    code = main(["plan", *options, *sizes, "--rows-per-unit", str(rows)])
+    code = main(["plan", *options.split(), *sizes.split()])
 
     expected = planning.plan(
         3000,
@@ -415,12 +377,8 @@ def test_an_answer_that_cannot_be_written_is_1(ledger_file) -> None:
 def test_a_closed_stream_is_no_traceback(make, closed, tmp_path) -> None:
     path = make(tmp_path / "a.ledger" if make is written else tmp_path)
     redirections = " ".join(f"{stream}>&-" for stream in closed)
-    process = subprocess.run(
-        ["sh", "-c", f'"$0" verify "$1" {redirections}', SCRIPT, path],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = f'"$0" verify "$1" {redirections}'
+    process = programs.run("sh", "-c", command, SCRIPT, path)
 
     expected = 4 if make is tampered else 1 if 1 in closed else 0
     assert process.returncode == expected
@@ -434,12 +392,8 @@ def test_a_terminal_without_unicode_is_answered(tmp_path) -> None:
     path = tmp_path / "a.ledger"
     PrivacyLedger.open(path, dataset="clinique-été").close()
 
-    process = subprocess.run(
-        [SCRIPT, *REPORT, str(path)],
-        capture_output=True,
-        check=False,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    process = programs.run(SCRIPT, *REPORT, path, env=environment)
 
     assert process.returncode == 0
-    assert b"Data set clinique-\\xe9t\\xe9," in process.stdout
+    assert "Data set clinique-\\xe9t\\xe9," in process.stdout
