@@ -1,12 +1,11 @@
-"""Compares the noise and the steps of several batch sizes."""
+"""Plans trainings of several batch sizes that meet one privacy target."""
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.accountants.replay import replay_of
 from keras_dp.ledger import Round, Selection, TruncatedNegativeBinomial
@@ -19,23 +18,12 @@ from keras_dp.planning.calibration import (
 from keras_dp.sampling.draw import default_physical_batch_size
 
 # A share of the best signal that a smaller batch, with more steps, may lose.
-_ENOUGH = 0.95
+ENOUGH = 0.95
 # Sizes are powers of two from the smallest to this share of the data.
 LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
 FEWEST_STEPS = 100
-_MARK = "  <-- take"
-# The price of a search is no nearer to the least one.
+# The price of a search is itself computed to so much only.
 _PRECISION_OF_SEARCH = 1e-4
-_COLUMNS = {
-    "batch size": "{row.batch_size:,}",
-    "probability": "{row.sampling_probability:.4g}",
-    "steps": "{row.steps:,}",
-    "noise multiplier": "{noise}",
-    "noise/example": "{row.noise_per_example:.3g}",
-    "signal": "{signal:.0%}",
-    "epsilon": "{epsilon}",
-    "physical batch": "{row.physical_batch_size:,}",
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +69,7 @@ class PlannedTraining:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Offers:
+class PlannedTrainings:
     """Trainings with several batch sizes that all meet one privacy target.
 
     Attributes:
@@ -117,63 +105,8 @@ class Offers:
         if not long:
             return max(self.rows, key=lambda row: row.steps)
         best = max(row.signal for row in long)
-        enough = (row for row in long if row.signal >= _ENOUGH * best)
+        enough = (row for row in long if row.signal >= ENOUGH * best)
         return min(enough, key=lambda row: row.batch_size)
-
-    def __str__(self) -> str:
-        return self.as_text()
-
-    def as_text(self) -> str:
-        """Returns the plan as a table, with the recommended batch size."""
-        cells = [list(_COLUMNS)]
-        best = max(row.signal for row in self.rows)
-        for row in self.rows:
-            values = {
-                "row": row,
-                "signal": row.signal / best,
-                "noise": rounded_up(row.noise_multiplier),
-                "epsilon": rounded_up(row.epsilon),
-            }
-            cells.append([each.format(**values) for each in _COLUMNS.values()])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            f"{self.population_size:,} records, {self.epochs:,} epochs, epsilon"
-            f" <= {self.target_epsilon:g} at delta = {self.delta!r} "
-            f"({self.neighbours.replace('_', ' ')}) by {self.accountant}:"
-        ]
-        if self.trials is not None:
-            lines[0] = f"A search of {self.trials.words}: {lines[0]}"
-        marks = ["", *(_MARK * (row is self.recommended) for row in self.rows)]
-        lines += [
-            "  ".join(
-                text.rjust(width)
-                for text, width in zip(line, widths, strict=True)
-            )
-            + mark
-            for line, mark in zip(cells, marks, strict=True)
-        ]
-        return "\n".join([*lines, *self._advice()])
-
-    def _advice(self) -> Iterator[str]:
-        size = self.recommended.batch_size
-        yield (
-            f"Take {size:,}: of the sizes with {FEWEST_STEPS} steps or more, "
-            f"the smallest with {_ENOUGH:.0%} of the best signal, which is "
-            "sqrt(steps) / (noise/example)."
-        )
-        if self.trials is not None:
-            yield (
-                "  keras_dp.tuning.PrivateSearch(build, space, (x, y), score,\n"
-                f"      law={self.trials!r}, batch_size={size},\n"
-                f"      epochs={self.epochs}, target_epsilon="
-                f'{self.target_epsilon:g}, delta={self.delta!r}, ledger="...")'
-            )
-            return
-        yield (
-            f"  keras_dp.make_private(model, (x, y), batch_size={size}, "
-            f"epochs={self.epochs},\n      target_epsilon="
-            f'{self.target_epsilon:g}, delta={self.delta!r}, ledger="...")'
-        )
 
 
 def sizes_of(population_size: int) -> list[int]:
@@ -199,8 +132,10 @@ def plan(
     neighbours: Neighbours | None = None,
     units: int = 1,
     trials: TruncatedNegativeBinomial | None = None,
-) -> Offers:
+) -> PlannedTrainings:
     """Returns the noise that each batch size needs to meet a privacy target.
+
+    `reporting.plan_document` shows the result as a table.
 
     Guarantee: each step of a row releases one Gaussian sum over a Poisson
     sample, with the probability and the noise multiplier of the row. For
@@ -238,16 +173,12 @@ def plan(
     other accountants and Poisson sampling.
 
     >>> from keras_dp.accountants.rdp import RDP
-    >>> table = plan(60_000, target_epsilon=2.0, delta=1e-5, epochs=10,
+    >>> found = plan(60_000, target_epsilon=2.0, delta=1e-5, epochs=10,
     ...              batch_sizes=[64, 256, 1024], accountant=RDP())
-    >>> print(table)
-    60,000 records, 10 epochs, epsilon <= 2 at delta = 1e-05 ... by RDP:
-    batch size  probability  steps  noise multiplier  noise/example  ...
-            64     0.001067  9,380            ...
-           256     0.004267  2,340            ...
-         1,024      0.01707    590            ...  <-- take
-    Take 1,024: of the sizes with 100 steps or more, ...
-    ...
+    >>> [(row.batch_size, row.steps) for row in found.rows]
+    [(64, 9380), (256, 2340), (1024, 590)]
+    >>> found.recommended.batch_size
+    1024
     """
     _check.integer_at_least(
         1, population_size=population_size, epochs=epochs, units=units
@@ -289,7 +220,7 @@ def plan(
             physical_batch_size=rows,
         )
 
-    return Offers(
+    return PlannedTrainings(
         population_size=int(population_size),
         target_epsilon=float(target_epsilon),
         delta=float(delta),

@@ -3,7 +3,12 @@
 import math
 
 from keras_dp.planning import plan
-from keras_dp.planning.plan import FEWEST_STEPS, LARGEST_SHARE, Offers, sizes_of
+from keras_dp.planning.plan import (
+    FEWEST_STEPS,
+    LARGEST_SHARE,
+    PlannedTrainings,
+    sizes_of,
+)
 from keras_dp.recipes.correlated_noise import about_strategy, samples_and_noise
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.recipes.settings import Settings
@@ -110,6 +115,6 @@ def sampler_of(
 
 def _plan(
     population: int, epochs: int, held: HeldRounds, sizes: list[int]
-) -> Offers:
+) -> PlannedTrainings:
     with held.explaining():
         return plan(population, epochs=epochs, batch_sizes=sizes, **held.terms)

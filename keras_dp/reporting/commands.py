@@ -1,7 +1,6 @@
 """The commands of `keras-dp`: each makes a document of its arguments."""
 
 import argparse
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -25,8 +24,9 @@ from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.reporting import arguments
 from keras_dp.reporting.account_state import accounts_document
 from keras_dp.reporting.certificate import Certificate, certify, signing_key
-from keras_dp.reporting.document import Code, Document, Text
+from keras_dp.reporting.document import Document, Text
 from keras_dp.reporting.explanation import explain
+from keras_dp.reporting.plans import plan_document
 from keras_dp.reporting.report import make_report, round_table
 from keras_dp.reporting.run_costs import json_claim, runs_document
 from keras_dp.reporting.wording import counted
@@ -143,18 +143,7 @@ def _plan(options: argparse.Namespace) -> Document:
         neighbours=options.neighbours,
         units=options.rows_per_unit,
     )
-    return Document(
-        "The noise that a privacy target needs",
-        (Code(tuple(str(found).split("\n"))),),
-        {
-            "target_epsilon": found.target_epsilon,
-            "delta": found.delta,
-            "epochs": found.epochs,
-            "accountant": found.accountant,
-            "neighbours": found.neighbours,
-            "plans": [dataclasses.asdict(each) for each in found.rows],
-        },
-    )
+    return plan_document(found)
 
 
 def _accounts(options: argparse.Namespace) -> Document:

@@ -1,0 +1,99 @@
+"""Compares planned trainings of several batch sizes, in a table."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from keras_dp.accountants.claim import rounded_up
+from keras_dp.planning.plan import ENOUGH, FEWEST_STEPS, PlannedTrainings
+from keras_dp.reporting.document import Code, Document, Part, Table, Text
+
+_COLUMNS = (
+    *("batch size", "probability", "steps", "noise multiplier"),
+    *("noise/example", "signal", "epsilon", "physical batch", ""),
+)
+
+
+def plan_document(plans: PlannedTrainings) -> Document:
+    """Returns plans as a table, with the batch size to take.
+
+    The signal is a share of the largest. Epsilons and noise multipliers are
+    rounded up, so that a number that is copied meets the target.
+
+    Args:
+        plans: What `planning.plan` returned.
+
+    >>> from keras_dp.planning import plan
+    >>> print(plan_document(plan(
+    ...     60_000, target_epsilon=2.0, delta=1e-5, epochs=10,
+    ...     batch_sizes=[64, 256, 1024])))
+    60,000 records, 10 epochs, epsilon <= 2 at delta = 1e-05 (add or ...
+      batch size  probability  steps  noise multiplier  noise/example  ...
+              64     0.001067  9,380            ...
+             256     0.004267  2,340            ...
+           1,024      0.01707    590            ...  <-- take
+    <BLANKLINE>
+    Take 1,024: of the sizes with 100 steps or more, ...
+    ...
+    """
+    title = (
+        f"{plans.population_size:,} records, {plans.epochs:,} epochs, epsilon "
+        f"<= {plans.target_epsilon:g} at delta = {plans.delta!r} "
+        f"({plans.neighbours.replace('_', ' ')}) by {plans.accountant}"
+    )
+    if plans.trials is not None:
+        title = f"A search of {plans.trials.words}: {title}"
+    best = max(row.signal for row in plans.rows)
+    rows = tuple(
+        (
+            f"{row.batch_size:,}",
+            f"{row.sampling_probability:.4g}",
+            f"{row.steps:,}",
+            rounded_up(row.noise_multiplier),
+            f"{row.noise_per_example:.3g}",
+            f"{row.signal / best:.0%}",
+            rounded_up(row.epsilon),
+            f"{row.physical_batch_size:,}",
+            "<-- take" * (row is plans.recommended),
+        )
+        for row in plans.rows
+    )
+    last = len(_COLUMNS) - 1
+    return Document(
+        "The noise that a privacy target needs",
+        (
+            Table(title, _COLUMNS, rows, last + 1, tuple(range(last))),
+            *_advice(plans),
+        ),
+        {
+            "target_epsilon": plans.target_epsilon,
+            "delta": plans.delta,
+            "epochs": plans.epochs,
+            "accountant": plans.accountant,
+            "neighbours": plans.neighbours,
+            "plans": [dataclasses.asdict(each) for each in plans.rows],
+        },
+    )
+
+
+def _advice(plans: PlannedTrainings) -> Iterator[Part]:
+    size = plans.recommended.batch_size
+    yield Text(
+        "",
+        (
+            f"Take {size:,}: of the sizes with {FEWEST_STEPS} steps or more, "
+            f"the smallest with {ENOUGH:.0%} of the best signal, which is "
+            "sqrt(steps) / (noise/example).",
+        ),
+    )
+    settings = (
+        f"batch_size={size}, epochs={plans.epochs},",
+        f"target_epsilon={plans.target_epsilon:g}, delta={plans.delta!r}, "
+        'ledger="...")',
+    )
+    call = ["keras_dp.make_private(model, (x, y),"]
+    if plans.trials is not None:
+        call = [
+            "keras_dp.tuning.PrivateSearch(build, space, (x, y), score,",
+            f"    law={plans.trials!r},",
+        ]
+    yield Code((*call, *(f"    {line}" for line in settings)))
