@@ -13,7 +13,7 @@ that bound holds only for parameters that are fixed in advance
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -59,8 +59,8 @@ class RenyiFilter(Budget):
     Attributes:
         order: The order `a`, > 1. By default it is the order with room for the
             most rounds whose divergence is proportional to the order, such as
-            Gaussian sums without sampling. `suited_to` finds the best order for
-            other rounds.
+            Gaussian sums without sampling. Rounds of small samples with little
+            noise need a lower order.
         held: The price, in units of 1e-18 of `size`, of the rounds that the
             ledger held before the account was opened, >= 0.
 
@@ -80,8 +80,6 @@ class RenyiFilter(Budget):
     >>> ((_, price),) = budget.prices(step)
     >>> UNITS // price
     2124
-    >>> RenyiFilter.suited_to(step, 1.0, 1e-5).order
-    9.608
     """
 
     kind: ClassVar[str] = "Rényi filter"
@@ -103,7 +101,7 @@ class RenyiFilter(Budget):
     ) -> None:
         check_target(epsilon, delta)
         if order is None:
-            order = _best_order(epsilon, delta, lambda order: order)
+            order = _best_order(epsilon, delta)
         _check.integer_at_least(0, held=held)
         self._set(epsilon, delta, neighbours, held=held, order=float(order))
         if not 1 < self.order < math.inf or not self.size > 0:
@@ -112,32 +110,6 @@ class RenyiFilter(Budget):
                 f"target. Received: order={order!r}, epsilon={epsilon!r}, "
                 f"delta={delta!r}. Leave `order` out for a good one."
             )
-
-    @classmethod
-    def suited_to(
-        cls,
-        round_: Round,
-        epsilon: float,
-        delta: float,
-        neighbours: Neighbours = "add_or_remove_one",
-    ) -> Self:
-        """Returns the filter with room for the most rounds of one kind.
-
-        Rounds of small samples with little noise need a lower order. The filter
-        can pay for other rounds too, but has less room for these than a filter
-        that is suited to them.
-
-        Args:
-            round_: A round that will typically run.
-            epsilon: > 0.
-            delta: In (0, 1).
-            neighbours: The adjacency relation of the promise.
-        """
-        mechanisms = _mechanisms(round_, neighbours)
-        order = _best_order(
-            epsilon, delta, lambda order: _divergence(mechanisms, order)
-        )
-        return cls(epsilon, delta, order, neighbours)
 
     @property
     def size(self) -> float:
@@ -232,18 +204,13 @@ def _divergence(mechanisms: Sequence[CountedMechanism], order: float) -> float:
         )
 
 
-def _best_order(
-    epsilon: float, delta: float, cost: Callable[[float], float]
-) -> float:
-    """Returns the order with the most room for rounds of some cost.
-
-    `cost` maps an order to a number proportional to the divergence of a round.
-    """
+def _best_order(epsilon: float, delta: float) -> float:
+    """Returns the order with room for the most Gaussian sums, all records."""
 
     def cost_over_size(log_excess: float) -> float:
         order = 1 + math.exp(log_excess)
         size = _renyi_size(epsilon, delta, order)
-        return math.log(cost(order) / size) if size > 0 else 1e9 - log_excess
+        return math.log(order / size) if size > 0 else 1e9 - log_excess
 
     found = scipy.optimize.minimize_scalar(
         cost_over_size, bounds=(-10.0, 20.0), method="bounded"

@@ -303,7 +303,7 @@ class TestAccounts:
         return other.rounds[0].round
 
     def test_the_only_one_pays_and_ends_fit(self, ledger, caplog) -> None:
-        budget = budgets.RenyiFilter.suited_to(self.planned(ledger), 3.0, DELTA)
+        budget = budgets.RenyiFilter(3.0, DELTA)
         budgets.open_account(ledger, "all", budget)
         private = private_model(ledger)
         fit(private, epochs=1000)

@@ -244,7 +244,7 @@ def spend(ledger, round_, count, name="a", account=None) -> None:
 class TestAccounts:
     def test_the_only_account_pays(self, ledger) -> None:
         round_ = gaussian(1.0, 0.01)
-        budget = budgets.RenyiFilter.suited_to(round_, 1.0, DELTA)
+        budget = budgets.RenyiFilter(1.0, DELTA, order=9.6)
         budgets.open_account(ledger, "all", budget)
         room = ledger.accounts[0].balance.room(
             budgets.charge_of(ledger.accounts[0], round_), 10**9
