@@ -1,15 +1,25 @@
 """The arguments of all commands, checked as they are read."""
 
 import argparse
+import contextlib
 import math
-from collections.abc import Iterable
-from typing import Any, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, get_args
 
 from keras_dp import _check
+from keras_dp._version import __version__
 from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.budgets import budget_of
 from keras_dp.ledger import PrivacyLedger
-from keras_dp.reporting.document import FORMS
+from keras_dp.reporting.document import FORMS, Document
+
+
+class Command(NamedTuple):
+    """A command of `keras-dp`, with a phrase that says what it does."""
+
+    words: str
+    arguments: tuple[str, ...]
+    answer: Callable[[argparse.Namespace], Document]
 
 
 def file_name(text: str) -> str:
@@ -21,42 +31,26 @@ def file_name(text: str) -> str:
     return text
 
 
-def count(text: str) -> int:
-    """Returns a whole number >= 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number >= 1, not {text!r}"
-        )
-    return number
+def number(
+    kind: type[int] | type[float],
+    rule: str,
+    holds: Callable[[float], bool],
+) -> Callable[[str], float]:
+    """Returns what reads a number for which a rule holds."""
+
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            found = kind(text)
+            if holds(found):
+                return found
+        raise argparse.ArgumentTypeError(f"must be {rule}, not {text!r}")
+
+    return read
 
 
-def positive(text: str) -> float:
-    """Returns a finite number > 0."""
-    number = _number(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number > 0, not {text!r}")
-    return number
-
-
-def delta(text: str) -> float:
-    """Returns a number in (0, 1)."""
-    number = _number(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(
-            f"must be a number in (0, 1), not {text!r}"
-        )
-    return number
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+count = number(int, "a whole number >= 1", lambda x: x >= 1)
+positive = number(float, "a number > 0", lambda x: 0 < x < math.inf)
+delta = number(float, "a number in (0, 1)", lambda x: 0 < x < 1)
 
 
 def _argument(flag: str, words: str, **options: Any) -> dict[str, Any]:
@@ -162,11 +156,29 @@ _ARGUMENTS = {
 }
 
 
-def add(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
-    """Adds arguments by their short names."""
-    for name in names:
-        options = {**_ARGUMENTS[name]}
-        parser.add_argument(options.pop("flag"), **options)
+def parser_of(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
+    """Returns what reads a command line into `command` and its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="keras-dp",
+        description="Reads and seals privacy ledgers, opens accounts, and "
+        "plans trainings.",
+        epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
+        "usage, 3 not a readable ledger, 4 the ledger contradicts itself or "
+        "is not the one that was meant.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parsers = parser.add_subparsers(dest="command", required=True)
+    for name, command in commands.items():
+        words = command.words
+        its = parsers.add_parser(
+            name,
+            help=words,
+            description=f"{words[0].upper()}{words[1:]}.",
+        )
+        for argument in (*command.arguments, "format"):
+            options = {**_ARGUMENTS[argument]}
+            its.add_argument(options.pop("flag"), **options)
+    return parser
 
 
 def question(

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from keras_dp import _check
-from keras_dp._version import __version__
 from keras_dp.errors import (
     CalibrationError,
     LedgerError,
@@ -28,7 +27,7 @@ from keras_dp.errors import (
     OutputError,
     UnsupportedEventError,
 )
-from keras_dp.reporting.arguments import add
+from keras_dp.reporting.arguments import parser_of
 from keras_dp.reporting.commands import COMMANDS
 from keras_dp.reporting.document import render
 from keras_dp.reporting.wording import on_one_line
@@ -40,7 +39,7 @@ _LONGEST_MESSAGE = 2000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line, with the arguments of this process by default."""
-    options = _parser().parse_args(arguments)
+    options = parser_of(COMMANDS).parse_args(arguments)
     with _without_collection():
         return _answered(options)
 
@@ -109,28 +108,6 @@ def _fail(code: int, error: Exception | str) -> int:
             sys.stderr.write(f"keras-dp: {message}\n")
             sys.stderr.flush()
     return code
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="keras-dp",
-        description="Reads and seals privacy ledgers, opens accounts, and "
-        "plans trainings.",
-        epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
-        "usage, 3 not a readable ledger, 4 the ledger contradicts itself or "
-        "is not the one that was meant.",
-    )
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, command in COMMANDS.items():
-        words = command.words
-        its = commands.add_parser(
-            name,
-            help=words,
-            description=f"{words[0].upper()}{words[1:]}.",
-        )
-        add(its, (*command.arguments, "format"))
-    return parser
 
 
 if __name__ == "__main__":

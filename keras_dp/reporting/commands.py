@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from keras_dp.accountants.coverage import spans_of
 from keras_dp.accountants.replay import Replay
@@ -23,6 +22,7 @@ from keras_dp.planning.plan import sizes_of
 from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.reporting import arguments
 from keras_dp.reporting.account_state import accounts_document
+from keras_dp.reporting.arguments import Command
 from keras_dp.reporting.certificate import Certificate, certify, signing_key
 from keras_dp.reporting.document import Document, Text
 from keras_dp.reporting.explanation import explain
@@ -33,14 +33,6 @@ from keras_dp.reporting.wording import counted
 
 # A ledger, and the guarantee that is asked of it.
 _GUARANTEE = ("file", "planned delta", "neighbours", "units")
-
-
-class Command(NamedTuple):
-    """A command of `keras-dp`, with a phrase that says what it does."""
-
-    words: str
-    arguments: tuple[str, ...]
-    answer: Callable[[argparse.Namespace], Document]
 
 
 def _about_guarantee(make: Callable[..., Document]) -> Callable[..., Document]:
