@@ -23,8 +23,8 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
 )
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.gradients import GradientRecords, ZeroRecords
-from keras_dp.gradients.records.records import MaterializedRecords, taken
+from keras_dp.gradients import ZeroRecords
+from keras_dp.gradients.records.table_records import RowRecords
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -129,7 +129,7 @@ class PhantomRound(PrivateRound):
         self, variables: list[Any], side_templates: Mapping[str, Any]
     ) -> dict[str, Any]:
         found = super().templates(variables, side_templates)
-        own = tf.TensorSpec([self.phantoms.count], tf.float32)
+        own = tf.TensorSpec([self.phantoms.count, 1], tf.float32)
         return {**found, GRADIENTS: [*found[GRADIENTS], own]}
 
     @override
@@ -142,7 +142,7 @@ class PhantomRound(PrivateRound):
     ) -> Sample:
         gradients = batches[GRADIENTS]
         rows = gradients.records[0].squared_norms().shape[0]
-        nothing = ZeroRecords(rows, tf.zeros([self.phantoms.count]))
+        nothing = ZeroRecords(rows, tf.zeros([self.phantoms.count, 1]))
         records = [*gradients.records, nothing]
         batches = {**batches, GRADIENTS: gradients._replace(records=records)}
         return super().accumulate(state, sample, variables, batches)
@@ -164,7 +164,12 @@ class PhantomRound(PrivateRound):
         )
         records = [
             *(ZeroRecords(rows, tf.zeros_like(v)) for v in variables),
-            _Coordinates(length, present, phantoms.count),
+            # Like a row of an embedding: each has one coordinate.
+            RowRecords(
+                tf.maximum(present, 0)[:, tf.newaxis],
+                tf.fill([rows, 1, 1], length),
+                phantoms.count,
+            ),
         ]
         with_phantoms = query.accumulate_records(
             query.derive_sample_params(state[GRADIENTS]),
@@ -181,39 +186,11 @@ class PhantomRound(PrivateRound):
             state[GRADIENTS], released.answers[GRADIENTS]
         )
         phantoms.add_to_scores(
-            tf.cast(answer, tf.float64) / noise.scale,
+            tf.cast(answer[:, 0], tf.float64) / noise.scale,
             event.noise_stddev / event.l2_norm_bound,
         )
         answers = {**released.answers, GRADIENTS: gradients}
         return released._replace(gradients=gradients, answers=answers)
-
-
-class _Coordinates(GradientRecords):
-    """Records that each lie along one coordinate axis."""
-
-    def __init__(
-        self, length: tf.Tensor, places: tf.Tensor, count: int
-    ) -> None:
-        self._lengths = tf.fill(places.shape, length)
-        self._places, self._count = tf.maximum(places, 0), count
-
-    @override
-    def squared_norms(self) -> tf.Tensor:
-        return tf.square(self._lengths)
-
-    @override
-    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        values = self._lengths * tf.cast(weights, self._lengths.dtype)
-        return tf.math.unsorted_segment_sum(values, self._places, self._count)
-
-    @override
-    def materialize(self, indices: tf.Tensor | None = None) -> tf.Tensor:
-        unit = tf.one_hot(self._places, self._count, dtype=tf.float32)
-        return taken(self._lengths[:, tf.newaxis] * unit, indices)
-
-    @override
-    def grouped(self, size: int, weights: tf.Tensor) -> GradientRecords:
-        return MaterializedRecords(self.materialize()).grouped(size, weights)
 
 
 class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp import dp_queries
-from keras_dp.auditing import PhantomCanaries, phantom_canaries
+from keras_dp.auditing import PhantomCanaries
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import BinaryTree
 from keras_dp.noise import streams
@@ -52,22 +52,6 @@ def test_weights_and_ledger_are_those_without_canaries():
         == audited.optimizer.ledger.rounds[0].round
     )
     assert len(plain.optimizer.ledger) == len(audited.optimizer.ledger)
-
-
-def test_each_way_to_read_phantoms_gives_the_same_rows():
-    places = tf.constant([3, 1, 0])
-    phantoms = phantom_canaries._Coordinates(tf.constant(2.0), places, 4)
-    rows, weights = phantoms.materialize(), tf.constant([1.0, 0.5, 3.0])
-
-    np.testing.assert_array_equal(tf.norm(rows, axis=1), [2, 2, 2])
-    np.testing.assert_array_equal(
-        phantoms.materialize(tf.constant([2, 0])),
-        tf.gather(rows, [2, 0]),
-    )
-    np.testing.assert_array_equal(
-        phantoms.grouped(3, weights).materialize(),
-        [tf.linalg.matvec(rows, weights, transpose_a=True)],
-    )
 
 
 @pytest.mark.full
