@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, get_args
 from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.accountants.normalize.rounds import Neighbours
-from keras_dp.budgets import budget_of
-from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.document import FORMS, Document
 
 
@@ -179,32 +177,3 @@ def parser_of(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
             options = {**_ARGUMENTS[argument]}
             its.add_argument(options.pop("flag"), **options)
     return parser
-
-
-def question(
-    options: argparse.Namespace, ledger: PrivacyLedger
-) -> dict[str, Any]:
-    """Returns the delta, the relation and the units that are asked about."""
-    return {
-        "delta": delta_for(options.delta, ledger),
-        "neighbours": options.neighbours,
-        "units": options.units,
-    }
-
-
-def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
-    """Returns the given delta, or the smallest that a ledger names."""
-    named = [run.delta for run in ledger.runs if run.delta is not None]
-    named += [budget_of(each.account).delta for each in ledger.accounts]
-    if given is None and not named:
-        raise ValueError(
-            "`--delta` must be given: no plan and no account of the ledger "
-            "names one. Received: nothing. Choose one below 1/N for N units."
-        )
-    return min(named) if given is None else given
-
-
-def open_existing(path: str) -> PrivacyLedger:
-    """Opens a ledger for writing, and creates none."""
-    PrivacyLedger.open(path, mode="r").close()
-    return PrivacyLedger.open(path)

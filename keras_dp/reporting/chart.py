@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.trade_off_curves import TradeOff
 from keras_dp.reporting.wording import on_one_line
 
@@ -207,51 +208,40 @@ def _n(value: float) -> str:
 
 # The least rate on logarithmic axes, and how many points a line has.
 _LEAST, _POINTS = 1e-5, 121
+_RATES = (
+    "wrongly accused (false positive rate)",
+    "rightly accused (true positive rate)",
+)
 
 
-def trade_off_picture(
-    curve: TradeOff, title: str, *, logarithmic: bool = False
-) -> str:
-    """Returns an SVG picture of what every attack is bounded by.
+def trade_off_pictures(curve: TradeOff, title: str) -> tuple[str, str]:
+    """Returns SVG pictures of what every attack is bounded by.
 
-    Attacks can be in the shaded area, and nowhere above it. On logarithmic axes
-    the attacks that seldom accuse wrongly are seen.
+    Attacks can be in the shaded area, and nowhere above it. On the logarithmic
+    axes of the second picture the attacks that seldom accuse wrongly are seen.
     """
-    low = _LEAST if logarithmic else 0.0
-    x = Axis(
-        "wrongly accused (false positive rate)",
-        low,
-        1.0,
-        logarithmic,
-        is_share=True,
+    rates = np.linspace(0.0, 1.0, _POINTS), np.geomspace(_LEAST, 1.0, _POINTS)
+    of_all, of_few = (_trade_off(curve, each) for each in rates)
+    for chart, right, lower, upper in (
+        (of_all, 0.97, 0.05, 0.12),
+        (of_few, 0.6, 1.5e-5, 3.5e-5),
+    ):
+        chart.note(right, lower, "no attack is above the line", "end")
+        chart.note(right, upper, "guessing: dashed", "end")
+    return of_all.svg(title), of_few.svg(title)
+
+
+def _trade_off(curve: TradeOff, rates: Array) -> Chart:
+    """Returns the curve at some rates, on axes that begin with the least."""
+    low = float(rates[0])
+    x, y = (
+        Axis(label, low, 1.0, is_log=low > 0, is_share=True) for label in _RATES
     )
-    y = Axis(
-        "rightly accused (true positive rate)",
-        low,
-        1.0,
-        logarithmic,
-        is_share=True,
-    )
-    chart = Chart(x, y)
-    most = _most(curve, logarithmic)
+    heights = curve.largest_true_positive_rate(rates)
+    most = [*zip(rates.tolist(), heights.tolist(), strict=True)]
     guesses = [(rate, rate) for rate, _ in most]
+    chart = Chart(x, y)
     chart.area([(low, low), *most, (1.0, 1.0), *reversed(guesses)])
     chart.line(guesses, "guess")
     chart.line(most, "k0")
-    if logarithmic:
-        chart.note(0.6, 1.5e-5, "no attack is above the line", "end")
-        chart.note(0.6, 3.5e-5, "guessing: dashed", "end")
-    else:
-        chart.note(0.97, 0.05, "no attack is above the line", "end")
-        chart.note(0.97, 0.12, "guessing: dashed", "end")
-    return chart.svg(title)
-
-
-def _most(curve: TradeOff, logarithmic: bool) -> Points:
-    rates = (
-        np.geomspace(_LEAST, 1.0, _POINTS)
-        if logarithmic
-        else np.linspace(0.0, 1.0, _POINTS)
-    )
-    heights = curve.largest_true_positive_rate(rates)
-    return [*zip(rates.tolist(), heights.tolist(), strict=True)]
+    return chart

@@ -3,10 +3,16 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from keras_dp.accountants.coverage import spans_of
 from keras_dp.accountants.replay import Replay
-from keras_dp.budgets import RenyiFilter, open_account, verify_prices
+from keras_dp.budgets import (
+    RenyiFilter,
+    budget_of,
+    open_account,
+    verify_prices,
+)
 from keras_dp.budgets.ledger_guarantee import AS_IF_FIXED
 from keras_dp.errors import (
     BudgetExceededError,
@@ -20,15 +26,14 @@ from keras_dp.planning import plan
 from keras_dp.planning.calibration import MOST_ROUNDS, default_delta
 from keras_dp.planning.plan import sizes_of
 from keras_dp.planning.rounds_left import rounds_left
-from keras_dp.reporting import arguments
 from keras_dp.reporting.account_state import accounts_document
 from keras_dp.reporting.arguments import Command
 from keras_dp.reporting.certificate import Certificate, certify, signing_key
-from keras_dp.reporting.document import Document, Text
+from keras_dp.reporting.document import Document, Text, json_claim
 from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.plans import plan_document
 from keras_dp.reporting.report import make_report, round_table
-from keras_dp.reporting.run_costs import json_claim, runs_document
+from keras_dp.reporting.run_costs import runs_document
 from keras_dp.reporting.wording import counted
 
 # A ledger, and the guarantee that is asked of it.
@@ -43,9 +48,38 @@ def _about_guarantee(make: Callable[..., Document]) -> Callable[..., Document]:
 
     def answer(options: argparse.Namespace) -> Document:
         with PrivacyLedger.open(options.file, mode="r") as ledger:
-            return make(ledger, **arguments.question(options, ledger))
+            return make(ledger, **_question(options, ledger))
 
     return answer
+
+
+def _question(
+    options: argparse.Namespace, ledger: PrivacyLedger
+) -> dict[str, Any]:
+    """Returns the delta, the relation and the units that are asked about."""
+    return {
+        "delta": _delta_for(options.delta, ledger),
+        "neighbours": options.neighbours,
+        "units": options.units,
+    }
+
+
+def _delta_for(given: float | None, ledger: PrivacyLedger) -> float:
+    """Returns the given delta, or the smallest that a ledger names."""
+    named = [run.delta for run in ledger.runs if run.delta is not None]
+    named += [budget_of(each.account).delta for each in ledger.accounts]
+    if given is None and not named:
+        raise ValueError(
+            "`--delta` must be given: no plan and no account of the ledger "
+            "names one. Received: nothing. Choose one below 1/N for N units."
+        )
+    return min(named) if given is None else given
+
+
+def _open_existing(path: str) -> PrivacyLedger:
+    """Opens a ledger for writing, and creates none."""
+    PrivacyLedger.open(path, mode="r").close()
+    return PrivacyLedger.open(path)
 
 
 def _report(options: argparse.Namespace) -> Document:
@@ -53,7 +87,7 @@ def _report(options: argparse.Namespace) -> Document:
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         return make_report(
             ledger,
-            **arguments.question(options, ledger),
+            **_question(options, ledger),
             # Some take long, and nobody has asked for them.
             accountants=None if details else (),
             details=details,
@@ -67,7 +101,7 @@ def _afford(options: argparse.Namespace) -> Document:
     """
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         ran = Replay(ledger)
-        question = arguments.question(options, ledger)
+        question = _question(options, ledger)
     last = _last_of(ran)
     # As `fit` and reports do.
     held = ran.that_count(question["neighbours"]).together
@@ -144,7 +178,7 @@ def _accounts(options: argparse.Namespace) -> Document:
         with PrivacyLedger.open(options.file, mode="r") as ledger:
             return accounts_document(ledger)
     budget = _budget(options)
-    with arguments.open_existing(options.file) as ledger:
+    with _open_existing(options.file) as ledger:
         try:
             open_account(ledger, options.open, budget)
         except BudgetExceededError as error:
@@ -178,7 +212,7 @@ def _budget(options: argparse.Namespace) -> RenyiFilter:
 def _seal(options: argparse.Namespace) -> Document:
     key = None if options.key is None else Path(options.key).read_bytes()
     out = Path(options.out)
-    with arguments.open_existing(options.file) as ledger:
+    with _open_existing(options.file) as ledger:
         # A seal is for ever: everything that may fail comes first.
         if key is not None:
             signing_key(key)
@@ -189,7 +223,7 @@ def _seal(options: argparse.Namespace) -> Document:
         try:
             certificate = certify(
                 ledger,
-                delta=arguments.delta_for(options.delta, ledger),
+                delta=_delta_for(options.delta, ledger),
                 neighbours=options.neighbours,
                 note=options.note,
             )

@@ -11,14 +11,17 @@ A page of HTML holds no script, loads nothing, and can be read in light and
 dark.
 """
 
+import dataclasses
 import html
 import json
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from keras_dp import _check
+from keras_dp.accountants.claim import Claim
 from keras_dp.reporting.wording import on_one_line
 
 _NO_BREAK = "\N{NO-BREAK SPACE}%"
@@ -137,6 +140,19 @@ class Document(NamedTuple):
     def __str__(self) -> str:
         """Returns the document as text."""
         return render(self)
+
+
+def json_number(value: float) -> float | str:
+    """Returns a finite number as it is, and infinity as the text `inf`."""
+    return value if math.isfinite(value) else "inf"
+
+
+def json_claim(found: Claim) -> dict[str, Any]:
+    """Returns a claim as values that JSON can hold."""
+    return {
+        **dataclasses.asdict(found),
+        "epsilon": json_number(found.epsilon),
+    }
 
 
 def page_of(document: Document) -> str:

@@ -20,9 +20,8 @@ from keras_dp.reporting.cautions import (
     OTHER_RELEASES,
     taken_on_trust,
 )
-from keras_dp.reporting.chart import trade_off_picture
-from keras_dp.reporting.document import Document, Picture, Text
-from keras_dp.reporting.run_costs import json_claim
+from keras_dp.reporting.chart import trade_off_pictures
+from keras_dp.reporting.document import Document, Picture, Text, json_claim
 from keras_dp.reporting.wording import counted, percent
 
 _GROUPS = (2, 5, 10)
@@ -126,12 +125,11 @@ def meaning_of(replay: Replay, found: Guarantee) -> tuple[Picture | Text, ...]:
     if math.isfinite(claim.epsilon):
         curve = bound_on_attacks(replay, found)
         membership = tuple(_membership(curve))
-        svgs = (
-            trade_off_picture(curve, " ".join(membership), logarithmic=each)
-            for each in (False, True)
-        )
         paragraphs = [
-            Picture("What an attacker can know", tuple(svgs)),
+            Picture(
+                "What an attacker can know",
+                trade_off_pictures(curve, " ".join(membership)),
+            ),
             _attacker(replay, claim),
             Text("What the attacker can find out at most", membership),
             Text(

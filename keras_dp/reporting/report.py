@@ -32,7 +32,14 @@ from keras_dp.reporting.account_state import (
     account_table,
 )
 from keras_dp.reporting.cautions import cautions
-from keras_dp.reporting.document import Document, Part, Table, Text
+from keras_dp.reporting.document import (
+    Document,
+    Part,
+    Table,
+    Text,
+    json_claim,
+    json_number,
+)
 from keras_dp.reporting.explanation import (
     meaning_of,
     plain_words,
@@ -40,8 +47,6 @@ from keras_dp.reporting.explanation import (
 )
 from keras_dp.reporting.run_costs import (
     RunCost,
-    json_claim,
-    json_number,
     run_costs,
     run_table,
 )

@@ -1,13 +1,12 @@
 """Computes the epsilon of each run, alone and with the runs before it."""
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from keras_dp.accountants.claim import Claim, shown_epsilon
+from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.accountants.normalize.correlated import with_whole_spans
 from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.accountants.replay import Replay, replay_of
@@ -17,7 +16,7 @@ from keras_dp.ledger import (
     Round,
     RunRecord,
 )
-from keras_dp.reporting.document import Document, Table, Text
+from keras_dp.reporting.document import Document, Table, Text, json_number
 from keras_dp.reporting.wording import moment, on_one_line
 
 # The number of early and of late runs whose total is computed; and of early
@@ -266,19 +265,6 @@ def runs_document(
         (Text("", (what,)), run_table(costs)),
         {"delta": delta, "runs": [each.as_dict() for each in costs]},
     )
-
-
-def json_number(value: float) -> float | str:
-    """Returns a finite number as it is, and infinity as the text `inf`."""
-    return value if math.isfinite(value) else "inf"
-
-
-def json_claim(found: Claim) -> dict[str, Any]:
-    """Returns a claim as values that JSON can hold."""
-    return {
-        **dataclasses.asdict(found),
-        "epsilon": json_number(found.epsilon),
-    }
 
 
 def _shortened(text: str, width: int) -> str:

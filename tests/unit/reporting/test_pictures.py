@@ -20,7 +20,7 @@ from keras_dp.reporting.chart import (
     RIGHT,
     WIDTH,
     Axis,
-    trade_off_picture,
+    trade_off_pictures,
 )
 from tests.analytic_gaussian import AnalyticGaussian
 
@@ -71,9 +71,7 @@ def lines(root, kind):
 class TestTheTradeOff:
     @pytest.mark.parametrize("logarithmic", [False, True])
     def test_has_the_curve(self, logarithmic) -> None:
-        root = parsed(
-            trade_off_picture(CURVE, "A title.", logarithmic=logarithmic)
-        )
+        root = parsed(trade_off_pictures(CURVE, "A title.")[logarithmic])
 
         ((*line,),) = lines(root, "k0")
         low = 1e-5 if logarithmic else 0.0
@@ -92,9 +90,7 @@ class TestTheTradeOff:
     def test_may_be_at_the_edge(self, delta, logarithmic) -> None:
         curve = TradeOff((0.0,), (delta,))
 
-        root = parsed(
-            trade_off_picture(curve, "A title.", logarithmic=logarithmic)
-        )
+        root = parsed(trade_off_pictures(curve, "A title.")[logarithmic])
 
         ((*line,),) = lines(root, "k0")
         assert line[-1][0] == WIDTH - RIGHT
