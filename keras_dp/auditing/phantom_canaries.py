@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -42,7 +41,7 @@ from keras_dp.optimizers.private_round import (
     Sample,
     State,
 )
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import PoissonBatches, random_words
 from keras_dp.sampling.draw import Pass
 from keras_dp.training import PrivateModel
 from keras_dp.training.data.data_adapter import DataAdapter
@@ -248,7 +247,9 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         _check.integer_at_least(2, m=m)
         self.m = int(m)
-        self.coins = _fair_coins(self.m)
+        words = random_words.from_operating_system(-(-self.m // 64))
+        bits = np.unpackbits(words.view(np.uint8), count=self.m)
+        self.coins = bits.astype(np.bool_)
         self._phantoms: Phantoms | None = None
 
     @property
@@ -317,11 +318,6 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
             taken = np.full(most, -1, np.int32)
             taken[: len(places)] = places[:most]
             yield taken
-
-
-def _fair_coins(count: int) -> npt.NDArray[np.bool_]:
-    drawn = np.frombuffer(secrets.token_bytes(-(-count // 8)), np.uint8)
-    return np.unpackbits(drawn, count=count).astype(np.bool_)
 
 
 def _probability_of(adapter: DataAdapter) -> float:

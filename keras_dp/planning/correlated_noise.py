@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_dp import _check
+from keras_dp._counted import first_of
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.normalize.participations import strategy_sensitivity
@@ -14,12 +15,12 @@ from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.ledger import (
     BandedToeplitz,
     CorrelatedSum,
-    CountedRound,
     CyclicPoissonSampling,
     Round,
     Strategy,
 )
 from keras_dp.planning.calibration import calibrate_scale
+from keras_dp.planning.rounds_left import repeated
 
 # More bands take more memory and time, and remove little more noise.
 _BANDS = (1, 2, 4, 8, 16)
@@ -287,21 +288,14 @@ def calibrate_correlated_noise(
     ...     classes=2, sampling_probability=0.02)
     1.1743...
     """
+    first = CyclicPoissonSampling("planned-0", classes, sampling_probability)
 
-    def rounds_for(scale: float) -> list[CountedRound]:
+    def rounds_for(scale: float) -> list[tuple[Round, int]]:
         event = CorrelatedSum("sum", 1.0, scale, strategy, rounds, "planned")
-        return [
-            CountedRound(
-                Round(
-                    CyclicPoissonSampling(
-                        f"planned-{cycle}", classes, sampling_probability
-                    ),
-                    (event,),
-                ),
-                min(classes, rounds - cycle * classes),
-            )
-            for cycle in range(-(-rounds // classes))
-        ]
+        cycles = repeated(
+            Round(first, (event,)), classes, -(-rounds // classes)
+        )
+        return first_of(cycles, rounds)
 
     return calibrate_scale(
         rounds_for,

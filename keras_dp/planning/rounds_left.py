@@ -13,6 +13,7 @@ from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
     Round,
+    SamplingEvent,
     UnverifiedSampling,
 )
 from keras_dp.planning.calibration import (
@@ -95,7 +96,7 @@ def rounds_left(
     coming: Callable[[int], list[tuple[Round, int]]]
     if isinstance(planned, Round):
         first: Sequence[tuple[Round, int]] = [(planned, 1)]
-        coming = functools.partial(_repeated, planned, rounds_per_pass)
+        coming = functools.partial(repeated, planned, rounds_per_pass)
     elif rounds_per_pass is not None:
         raise ValueError(
             "`rounds_per_pass` must be left out where `planned` has all rounds "
@@ -135,7 +136,7 @@ def rounds_left(
     return 0 if isinstance(found, Unreachable) else found * size
 
 
-def _repeated(
+def repeated(
     planned: Round, rounds_per_pass: int | None, count: int
 ) -> list[tuple[Round, int]]:
     """Returns rounds, or rounds with the privacy loss of passes over the data.
@@ -146,27 +147,21 @@ def _repeated(
     if rounds_per_pass is None:
         return [(planned, count)]
     sampling = planned.sampling
-    if isinstance(sampling, CyclicPoissonSampling):
-        draw, first = sampling.draw_id, sampling.cycle
-        cycles = [
-            dataclasses.replace(sampling, epoch_id=f"{draw}-{first + number}")
-            for number in range(count)
-        ]
-        return [
-            (dataclasses.replace(planned, sampling=each), rounds_per_pass)
-            for each in cycles
-        ]
     if not _needs_ids(planned):
         alike = dataclasses.replace(planned, sampling=UnverifiedSampling())
         return [(alike, count)]
+    passes: list[SamplingEvent] = [
+        DisjointBatches(f"pass {number}") for number in range(count)
+    ]
+    if isinstance(sampling, CyclicPoissonSampling):
+        draw, first = sampling.draw_id, sampling.cycle
+        passes = [
+            dataclasses.replace(sampling, epoch_id=f"{draw}-{first + number}")
+            for number in range(count)
+        ]
     return [
-        (
-            dataclasses.replace(
-                planned, sampling=DisjointBatches(f"pass {number}")
-            ),
-            rounds_per_pass,
-        )
-        for number in range(count)
+        (dataclasses.replace(planned, sampling=each), rounds_per_pass)
+        for each in passes
     ]
 
 

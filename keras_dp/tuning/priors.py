@@ -74,7 +74,12 @@ class Uniform(Prior):
     high: float
 
     def __post_init__(self) -> None:
-        _check_bounds(self)
+        _check.number(low=self.low, high=self.high)
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ValueError(
+                "`high` must be above `low`, and both be finite. "
+                f"Received: low={self.low!r}, high={self.high!r}."
+            )
 
     @override
     def value(self, uniform: float) -> float:
@@ -82,7 +87,7 @@ class Uniform(Prior):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LogUniform(Prior):
+class LogUniform(Uniform):
     """A number between two bounds, whose logarithm is uniform.
 
     Attributes:
@@ -93,26 +98,14 @@ class LogUniform(Prior):
     0.01
     """
 
-    low: float
-    high: float
-
     def __post_init__(self) -> None:
         _check.finite_positive(low=self.low)
-        _check_bounds(self)
+        Uniform.__post_init__(self)
 
     @override
     def value(self, uniform: float) -> float:
         found = self.low * math.exp(uniform * math.log(self.high / self.low))
         return min(max(found, self.low), self.high)
-
-
-def _check_bounds(prior: Uniform | LogUniform) -> None:
-    _check.number(low=prior.low, high=prior.high)
-    if not -math.inf < prior.low < prior.high < math.inf:
-        raise ValueError(
-            "`high` must be above `low`, and both be finite. "
-            f"Received: low={prior.low!r}, high={prior.high!r}."
-        )
 
 
 def checked_space(space: Any) -> dict[str, Prior]:

@@ -5,8 +5,6 @@ a model on private records, with noise.
 """
 
 import dataclasses
-import math
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, TypeAlias
 
@@ -110,11 +108,6 @@ class PrivateScore:
             )
         self._x, self._y = as_arrays(tuple(data))
         self._size = len(Source((self._x, self._y)))
-        if not self._size:
-            raise ValueError(
-                "`data` must hold at least one record. Received: data of no "
-                "records."
-            )
         self._measure = measure
         self.noise_multiplier = float(noise_multiplier)
         self.round = Round(
@@ -372,8 +365,6 @@ def _made_up(structure: Any) -> Any:
         shape = (_RECORDS, *spec.shape)
         if spec.dtype.kind != "f":
             return np.zeros(shape, spec.dtype)
-        words = secrets.token_bytes(4 * math.prod(shape))
-        values = np.frombuffer(words, np.uint32).reshape(shape) / 2.0**32
-        return values.astype(spec.dtype)
+        return np.random.default_rng().random(shape).astype(spec.dtype)
 
     return keras.tree.map_structure(leaf, structure)
