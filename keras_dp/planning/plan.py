@@ -8,7 +8,6 @@ from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.normalize.rounds import LedgerLike, Neighbours
 from keras_dp.accountants.replay import replay_of
-from keras_dp.ledger import Round, Selection, TruncatedNegativeBinomial
 from keras_dp.planning.calibration import (
     calibrate_scale,
     check_below_share_of,
@@ -22,8 +21,6 @@ ENOUGH = 0.95
 # Sizes are powers of two from the smallest to this share of the data.
 LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
 FEWEST_STEPS = 100
-# The price of a search is itself computed to so much only.
-_PRECISION_OF_SEARCH = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,8 +77,6 @@ class PlannedTrainings:
         accountant: The name of the accountant.
         neighbours: The adjacency relation.
         rows: One row for each batch size, in the given order.
-        trials: The law of the number of trials, if every row is a private
-            search; `None` if it is one training.
     """
 
     population_size: int
@@ -91,7 +86,6 @@ class PlannedTrainings:
     accountant: str
     neighbours: Neighbours
     rows: tuple[PlannedTraining, ...]
-    trials: TruncatedNegativeBinomial | None = None
 
     @property
     def recommended(self) -> PlannedTraining:
@@ -131,7 +125,6 @@ def plan(
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
     units: int = 1,
-    trials: TruncatedNegativeBinomial | None = None,
 ) -> PlannedTrainings:
     """Returns the noise that each batch size needs to meet a privacy target.
 
@@ -140,10 +133,7 @@ def plan(
     Guarantee: each step of a row releases one Gaussian sum over a Poisson
     sample, with the probability and the noise multiplier of the row. For
     `ledger` followed by all steps of a row, `accountant` reports at most
-    `target_epsilon` at `delta`, as `calibrate_noise` says. With `trials`, all
-    steps of a row are one trial of a private search, whose score looks at
-    public data, and the whole search follows the ledger. Up to 1e-4 of the
-    target may then be left.
+    `target_epsilon` at `delta`, as `calibrate_noise` says.
 
     Args:
         population_size: The number of records of the data set, >= 1. It becomes
@@ -160,8 +150,6 @@ def plan(
             all rounds support.
         units: The number of units that the target protects together, >= 1. A
             unit has `rows_per_unit` records if `ledger` says so, else one.
-        trials: The law of the number of trials of a search; see
-            `tuning.PrivateSearch`. `None` plans one training.
 
     Raises:
         CalibrationError: No noise multiplier up to 1e12 meets the target.
@@ -188,8 +176,7 @@ def plan(
     held = replay_of(ledger)
     check_below_share_of(population_size // (units * held.rows_per_unit), delta)
     # All rows have one accountant and one relation, so that they compare.
-    least = _training(min(sizes) / population_size, 1.0, 1, trials)
-    first = held.plus(least)
+    first = held.plus(poisson_training(min(sizes) / population_size, 1.0, 1))
     relation = first.relation(neighbours)
     by = accountant or first.accountant(relation)
 
@@ -197,16 +184,15 @@ def plan(
         probability = size / population_size
         steps = epochs * max(1, round(1 / probability))
         noise_multiplier = calibrate_scale(
-            lambda noise: _training(probability, noise, steps, trials),
+            lambda noise: poisson_training(probability, noise, steps),
             target_epsilon=target_epsilon,
             delta=delta,
             ledger=held,
             accountant=by,
             neighbours=relation,
             units=units,
-            precision=None if trials is None else _PRECISION_OF_SEARCH,
         )
-        training = _training(probability, noise_multiplier, steps, trials)
+        training = poisson_training(probability, noise_multiplier, steps)
         spent = held.plus(training)
         rows = default_physical_batch_size(population_size, probability)
         return PlannedTraining(
@@ -228,7 +214,6 @@ def plan(
         accountant=by.name,
         neighbours=relation,
         rows=tuple(map(row, sizes)),
-        trials=trials,
     )
 
 
@@ -251,15 +236,3 @@ def _checked_sizes(
                 f"{population_size!r}. Choose smaller sizes."
             )
     return sizes
-
-
-def _training(
-    probability: float,
-    noise_multiplier: float,
-    steps: int,
-    trials: TruncatedNegativeBinomial | None,
-) -> list[tuple[Round, int]]:
-    training = poisson_training(probability, noise_multiplier, steps)
-    if trials is None:
-        return training
-    return [(Selection((tuple(training),), trials).round, 1)]

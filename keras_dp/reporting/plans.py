@@ -22,10 +22,11 @@ def plan_document(plans: PlannedTrainings) -> Document:
     Args:
         plans: What `planning.plan` returned.
 
+    >>> from keras_dp.accountants import RDP
     >>> from keras_dp.planning import plan
     >>> print(plan_document(plan(
     ...     60_000, target_epsilon=2.0, delta=1e-5, epochs=10,
-    ...     batch_sizes=[64, 256, 1024])))
+    ...     batch_sizes=[64, 256, 1024], accountant=RDP())))
     60,000 records, 10 epochs, epsilon <= 2 at delta = 1e-05 (add or ...
       batch size  probability  steps  noise multiplier  noise/example  ...
               64     0.001067  9,380            ...
@@ -40,8 +41,6 @@ def plan_document(plans: PlannedTrainings) -> Document:
         f"<= {plans.target_epsilon:g} at delta = {plans.delta!r} "
         f"({plans.neighbours.replace('_', ' ')}) by {plans.accountant}"
     )
-    if plans.trials is not None:
-        title = f"A search of {plans.trials.words}: {title}"
     best = max(row.signal for row in plans.rows)
     rows = tuple(
         (
@@ -85,15 +84,11 @@ def _advice(plans: PlannedTrainings) -> Iterator[Part]:
             "sqrt(steps) / (noise/example).",
         ),
     )
-    settings = (
-        f"batch_size={size}, epochs={plans.epochs},",
-        f"target_epsilon={plans.target_epsilon:g}, delta={plans.delta!r}, "
-        'ledger="...")',
+    yield Code(
+        (
+            f"keras_dp.make_private(model, (x, y), batch_size={size}, "
+            f"epochs={plans.epochs},",
+            f"    target_epsilon={plans.target_epsilon:g}, "
+            f'delta={plans.delta!r}, ledger="...")',
+        )
     )
-    call = ["keras_dp.make_private(model, (x, y),"]
-    if plans.trials is not None:
-        call = [
-            "keras_dp.tuning.PrivateSearch(build, space, (x, y), score,",
-            f"    law={plans.trials!r},",
-        ]
-    yield Code((*call, *(f"    {line}" for line in settings)))

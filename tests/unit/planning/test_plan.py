@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from keras_dp.accountants import RDP, Fourier
+from keras_dp.accountants import RDP
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
     Round,
-    Selection,
-    TruncatedNegativeBinomial,
 )
 from keras_dp.planning.plan import plan
 from keras_dp.reporting import plan_document
@@ -24,7 +22,6 @@ TRAINING = {
     "batch_sizes": (64, 256, 1000, 60_000),
     "accountant": RDP(),
 }
-SEARCH = {"batch_sizes": (1000,), "epochs": 2, "accountant": None}
 
 
 def planned(**changes):
@@ -116,25 +113,6 @@ class TestTheRecommendedRow:
 
         noise = np.sqrt(row.steps) * row.noise_multiplier / 256
         assert row.signal == pytest.approx(row.steps / noise, rel=1e-12)
-
-
-class TestASearch:
-    LAW = TruncatedNegativeBinomial(shape=1, mean=10)
-
-    @pytest.mark.standard
-    def test_meets_the_target_with_all_of_its_trials(self) -> None:
-        (row,) = planned(**SEARCH, trials=self.LAW).rows
-
-        query = GaussianSum("sum", 1.0, row.noise_multiplier)
-        step = Round(PoissonSampling(row.sampling_probability), (query,))
-        search = Selection([[(step, row.steps)]], self.LAW)
-        of_search, of_one = (
-            Fourier().epsilon(rounds, delta=1e-5)
-            for rounds in ([(search.round, 1)], [(step, row.steps)])
-        )
-        assert row.epsilon == pytest.approx(of_search, rel=1e-9)
-        assert 2.0 * (1 - 2e-4) <= of_search <= 2.0
-        assert of_one < 1.6
 
 
 def test_the_table_rounds_noise_up() -> None:
