@@ -1,6 +1,7 @@
 """Reports of a ledger: who spent what privacy, and which theorem covers it."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -352,7 +353,7 @@ def round_table(rounds: Sequence[CountedRound], title: str = "Rounds") -> Table:
     Rounds that differ in their pass alone are of one kind. If there are many
     kinds, it has the first ones and the last one.
     """
-    kinds = _by_kind(rounds)
+    kinds = [*_by_kind(rounds)]
     few = len(kinds) <= _MOST_ROUNDS
     rows: list[tuple[str | tuple[str, ...], ...]] = [
         (
@@ -372,39 +373,31 @@ def round_table(rounds: Sequence[CountedRound], title: str = "Rounds") -> Table:
     return Table(title, ("sample", "released over it"), tuple(rows))
 
 
-def _by_kind(rounds: Sequence[CountedRound]) -> list[tuple[Round, int, int]]:
-    """Returns kinds of rounds: the first one, its count and its passes.
+def _by_kind(
+    rounds: Sequence[CountedRound],
+) -> Iterator[tuple[Round, int, int]]:
+    """Yields kinds of rounds: the first one, its count and its passes.
 
     Rounds that differ in their pass alone are of one kind if they follow each
     other. Rounds without a pass have none.
     """
-    found: list[tuple[Round, int, int]] = []
-    passes: set[str] = set()
-    for round_, count in rounds:
-        before = found[-1] if found else None
-        if not isinstance(round_.sampling, _IN_PASSES):
-            found.append((round_, count, 0))
-        elif before is not None and _pass_left_out(before[0]) == _pass_left_out(
-            round_
-        ):
-            passes.add(round_.sampling.epoch_id)
-            found[-1] = before[0], before[1] + count, len(passes)
-        else:
-            passes = {round_.sampling.epoch_id}
-            found.append((round_, count, 1))
-    return found
+    for _, together in itertools.groupby(rounds, _pass_left_out):
+        pairs = [*together]
+        samples = (each.sampling for each, _ in pairs)
+        passes = {x.epoch_id for x in samples if isinstance(x, _IN_PASSES)}
+        yield pairs[0].round, sum(count for _, count in pairs), len(passes)
 
 
-def _pass_left_out(round_: Round) -> Round | None:
-    """Returns a round without the number of its pass; `None` without passes."""
-    sampling = round_.sampling
+def _pass_left_out(pair: CountedRound) -> Round:
+    """Returns a round without the number of its pass, if it has one."""
+    sampling = pair.round.sampling
     if not isinstance(sampling, _IN_PASSES):
-        return None
+        return pair.round
     name = "any"
     if isinstance(sampling, CyclicPoissonSampling):
         name = f"{sampling.draw_id}-0"
     one = dataclasses.replace(sampling, epoch_id=name)
-    return dataclasses.replace(round_, sampling=one)
+    return dataclasses.replace(pair.round, sampling=one)
 
 
 def _sampled(event: SamplingEvent) -> str:
