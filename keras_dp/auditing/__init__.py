@@ -22,13 +22,12 @@ __all__ = ["OneRun", "PhantomCanaries", "Scores", "check"]
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name not in ("CheckReport", "Finding", "PhantomCanaries", "check"):
+        if name not in ("PhantomCanaries", "check"):
             raise AttributeError(
                 f"module 'keras_dp.auditing' has no attribute {name!r}"
             )
         from keras_dp import _training_extra  # noqa: F401 - It may raise.
-        from keras_dp.auditing import neighbouring_rounds, phantom_canaries
+        from keras_dp.auditing.neighbouring_rounds import check
+        from keras_dp.auditing.phantom_canaries import PhantomCanaries
 
-        if name == "PhantomCanaries":
-            return phantom_canaries.PhantomCanaries
-        return getattr(neighbouring_rounds, name)
+        return check if name == "check" else PhantomCanaries

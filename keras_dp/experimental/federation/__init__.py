@@ -6,6 +6,7 @@ first used.
 
 from typing import TYPE_CHECKING, Any
 
+from keras_dp import _check
 from keras_dp import _training_extra as _training_extra
 from keras_dp.experimental.federation.federated_model import (
     FederatedModel,
@@ -28,13 +29,6 @@ if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
             raise AttributeError(
                 f"module {__name__!r} has no attribute {name!r}"
             )
-        try:
+        with _check.needing("flwr", "for federations over machines", "flower"):
             from keras_dp.experimental.federation import flower
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "flwr":
-                raise
-            raise ImportError(
-                "Flower must be installed for federations over machines: "
-                'pip install "keras_dp[flower]"'
-            ) from error
         return getattr(flower, name)
