@@ -189,21 +189,6 @@ def audited(
         LayerSeeds(private_model.model, None).renew(0)
 
 
-def exposed_metrics(
-    private_model: PrivateModel, training: Training, batch: StepBatch
-) -> tuple[str, ...]:
-    """Returns the names of metrics that `fit` shows without noise."""
-    if training.side_queries.metrics is not None:
-        return ()
-    x, y, weight = batch.data
-    private_model.compute_metrics(
-        x, y, private_model.model(x), sample_weight=weight
-    )
-    names = sorted(private_model.get_metrics_result())
-    private_model.reset_metrics()
-    return tuple(names)
-
-
 def _with_clips(state: Any, factor: float) -> Any:
     """Returns a state with its clips, at any depth, times a factor."""
     fields = getattr(state, "_fields", None)
@@ -273,8 +258,6 @@ class CheckReport:
     Attributes:
         findings: The departures from the ledger. Each question and place has at
             most one.
-        exposed: The names of metrics that `fit` shows without noise. No ledger
-            covers them; see `private_metrics` of `PrivateModel.compile`.
         measured: Measurements, one line each, such as the largest move of each
             sum as a share of its bound.
         not_measured: Quantities that the check could not measure, one line
@@ -282,7 +265,6 @@ class CheckReport:
     """
 
     findings: tuple[Finding, ...]
-    exposed: tuple[str, ...]
     measured: tuple[str, ...]
     not_measured: tuple[str, ...]
 
@@ -299,11 +281,6 @@ class CheckReport:
             else f"{count} violation{'s' if count > 1 else ''}:"
         )
         lines = [head, *(f"  {each}" for each in self.findings)]
-        if self.exposed:
-            lines.append(
-                "Shown without noise, and in no ledger: "
-                f"{', '.join(self.exposed)}. Do not publish them."
-            )
         lines += [f"Measured: {line}" for line in self.measured]
         lines += [f"Not measured: {line}" for line in self.not_measured]
         return "\n".join(lines)

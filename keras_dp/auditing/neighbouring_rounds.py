@@ -13,7 +13,6 @@ from keras_dp.auditing.audited_round import (
     Finding,
     Observation,
     audited,
-    exposed_metrics,
 )
 from keras_dp.auditing.neighbours import (
     neighbours,
@@ -71,7 +70,8 @@ def check(
     * draw: does the sampler follow its sampling event?
 
     A report without findings does not prove privacy: the check uses a few
-    records and the present state of the model. Each of its statistical tests
+    records and the present state of the model. Metrics that have no noise are
+    not its question: `fit` warns of them. Each of its statistical tests
     raises a false alarm with a probability of about 1e-10. The report depends
     on the records. Use public or artificial data of the same shapes, or keep
     the report as secret as the data.
@@ -129,7 +129,6 @@ def check(
     batch = small_batch(first, group, group * records)
     try:
         with audited(private_model, training, first, batch) as round_:
-            found.exposed = exposed_metrics(private_model, training, batch)
             questions = _Questions(round_, batch, adapter, found)
             questions.of_the_record()
             questions.of_neighbours()
@@ -144,7 +143,6 @@ def check(
         found.add("refusal", private_model.model.name, str(refusal))
     return CheckReport(
         tuple(found.findings),
-        found.exposed,
         tuple(found.measured),
         tuple(found.not_measured),
     )
@@ -157,7 +155,6 @@ class _Findings:
         self.findings: list[Finding] = []
         self.measured: list[str] = []
         self.not_measured: list[str] = []
-        self.exposed: tuple[str, ...] = ()
 
     def add(self, question: Any, where: str, message: str) -> None:
         known = {(each.question, each.where) for each in self.findings}

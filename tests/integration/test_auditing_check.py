@@ -154,7 +154,6 @@ def test_every_query_and_sampler_pass(sampler, kind):
     )
 
     assert report.passed, str(report)
-    assert report.exposed == ()
 
 
 @pytest.mark.full
@@ -195,8 +194,6 @@ def test_seeds_states_and_several_physical_batches_pass():
     report = check(private, samples(physical_batch_size=8), records=2)
 
     assert report.passed, str(report)
-    assert report.exposed == ("loss", "mae")
-    assert "Shown without noise" in str(report)
 
 
 def test_a_check_leaves_no_trace():
