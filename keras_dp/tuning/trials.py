@@ -165,14 +165,9 @@ Score: TypeAlias = Callable[[keras.Model], float] | PrivateScore
 class Trials:
     """The common part of all trials of a search.
 
-    Attributes:
-        build: From settings to a compiled model without privacy.
-        samples: The sampler of each batch size.
-        score: From the trained model to its score.
-        unit: The unit of the ledger.
-        defaults: The batch size, the epochs, the clip and the learning rate of
-            trials whose settings do not have them.
-        average: As in `make_private`.
+    `samples` has the sampler of each batch size. The `defaults` are the batch
+    size, the epochs, the clip and the learning rate of trials whose settings do
+    not have them.
     """
 
     build: Callable[[dict[str, Any]], keras.Model]
