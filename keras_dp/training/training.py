@@ -124,10 +124,18 @@ class Training:
     ) -> Forecast:
         """Returns the rounds to come, before the first of them, `planned`."""
         most, round_ = self.rounds_from(epoch), self.optimizer.round
-        coming = self.adapter.coming
+
+        def coming(rounds: int) -> list[tuple[Round, int]]:
+            if pass_ is None:
+                return [(planned, rounds)]
+            return [
+                (dataclasses.replace(planned, sampling=each), count)
+                for each, count in self.adapter.source.planned(rounds, pass_)
+            ]
+
         events = round_.coming_events(self.optimizer.read_state())
         if events is None:
-            rounds = [] if most is None else coming(planned, most, pass_)
+            rounds = [] if most is None else coming(most)
             return Forecast(most, rounds)
         factor = self.adapter.rows_of_record.bound_factor
         left = sum(count for _, count in events)
@@ -138,9 +146,7 @@ class Training:
                 ),
                 count,
             )
-            for (drawn, event), count in in_step(
-                coming(planned, left, pass_), events
-            )
+            for (drawn, event), count in in_step(coming(left), events)
         ]
         return Forecast(most, correlated, are_all=True)
 

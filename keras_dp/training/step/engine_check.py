@@ -1,9 +1,11 @@
 """Checks the engine on the user's own data before the first release."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -16,7 +18,6 @@ from keras_dp.gradients import (
 )
 from keras_dp.keras_internals import counting_one_replica, trace_of
 from keras_dp.training.data.batches import StepBatch
-from keras_dp.training.data.data_adapter import example_batch
 from keras_dp.training.metrics.example_metrics import masks_of, set_masks
 from keras_dp.training.step.batch_computation import BatchComputation
 from keras_dp.training.step.step_parts import StepParts
@@ -62,7 +63,7 @@ class EngineCheck:
         self._warn_of_what_is_not_shown()
         if size in self._checked:
             return
-        x, y, tells = example_batch(batch, examples)
+        x, y, tells = _example_batch(batch, examples)
         rows = max(2, size)
         losses_of, splits_of = self._losses_of(y, rows)
         with naming_fixed_rows(self._parts.model, batch.x):
@@ -176,3 +177,81 @@ class EngineCheck:
             return run(splits, outputs, losses.parts or [losses.total])
 
         return losses_of, splits_of
+
+
+def _example_batch(batch: StepBatch, examples: int) -> tuple[Any, Any, bool]:
+    """Returns inputs and targets for the self-check, and whether they differ.
+
+    They have at least two rows, and differ if two of the first `examples` have
+    different inputs.
+
+    The batch keeps its size if that is at least 2, because layers may treat an
+    axis as long as the batch specially. Rows of padding get copies of records,
+    because many models are not finite on padding (a mean over no tokens).
+    Floats that are not finite become 0. Other floats of the inputs get noise,
+    so that no two examples are alike. Whole numbers get none, because they may
+    be ids or marks of masked entries. They get noise, too, if all examples
+    would be alike otherwise, unless a later batch may show different ones.
+    """
+    leaves = keras.tree.flatten(batch.x)
+    size = leaves[0].shape[0]
+    real = np.ones(size, bool) if batch.mask is None else batch.mask.numpy()
+    records = np.flatnonzero(real) if real.any() else np.arange(size)
+    rows = np.resize(records, max(2, size))
+    first = min(examples, len(rows))
+
+    def taken(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        leaf = tf.gather(leaf, rows)
+        if leaf.dtype.is_floating:
+            leaf = tf.where(tf.math.is_finite(leaf), leaf, tf.zeros_like(leaf))
+        return leaf
+
+    given = keras.tree.map_structure(taken, batch.x)
+    x = keras.tree.map_structure(_moved, given)
+    tells = _are_different(x, first)
+    # A sample with one record is followed by others. Other reasons remain:
+    # records are all alike, there is none, or there is place for only one.
+    if not tells and (real.sum() != 1 or size == 1):
+        every = functools.partial(_moved, whole_numbers=True)
+        x = keras.tree.map_structure(every, given)
+        tells = _are_different(x, first)
+    return x, keras.tree.map_structure(taken, batch.y), tells
+
+
+def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:
+    """Returns a tensor with noise of the size of its entries, if of floats.
+
+    It is their size in most examples. One example that is near the end of the
+    range of floats must not overflow the others, which are to be compared.
+    """
+    if leaf is None or not leaf.dtype.is_floating:
+        return leaf
+    noise = tf.random.stateless_normal(leaf.shape, [0, 0], alg="philox")
+    axes = [*range(1, leaf.shape.rank)]
+    centre = _middle(tf.reduce_mean(leaf, axes))
+    size = _middle(tf.reduce_mean(tf.square(leaf - centre), axes)) ** 0.5
+    noise = tf.cast(noise, leaf.dtype) * (size + 0.1)
+    if not whole_numbers:
+        noise = tf.where(leaf == tf.round(leaf), tf.zeros_like(noise), noise)
+    return leaf + noise
+
+
+def _middle(values: tf.Tensor) -> tf.Tensor:
+    return tf.sort(values)[values.shape[0] // 2]
+
+
+def _are_different(inputs: Any, count: int) -> bool:
+    leaves = keras.tree.flatten(inputs)
+    kinds = {
+        b"".join(_content(leaf[i]) for leaf in leaves) for i in range(count)
+    }
+    return len(kinds) > 1
+
+
+def _content(entry: tf.Tensor) -> bytes:
+    """Returns bytes that tell an entry from others of its shape and dtype."""
+    if entry.dtype == tf.string:
+        return repr(np.asarray(entry).tolist()).encode()
+    return bytes(np.asarray(entry).tobytes())
