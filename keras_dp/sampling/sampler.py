@@ -415,8 +415,7 @@ def _check_map(change: Any, views: int, draw: Draw) -> None:
             f"the random numbers of its map. Received: views={views!r}. "
             "Pass map=..., such as a random flip."
         )
-    one_by_one = draw.unit == "example" and draw.rows_of_record.are_apart
-    if views > 1 and not one_by_one:
+    if views > 1 and not draw.rows_of_record.are_apart:
         raise ValueError(
             "`views` must be 1 for users and microbatches: both average "
             "gradients before the clip, and views alone cost no privacy. "
