@@ -38,8 +38,7 @@ from keras_dp.errors import NumericalLimitError
 
 # The first step, as a share of the stddev of the loss of an average round.
 _STEP = 0.05
-# The share of the width that the steps take, and the narrowest one, as a share
-# of epsilon.
+# The share of the width that the steps take, and the narrowest one.
 _SHARE, _NARROWEST = 0.5, 1e-6
 # Relative precision of the epsilon at which the tilt is the best one.
 _NEAREST = 1e-3
@@ -332,7 +331,7 @@ def bounds_near(
     if not 0 < step < math.inf:
         raise NumericalLimitError("`step` must be within float64.")
     parts = _parts(_above, kinds, ends, step)
-    target = log_delta if is_given else None
+    target, width = log_delta if is_given else None, max(width, _NARROWEST)
     first = tilted.composed(
         parts, step, *tilted.best_tilt(parts, step, epsilon, target)
     )
@@ -343,13 +342,13 @@ def bounds_near(
             first.epsilon,
             share=_NEAREST,
         )
-        width = max(width, _NARROWEST) * first.tilt * epsilon
+        width *= first.tilt * epsilon
     tilt, _ = tilted.best_tilt(parts, step, epsilon)
     # Each round is spread by at most half a step, whose square adds to its
-    # variance.
-    fine = math.sqrt(8 * _SHARE * width / total) / tilt
-    least = max(longest, float(np.ptp(first.losses))) / _MOST_POINTS
-    step = min(step, max(fine, least))
+    # variance, and to its mean.
+    fine = math.sqrt(8 * _SHARE * width / total) / max(tilt, 1.0)
+    least = float(np.ptp(first.losses)) / (2 * _MOST_POINTS)
+    step = min(step, max(fine, least, longest / _MOST_POINTS))
     below, above = (
         tilted.composed(_parts(of_kind, kinds, ends, step), step, tilt, epsilon)
         for of_kind in (_below, _above)

@@ -21,7 +21,7 @@ from keras_dp.errors import TooSlowError
 
 # Log of a bound on the tilted mass beyond each end of the window.
 _LOG_OUTSIDE = -50.0
-_MOST_POINTS = 1 << 20
+_MOST_POINTS = 1 << 22
 # Error of a transform per level, relative to the norm: a few times what is
 # proven. Many processors have more digits than float64, which matter where a
 # few large losses leave next to no mass near the epsilon in question.
