@@ -9,11 +9,18 @@ import itertools
 import math
 from collections import Counter
 
+import mpmath as mp
 import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, Fourier
-from keras_dp.accountants.normalize.truncation import chance_to_overflow
+from keras_dp.accountants.normalize.mechanisms import SampledGaussian
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.truncation import (
+    chance_to_overflow,
+    with_and_without_slack,
+)
+from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
@@ -200,3 +207,33 @@ def test_a_small_batch_costs_no_more_than_by_a_peer(
     assert (found <= poisson * (1 + 2e-7)) == (most >= size)
     moments = RDP().epsilon(kept, delta=1e-6, neighbours=relation)
     assert found <= moments < math.inf
+
+
+@pytest.mark.parametrize("excess", [1e-6, 1.0, 300.0])
+@pytest.mark.parametrize("neighbours", sorted(RELATIONS))
+def test_the_divergence_of_full_batches_keeps_its_digits(
+    neighbours, excess
+) -> None:
+    """In 40 digits: the log of the mean is next to 0 where the parts are."""
+    sampling = TruncatedPoissonSampling(1.7e-5, 1, 1000)
+    step = round_of(sampling), 1
+    choices = with_and_without_slack(normalize([step], neighbours))
+    ((mechanism, _),) = choices[1]
+    parts = [SampledGaussian(z, q) for _, z, q in mechanism.parts]
+    parts[0] = mechanism.whole
+    orders = np.array([1.0 + excess])
+    with mp.workdps(40):
+        moments = [
+            mp.exp(mp.mpf(float(rdp(part, orders)[0])) * (orders[0] - 1))
+            for part in parts
+        ]
+        chances = [mp.mpf(chance) for chance, _, _ in mechanism.parts]
+        mean = mp.fsum(
+            chance * (moment - 1)
+            for chance, moment in zip(chances, moments, strict=True)
+        )
+        true = float(mp.log1p(mean) / (orders[0] - 1))
+
+    found = float(rdp(mechanism, orders)[0])
+    # Each part is rounded up by 1e-12.
+    assert found == pytest.approx(true, rel=1e-9, abs=0)

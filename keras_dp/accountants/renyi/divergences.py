@@ -309,14 +309,14 @@ def _full_or_not(mechanism: FullOrNot, excess: Array) -> Array:
         _sampled(SampledGaussian(z, q), excess)
         for _, z, q in mechanism.parts[1:]
     ]
-    logs = [
-        each + math.log(chance)
-        for each, (chance, _, _) in zip(
-            [whole, *others], mechanism.parts, strict=True
-        )
-        if chance > 0
-    ]
-    return np.asarray(np.logaddexp.reduce(logs))
+    chances = np.array([chance for chance, _, _ in mechanism.parts])[:, None]
+    logs = np.stack([whole, *others])
+    # The sum of the chances is 1: next to 0 nothing cancels.
+    grown = np.expm1(np.minimum(logs, EXPONENT))
+    near = np.log1p((chances * grown).sum(axis=0))
+    far = special.logsumexp(logs, b=chances, axis=0)
+    found = np.where(logs.max(axis=0) < EXPONENT, near, far)
+    return np.asarray(found * _NODES_ROUND_UP)
 
 
 def _one_of(mechanism: OneOf, excess: Array) -> Array:
