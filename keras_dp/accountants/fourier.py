@@ -487,7 +487,7 @@ class _Searched:
         trials, alone = Fourier(_TRIAL_WIDTH), 0.0
         search, count = self._rounds[0]
         if isinstance(search, Selected) and len(self._rounds) == count == 1:
-            profile = searches.profile(search, trials, near)
+            profile = searches.profile(search, trials, searches.decade(near))
             delta = profile.delta(epsilon) if profile else 1.0
             alone = math.log(delta) if delta else -math.inf
             if near < _LARGE_DELTA:

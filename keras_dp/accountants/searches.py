@@ -102,20 +102,10 @@ class SearchProfile:
         return last_true(is_enough, high, 0.0, share=_PRECISION)
 
 
-def profile(
-    search: Selected, accountant: BoundForOneRecord, delta: float
-) -> SearchProfile | None:
-    """Returns the profile of a search, good next to a delta in (0, 1).
-
-    It is None if the trials, which `accountant` bounds, are not private enough.
-    """
-    return _profile(search, accountant, decade(delta))
-
-
 def decade(delta: float) -> int:
     """Returns the largest `k` such that `delta` shares the profile of `10^k`.
 
-    Few numbers have profiles of their own.
+    Few numbers in (0, 1) have profiles of their own.
     """
     power = math.floor(math.log10(max(delta, _LEAST_DELTA)))
     return power - power % _DECADES
@@ -217,14 +207,18 @@ def _pair(
     search: Selected, accountant: BoundForOneRecord, power: int
 ) -> tuple[ProfilePair, float] | None:
     beyond = _PAIR_SHARE * 10.0**power
-    found = profile(search, accountant, beyond)
+    found = profile(search, accountant, decade(beyond))
     return profile_pair(found, beyond) if found else None
 
 
 @functools.lru_cache(maxsize=64)
-def _profile(
+def profile(
     search: Selected, accountant: BoundForOneRecord, power: int
 ) -> SearchProfile | None:
+    """Returns the profile of a search, good next to a `decade` of delta.
+
+    It is None if the trials, which `accountant` bounds, are not private enough.
+    """
     trials = [UnitGroup(accountant, p, search.records) for p in search.plans]
     scale, log_weight = _weight_of(search.law)
     each = 10.0**power / search.law.largest_mean

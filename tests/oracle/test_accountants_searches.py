@@ -146,7 +146,7 @@ TRIALS = [
 def profile_of(
     trial: Trial, law: TruncatedNegativeBinomial, delta: float
 ) -> searches.SearchProfile | None:
-    return searches.profile(Selected(TRIAL, law), trial, delta)
+    return searches.profile(Selected(TRIAL, law), trial, searches.decade(delta))
 
 
 def exact(

@@ -57,21 +57,13 @@ def normalize(
     rounded down to 12 digits, so that rounds that differ in the last bit
     merge.
 
-    | Sampling | A record's part, under every relation that it supports |
-    | --- | --- |
-    | PoissonSampling | amplified |
-    | TruncatedPoissonSampling | amplified, with slack (see `truncation`) |
-    | FullDataset, UnverifiedSampling | in every round |
-    | DisjointBatches | once an epoch |
-    | CyclicPoissonSampling | once a cycle, amplified |
-    | FixedSizeWithoutReplacement | amplified |
-
-    `samplings` says which relations these are. `replace_one` moves a sum by
-    twice the bound `S` of a record, but for `PoissonSampling`, whose mechanism
-    has the two records one by one. `UnverifiedSampling` takes the caller's
-    word that a record occurs in a batch at most once. An epoch of disjoint
-    batches is as private as its least private round, wherever in the ledger
-    its rounds are, because a record takes part in one of them.
+    What each sampling means for a record is in the table of `samplings`.
+    `replace_one` moves a sum by twice the bound `S` of a record, but for
+    `PoissonSampling`, whose mechanism has the two records one by one.
+    `UnverifiedSampling` takes the caller's word that a record occurs in a batch
+    at most once. An epoch of disjoint batches is as private as its least
+    private round, wherever in the ledger its rounds are, because a record takes
+    part in one of them.
 
     Rounds with one `mechanism_id` are the rows of one mechanism with correlated
     noise, wherever they are. It reveals sums over several rounds together, and
@@ -79,16 +71,8 @@ def normalize(
     other releases over the same samples are amplified, but for Poisson samples
     of classes that take turns: see `correlated`.
 
-    A search is the mechanisms of its plans, each normalized by itself, with
-    the law of the number of trials: trials share no epoch and no mechanism.
-
-    Thresholded sums count as Gaussian ones. What their thresholds may expose
-    beyond that is an `Exposure` beside the mechanism of the round, once an
-    epoch of disjoint batches, and amplified by Poisson sampling.
-
-    `neighbours` is the adjacency relation: two data sets are neighbours if one
-    record is added or removed, replaced by another, or replaced by one that
-    contributes zero. None stands for the strongest that all rounds support.
+    Trials of a search share no epoch and no mechanism: each plan is normalized
+    by itself.
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, equation 1.
     """
