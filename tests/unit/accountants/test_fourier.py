@@ -286,6 +286,7 @@ class TestMethods:
         with pytest.raises(error):
             Fourier().delta(ABADI, epsilon=1.0)
 
+    @pytest.mark.standard
     def test_a_line_that_is_too_long_leaves_a_grid_or_a_bound_by_moments(
         self, monkeypatch
     ) -> None:
