@@ -1,9 +1,5 @@
 """A sum of each kind, rounds of them, and what no accountant takes."""
 
-import pytest
-
-from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     BandedToeplitz,
     CoordinateBounds,
@@ -28,8 +24,3 @@ BARE = NonPrivateSum("bare")
 
 def over(sampling, *queries, count=1):
     return (Round(sampling, queries), count)
-
-
-def refused(ledger, neighbours):
-    with pytest.raises(UnsupportedEventError):
-        normalize(ledger, neighbours)

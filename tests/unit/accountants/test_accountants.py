@@ -1,12 +1,10 @@
 """What every accountant promises, and what each adds to it."""
 
-import dataclasses
 import math
 from typing import NamedTuple
 
 import pytest
 
-from keras_dp import accountants
 from keras_dp.accountants import RDP, Fourier, available_accountants
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
@@ -18,7 +16,6 @@ from keras_dp.ledger import (
     PoissonSampling,
     Round,
     SamplingEvent,
-    UnverifiedSampling,
 )
 from tests.replays import replays
 
@@ -33,6 +30,8 @@ POISSON = counted(PoissonSampling(0.01), count=500)
 FULL = counted(FullDataset(), noise=20.0, count=7)
 FIXED = counted(FixedSizeWithoutReplacement(10, 1000), noise=4.0, count=50)
 BARE = [(Round(FullDataset(), (NonPrivateSum("sum"),)), 1)]
+SILENT = counted(FullDataset(), noise=0.0)
+FREE = [(Round(FullDataset(), (GaussianSum("sum", 0.0, 1.0),)), 3)]
 
 # An accountant, ledgers it can replay under a relation, and one it cannot.
 ACCOUNTANTS = [
@@ -77,31 +76,21 @@ ALL = [accountant for accountant, _, _ in ACCOUNTANTS]
 class TestContract:
     """A new accountant joins by joining ACCOUNTANTS."""
 
-    def test_nothing_released_costs_nothing(self, accountant) -> None:
-        free = [(Round(FullDataset(), (GaussianSum("sum", 0.0, 1.0),)), 3)]
+    @pytest.mark.parametrize("ledger", [[], FREE], ids=["none", "free"])
+    def test_nothing_released_costs_nothing(self, accountant, ledger) -> None:
+        assert accountant.epsilon(ledger, delta=1e-5) == 0
+        assert accountant.epsilon(ledger, delta=0) == 0
+        assert accountant.delta(ledger, epsilon=0) == 0
 
-        for ledger in ([], free):
-            assert accountant.epsilon(ledger, delta=1e-5) == 0
-            assert accountant.epsilon(ledger, delta=0) == 0
-            assert accountant.delta(ledger, epsilon=0) == 0
-
-    def test_a_bare_sum_is_not_private(self, accountant) -> None:
-        assert accountant.epsilon(BARE, delta=1e-5) == math.inf
-        assert accountant.delta(BARE, epsilon=100.0) == 1
-
-    def test_a_bare_sum_beside_others_is_not_private(self, accountant) -> None:
-        assert accountant.epsilon(FULL + BARE, delta=1e-5) == math.inf
-
-    def test_noise_of_zero_is_not_private(self, accountant) -> None:
-        ledger = counted(FullDataset(), noise=0.0)
-
+    @pytest.mark.parametrize("ledger", [BARE, SILENT], ids=["bare", "silent"])
+    def test_a_sum_without_noise_is_not_private(
+        self, accountant, ledger
+    ) -> None:
         assert accountant.epsilon(ledger, delta=0.9) == math.inf
-        assert accountant.delta(ledger, epsilon=1.0) == 1
+        assert accountant.delta(ledger, epsilon=100.0) == 1
 
-    def test_delta_of_zero_needs_an_infinite_epsilon(self, accountant) -> None:
+    def test_delta_of_zero_and_of_one_need_no_search(self, accountant) -> None:
         assert accountant.epsilon(FULL, delta=0) == math.inf
-
-    def test_delta_of_one_allows_everything(self, accountant) -> None:
         assert accountant.epsilon(FULL + BARE, delta=1) == 0
 
     def test_delta_is_never_rounded_to_zero(self, accountant) -> None:
@@ -128,13 +117,6 @@ class TestContract:
         for ledger in (FULL, []):
             with pytest.raises((TypeError, ValueError), match=f"`{name}`"):
                 ask(ledger, **other, **{name: value})
-
-    def test_is_a_stateless_value(self, accountant) -> None:
-        assert accountant == dataclasses.replace(accountant)
-        assert hash(accountant) == hash(dataclasses.replace(accountant))
-        assert not hasattr(accountant, "__dict__")
-        assert isinstance(accountant, accountants.Accountant)
-        assert accountant.name
 
 
 @pytest.mark.parametrize(("accountant", "ledger", "neighbours"), CASES)
@@ -193,15 +175,6 @@ def test_unsupported_rounds_raise(accountant, ledger, neighbours) -> None:
     assert not replays(accountant, ledger, neighbours=neighbours)
 
 
-def test_names_differ() -> None:
-    assert len({accountant.name for accountant in ALL}) == len(ALL)
-
-
-def test_all_lists_what_there_is() -> None:
-    for name in accountants.__all__:
-        assert hasattr(accountants, name)
-
-
 class TestAvailableAccountants:
     @pytest.mark.parametrize(
         ("ledger", "neighbours", "kinds"),
@@ -248,14 +221,3 @@ class TestRDP:
             assert RDP().epsilon(POISSON, delta=delta) < RDP(
                 conversion="moments"
             ).epsilon(POISSON, delta=delta)
-
-
-def test_unverified_batches_cost_what_the_full_data_costs() -> None:
-    unverified = counted(UnverifiedSampling(), noise=20.0, count=7)
-
-    for accountant in ALL:
-        for neighbours in ("replace_one", "zero_out"):
-            arguments = {"delta": 1e-5, "neighbours": neighbours}
-            assert accountant.epsilon(
-                unverified, **arguments
-            ) == accountant.epsilon(FULL, **arguments)

@@ -22,14 +22,13 @@ from keras_dp.ledger import (
     BandedToeplitz,
     CorrelatedSum,
     CyclicPoissonSampling,
-    FixedSizeWithoutReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
-from tests.unit.accountants.sums import LAPLACE, over, refused
+from tests.unit.accountants.sums import LAPLACE, over
 
 STRATEGY = BandedToeplitz((1.0, 0.5, 0.25))
 NORM = math.sqrt(1 + 0.25 + 0.0625)
@@ -208,9 +207,6 @@ class TestCyclicSamples:
 
         assert (one.is_pair, other.is_pair) == (False, True)
 
-    def test_of_other_noise_are_refused(self) -> None:
-        refused([cycle(0, 4, LAPLACE)], "zero_out")
-
 
 ALL = {"probability": 1.0}
 SURE = [cycle(0, **ALL), cycle(1, **ALL), cycle(2, 2, **ALL)]
@@ -257,14 +253,6 @@ class TestOtherSamples:
         assert count == 1
         assert mechanism.noise_multiplier == pytest.approx(2 / every)
 
-    def test_replacing_counts_twice(self) -> None:
-        one, other = (
-            only([over(FullDataset(), EVENT)], relation)[0].noise_multiplier
-            for relation in ("zero_out", "replace_one")
-        )
-
-        assert one == pytest.approx(2 * other)
-
     def test_nothing_over_its_samples_is_amplified(self) -> None:
         """The mechanism gives the sample away; other rounds are amplified."""
         sampling = PoissonSampling(0.1)
@@ -290,18 +278,6 @@ class TestOtherSamples:
         (slack,) = [each for each in found if isinstance(each, Slack)]
         assert slack.chance == truncation_exposure(truncated) > 0
         assert found[slack] == 7
-
-    def test_of_fixed_size_are_refused(self) -> None:
-        sampling = FixedSizeWithoutReplacement(2, 9)
-        refused([over(sampling, EVENT)], "replace_one")
-
-    def test_compose_with_plain_rounds(self) -> None:
-        plain = over(PoissonSampling(0.25), GaussianSum("a", 1.0, 2 / NORM))
-        together = [*WHOLE, plain]
-
-        assert sorted(priced(together).values()) == [1, 3]
-        epsilon = Fourier().epsilon(together, delta=1e-5)
-        assert epsilon > Fourier().epsilon(WHOLE, delta=1e-5)
 
 
 class TestAMechanism:

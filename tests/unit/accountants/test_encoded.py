@@ -1,6 +1,5 @@
 """Rounds with encoded sums, and all kinds together, to their price."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -31,7 +30,6 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
-from keras_dp.planning import calibrate_scale
 from tests.replays import replays
 from tests.unit.accountants.sums import (
     BARE,
@@ -43,7 +41,6 @@ from tests.unit.accountants.sums import (
     ROW,
     STUDENT,
     over,
-    refused,
 )
 
 MOMENTS = RDP(conversion="moments")
@@ -92,19 +89,6 @@ class TestEncoded:
         assert count == 2
         assert len(mechanism.encodings) == 2
 
-    @pytest.mark.parametrize(
-        "sampling",
-        [
-            FullDataset(),
-            UnverifiedSampling(),
-            PoissonSampling(0.5),
-            DisjointBatches("e"),
-            FixedSizeWithoutReplacement(2, 9),
-        ],
-    )
-    def test_replacing_a_record_is_refused(self, sampling) -> None:
-        refused([over(sampling, LAPLACE)], "replace_one")
-
     def test_vectors_of_zeros_are_free(self) -> None:
         zeros = CoordinateBounds.from_arrays([[0.0], [0.0]], [5])
         query = EncodedSum("encoded", zeros, LaplaceNoise(1.0))
@@ -130,12 +114,6 @@ class TestEncoded:
             with pytest.raises(UnsupportedEventError, match="smooth"):
                 accountant.epsilon(ledger, delta=1e-5)
         assert available_accountants(ledger) == ()
-
-    def test_normalization_does_not_look_at_the_noise(self) -> None:
-        """That is for the accountants: another one may have a bound."""
-        query = EncodedSum("encoded", BOUNDS, StudentTNoise(1.0, 1e12))
-
-        assert normalize([over(FullDataset(), query)])
 
     @pytest.mark.full
     def test_an_epoch_costs_its_most_expensive_batch_order_by_order(
@@ -225,25 +203,3 @@ class TestAccountants:
                 accountant.epsilon(ledger, delta=1e-5, **arguments) == math.inf
             )
             assert accountant.delta(ledger, epsilon=9.0, **arguments) == 1
-
-    @pytest.mark.full
-    @pytest.mark.parametrize(
-        "query_for",
-        [
-            pytest.param(
-                lambda scale: EncodedSum("e", BOUNDS, LaplaceNoise(scale)),
-                marks=pytest.mark.standard,
-            ),
-            lambda scale: dataclasses.replace(ROW, noise_stddev=scale),
-        ],
-    )
-    def test_scales_are_calibrated(self, query_for) -> None:
-        def ledger_for(scale):
-            return [over(PoissonSampling(0.01), query_for(scale), count=16)]
-
-        scale = calibrate_scale(
-            ledger_for, target_epsilon=1.0, delta=1e-5, accountant=RDP()
-        )
-
-        epsilon = RDP().epsilon(ledger_for(scale), delta=1e-5)
-        assert 1 - 1e-5 <= epsilon <= 1

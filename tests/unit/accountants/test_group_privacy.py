@@ -83,17 +83,6 @@ class TestThePair:
         assert module.k_fold(rounds, 2) is None
         assert module.k_fold(rounds, 1) is rounds
 
-    def test_of_one_record_is_the_accountants_own(self) -> None:
-        drawn = Round(FixedSizeWithoutReplacement(10, 1000), (QUERY,))
-        common = {"neighbours": "replace_one"}
-
-        group = RDP().group([(drawn, 9)], "replace_one", 1)
-
-        assert group.is_pair
-        assert group.epsilon(1e-5) == RDP().epsilon(
-            [(drawn, 9)], delta=1e-5, **common
-        )
-
 
 class TestTheTextbookBound:
     LEDGER = ((STEP, 1000),)
@@ -120,13 +109,6 @@ class TestTheTextbookBound:
         # The search tells epsilons apart to 1e-9, and delta falls like
         # e^(-32 share) at most.
         assert 1e-5 * (1 - 1e-6) <= delta * growth <= 1e-5 * (1 + 1e-12)
-
-    def test_grows_with_the_group_and_falls_with_delta(self) -> None:
-        def epsilon(size, delta):
-            return MOMENTS.epsilon(self.LEDGER, units=size, delta=delta)
-
-        assert epsilon(1, 1e-5) < epsilon(2, 1e-5) < epsilon(3, 1e-5)
-        assert epsilon(2, 1e-7) > epsilon(2, 1e-5)
 
     def test_of_delta_is_the_inverse_of_that_of_epsilon(self) -> None:
         group = MOMENTS.group(self.LEDGER, None, 3)

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy.stats import norm
 
-from keras_dp.accountants import RDP, bayes_risk, trade_off
+from keras_dp.accountants import RDP, trade_off
 from keras_dp.accountants.trade_off_curves import TradeOff, precision_at_recall
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
@@ -97,25 +97,6 @@ def test_refuses_what_is_no_chance(arguments) -> None:
 
 
 class TestGroups:
-    def test_move_a_sum_as_far_as_a_record_with_less_noise(self) -> None:
-        accountant = AnalyticGaussian()
-        options = {"accountant": accountant, "lines": 20}
-
-        together = trade_off(gaussian(4.0), units=4, **options)
-
-        alone = trade_off(gaussian(1.0), **options)
-        assert together.advantage == pytest.approx(alone.advantage, rel=1e-10)
-        assert together.largest_true_positive_rate(0.01) == pytest.approx(
-            alone.largest_true_positive_rate(0.01), rel=1e-10
-        )
-        risk = bayes_risk(
-            gaussian(4.0), prior=0.2, units=4, accountant=accountant
-        )
-        assert risk == pytest.approx(
-            bayes_risk(gaussian(1.0), prior=0.2, accountant=accountant),
-            rel=1e-10,
-        )
-
     @pytest.mark.parametrize(
         "sampling",
         [PoissonSampling(0.1), FixedSizeWithoutReplacement(10, 100)],
@@ -128,7 +109,3 @@ class TestGroups:
 
         for epsilon, delta in zip(curve.epsilons, curve.deltas, strict=True):
             assert delta == RDP().delta(ledger, units=3, epsilon=epsilon)
-
-    def test_of_no_size_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="`units`"):
-            trade_off(gaussian(1.0), units=0)

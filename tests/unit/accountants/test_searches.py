@@ -22,14 +22,12 @@ from keras_dp.ledger import (
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
-    PrivacyLedger,
     Round,
     Selection,
     TruncatedNegativeBinomial,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
-from keras_dp.planning import calibrate_scale
 from tests.analytic_gaussian import AnalyticGaussian
 
 LAW = TruncatedNegativeBinomial(1, 20)
@@ -177,19 +175,6 @@ def test_a_unit_of_several_records_is_that_of_the_trials() -> None:
     assert two < RDP().epsilon([search([(sampled, 9)])], delta=1e-5, units=2)
 
 
-def test_rows_of_a_unit_are_those_of_the_ledger() -> None:
-    ledger = PrivacyLedger.in_memory(
-        dataset="clinic", unit="patient", rows_per_unit=2
-    )
-    with ledger.start_run("search", purpose="training") as run:
-        made = search([full(4.0)])[0]
-        run.record(made.sampling, made.queries)
-
-    assert epsilon(ledger) == pytest.approx(
-        epsilon([search([full(2.0)])]), rel=1e-9
-    )
-
-
 def test_what_truncation_takes_from_delta_is_taken_once_a_trial() -> None:
     sampling = TruncatedPoissonSampling(0.01, 200, 10_000)
     truncated = Round(sampling, full(1.0)[0].queries)
@@ -198,12 +183,3 @@ def test_what_truncation_takes_from_delta_is_taken_once_a_trial() -> None:
     least = epsilon([search([(plain, 100)])]) * (1 - 1e-7)
     assert least <= epsilon([search([(truncated, 100)])]) < math.inf
     assert epsilon([search([(truncated, 10**9)])]) == math.inf
-
-
-def test_the_noise_is_calibrated_with_the_search() -> None:
-    def rounds(scale: float) -> list[tuple[Round, int]]:
-        return [search([full(scale)]), full(3 * scale)]
-
-    scale = calibrate_scale(rounds, target_epsilon=2.0, delta=1e-5)
-
-    assert 2.0 * (1 - 1e-3) < epsilon(rounds(scale)) <= 2.0

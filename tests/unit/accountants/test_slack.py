@@ -40,7 +40,7 @@ from keras_dp.ledger import (
     Round,
     ThresholdedSum,
 )
-from keras_dp.planning import calibrate_noise, rounds_left
+from keras_dp.planning import rounds_left
 from tests.analytic_gaussian import AnalyticGaussian
 
 THRESHOLD = least_threshold(1.0, 4.0, 20, 1e-6)
@@ -196,20 +196,6 @@ class TestAttacks:
 
 
 class TestPlanning:
-    def test_calibration_leaves_room_for_slack(self) -> None:
-        noise = calibrate_noise(
-            target_epsilon=2.0,
-            delta=1e-5,
-            sampling_probability=0.01,
-            rounds=100,
-            ledger=[(WORDS, 1)],
-        )
-
-        query = GaussianSum("g", 1.0, noise)
-        more = (Round(PoissonSampling(0.01), (query,)), 100)
-        spent = Fourier().epsilon([(WORDS, 1), more], delta=1e-5)
-        assert 2.0 * (1 - 1e-5) < spent <= 2.0
-
     def test_counts_the_rounds_that_slack_leaves(self) -> None:
         """Ten rounds take more than this delta, whatever epsilon is."""
         left = rounds_left([], WORDS, target_epsilon=100.0, delta=9.9e-6)

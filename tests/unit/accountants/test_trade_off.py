@@ -52,11 +52,6 @@ class TestTheCurve:
         mirrored = curve.largest_true_positive_rate(1 - positives)
         assert np.all(mirrored <= 1 - RATES + 2e-12)
 
-    def test_asks_for_as_many_lines_as_it_is_told(self) -> None:
-        for lines in (2, 3, 40):
-            curve = trade_off([(STEP, 100)], lines=lines, accountant=RDP())
-            assert len(curve.epsilons) == lines
-
     def test_gains_by_more_lines(self) -> None:
         areas = [
             trade_off([(STEP, 100)], lines=lines, accountant=RDP())
@@ -97,23 +92,6 @@ class TestTheRisk:
 
     def test_of_a_bare_sum_is_nothing(self) -> None:
         assert bayes_risk([(BARE, 1)], prior=0.5) == 0
-
-    def test_is_symmetric_in_the_prior(self) -> None:
-        """Up to the rounding of 1 - 0.2."""
-        low, high = (
-            bayes_risk([(STEP, 10)], prior=prior, accountant=RDP())
-            for prior in (0.2, 0.8)
-        )
-
-        assert low == pytest.approx(high, rel=1e-12)
-
-    def test_of_even_odds_is_what_the_advantage_leaves(self) -> None:
-        ledger = [(STEP, 10)]
-
-        risk = bayes_risk(ledger, prior=0.5, accountant=RDP())
-
-        most = RDP().delta(ledger, epsilon=0.0)
-        assert risk == pytest.approx((1 - most) / 2, rel=1e-14)
 
 
 class TestArguments:

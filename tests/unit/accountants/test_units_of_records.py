@@ -8,9 +8,8 @@ from scipy import integrate, optimize, stats
 
 from keras_dp.accountants import RDP, Fourier, bayes_risk, trade_off
 from keras_dp.accountants.replay import Replay
-from keras_dp.budgets import FixedPlan, budget_of, guarantee, open_account
+from keras_dp.budgets import FixedPlan, guarantee, open_account
 from keras_dp.errors import BudgetExceededError
-from keras_dp.interchange import to_dp_event
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,
@@ -25,7 +24,6 @@ from keras_dp.planning import (
     plan,
     rounds_left,
 )
-from keras_dp.reporting.report import make_report
 from tests.analytic_gaussian import AnalyticGaussian
 
 pytestmark = pytest.mark.standard
@@ -196,18 +194,6 @@ def test_bounds_of_a_textbook_group_are_on_both_sides() -> None:
     assert "textbook bound for 3 records" in bounds.method
 
 
-def test_a_report_and_its_accountants_agree() -> None:
-    ledger = patients((STEP, 100), rows=3)
-
-    facts = make_report(ledger, delta=DELTA).facts
-
-    costs, promised = facts["epsilon"], facts["guarantee"]["epsilon"]
-    assert costs["Fourier"] == promised
-    assert costs["Fourier"] == Fourier().epsilon(ledger, delta=DELTA)
-    assert costs["RDP"] == RDP().epsilon(ledger, delta=DELTA)
-    assert facts["runs"][0]["epsilon"] == promised
-
-
 def test_a_plan_is_opened_for_the_unit_of_the_ledger() -> None:
     ledger = patients((FULL, 1), rows=3)
     budget = FixedPlan([(FULL, 1)], 5.0, DELTA)
@@ -230,20 +216,3 @@ def test_a_plan_that_is_enough_for_one_record_only_is_refused() -> None:
     with pytest.raises(BudgetExceededError, match="must cost at most"):
         open_account(ledger, "all", budget)
     assert not ledger.accounts
-
-
-def test_an_export_is_for_the_unit() -> None:
-    ledger = patients((STEP, 20))
-
-    assert to_dp_event(ledger) == to_dp_event(ledger.rounds, units=2)
-    assert to_dp_event(ledger) != to_dp_event(ledger.rounds)
-
-
-def test_ledgers_keep_the_names_of_their_first_version() -> None:
-    """Rows are chained by hashes of their text: old ones must be read."""
-    ledger = patients((FULL, 1))
-    open_account(ledger, "all", FixedPlan([(FULL, 1)], 5.0, DELTA))
-    (account,) = ledger.accounts
-
-    assert '"rows_per_unit":2' in account.account.terms
-    assert budget_of(account.account).rows_per_unit == 2

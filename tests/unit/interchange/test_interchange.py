@@ -10,9 +10,7 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.interchange import to_dp_event
 from keras_dp.ledger import (
-    BandedToeplitz,
     CoordinateBounds,
-    CorrelatedSum,
     DisjointBatches,
     EncodedSum,
     FixedSizeWithoutReplacement,
@@ -78,13 +76,6 @@ class TestToADpEvent:
             event, 3
         )
 
-    def test_sums_over_one_sample_are_one(self) -> None:
-        queries = GaussianSum("a", 3.0, 10.0), GaussianSum("b", 4.0, 10.0)
-
-        event = to_dp_event([(of(PoissonSampling(0.1), *queries), 1)])
-
-        assert event == dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0))
-
     def test_an_epoch_of_disjoint_batches_is_one_release(self) -> None:
         rounds = [
             (of(DisjointBatches("1")), 10),
@@ -101,15 +92,6 @@ class TestToADpEvent:
             dp.GaussianDpEvent(3.0),
             dp.GaussianDpEvent(4.0),
         ]
-
-    def test_a_mechanism_is_one_release(self) -> None:
-        strategy = BandedToeplitz((1.0, 0.75))
-        row = CorrelatedSum("sum", 1.0, 2.5, strategy, 8, "c0ffee")
-        rounds = [(of(DisjointBatches("1"), row), 8)]
-
-        event = to_dp_event(rounds, neighbours="zero_out")
-
-        assert event.noise_multiplier == pytest.approx(2.0)
 
     @pytest.mark.parametrize(
         ("queries", "event"),
@@ -160,21 +142,6 @@ class TestToADpEvent:
             to_dp_event(rounds)
 
         assert MESSAGE.fullmatch(str(raised.value))
-
-    @pytest.mark.parametrize(
-        ("sampling", "neighbours"),
-        [
-            (UnverifiedSampling(), "add_or_remove_one"),
-            (DisjointBatches("1"), "add_or_remove_one"),
-            (FixedSizeWithoutReplacement(5, 50), "add_or_remove_one"),
-            (FixedSizeWithoutReplacement(5, 50), "zero_out"),
-        ],
-    )
-    def test_refuses_a_relation_without_a_bound(
-        self, sampling, neighbours
-    ) -> None:
-        with pytest.raises(UnsupportedEventError):
-            to_dp_event([(of(sampling), 1)], neighbours=neighbours)
 
     @pytest.mark.parametrize(
         ("sampling", "event"),

@@ -2,7 +2,6 @@
 
 import threading
 
-import numpy as np
 import pytest
 
 from keras_dp.errors import LedgerError, LedgerIntegrityError, LedgerWriteError
@@ -70,19 +69,6 @@ def test_a_million_equal_steps_of_one_writer_are_one_row(ledger) -> None:
 
     assert ledger.verify()[:2] == (2, 1_000_000)
     assert counts(ledger) == [1_000_000]
-
-
-def test_a_reservation_counts_in_full_until_it_is_settled(ledger) -> None:
-    block = ledger.start_run("a")
-    block.cover(Round(SAMPLING, QUERIES), 10)
-    before = len(ledger), ledger.unsettled
-
-    block.settle(used=np.int64(3))
-    ledger.record(SAMPLING, QUERIES, count=np.int64(2))
-
-    assert before == (10, 10)
-    assert (len(ledger), ledger.unsettled) == (5, 0)
-    assert ledger.verify().rounds == 5
 
 
 def test_a_block_is_settled_once(ledger) -> None:

@@ -22,6 +22,7 @@ TRAINING = {
     "batch_sizes": (64, 256, 1000, 60_000),
     "accountant": RDP(),
 }
+HELD = [(Round(PoissonSampling(0.01), (GaussianSum("a", 1.0, 2.0),)), 500)]
 
 
 def planned(**changes):
@@ -30,14 +31,17 @@ def planned(**changes):
 
 
 class TestTheRows:
-    def test_meet_the_target_and_waste_nothing(self) -> None:
-        for row in planned(neighbours="replace_one").rows:
+    @pytest.mark.parametrize("held", [[], HELD], ids=["alone", "over others"])
+    @pytest.mark.parametrize("neighbours", [None, "replace_one"])
+    def test_meet_the_target_and_waste_nothing(self, held, neighbours) -> None:
+        """What a ledger holds counts towards the target."""
+        for row in planned(neighbours=neighbours, ledger=held).rows[:2]:
             query = GaussianSum("sum", 1.0, row.noise_multiplier)
             sampling = PoissonSampling(row.sampling_probability)
             epsilon = RDP().epsilon(
-                [(Round(sampling, (query,)), row.steps)],
+                [*held, (Round(sampling, (query,)), row.steps)],
                 delta=1e-5,
-                neighbours="replace_one",
+                neighbours=neighbours,
             )
             assert row.epsilon == epsilon
             assert 2.0 * (1 - 1e-6) <= epsilon <= 2.0
@@ -77,20 +81,6 @@ def test_bad_arguments_raise(name, value, kind) -> None:
 def test_an_impossible_target_raises() -> None:
     with pytest.raises(CalibrationError, match="most private value"):
         planned(target_epsilon=0.01, accountant=RDP(conversion="moments"))
-
-
-class TestWhatIsSpentAlready:
-    def test_counts_towards_the_target(self) -> None:
-        query = GaussianSum("before", 1.0, 2.0)
-        held = [(Round(PoissonSampling(0.01), (query,)), 500)]
-
-        (row,) = planned(batch_sizes=[256], ledger=held).rows
-
-        step = GaussianSum("sum", 1.0, row.noise_multiplier)
-        sampling = PoissonSampling(row.sampling_probability)
-        rounds = [*held, (Round(sampling, (step,)), row.steps)]
-        assert row.epsilon == RDP().epsilon(rounds, delta=1e-5)
-        assert 2.0 * (1 - 1e-6) <= row.epsilon <= 2.0
 
 
 class TestTheRecommendedRow:
