@@ -263,12 +263,10 @@ def calibrate_scale(
             epsilon.
         target_epsilon: > 0.
         delta: In (0, 0.5].
-        ledger: Rounds that are already spent. They count towards the target.
+        ledger: See `calibrate_noise`.
         accountant: By default, the tightest that can replay the ledger.
-        neighbours: The adjacency relation. By default, the strongest that
-            all rounds support.
-        units: The number of units that the target protects together, >= 1. A
-            unit has `rows_per_unit` records if `ledger` says so, else one.
+        neighbours: See `calibrate_noise`.
+        units: See `calibrate_noise`.
         precision: Which share of the target epsilon may be left, > 0. Where an
             epsilon takes seconds, a larger share saves most of them. `None`
             stands for that of `calibrate_noise`.

@@ -143,13 +143,11 @@ def plan(
         epochs: >= 1.
         batch_sizes: At least one expected size of a sample. Each is an integer
             in [1, population_size].
-        ledger: Rounds that are already spent. They count towards the target.
+        ledger: See `calibrate_noise`.
         accountant: By default, the tightest that can replay the ledger and
             these trainings.
-        neighbours: The adjacency relation. By default, the strongest that
-            all rounds support.
-        units: The number of units that the target protects together, >= 1. A
-            unit has `rows_per_unit` records if `ledger` says so, else one.
+        neighbours: See `calibrate_noise`.
+        units: See `calibrate_noise`.
 
     Raises:
         CalibrationError: No noise multiplier up to 1e12 meets the target.

@@ -59,10 +59,8 @@ def rounds_left(
         delta: In (0, 0.5].
         most: The largest number of rounds to consider, >= 1.
         accountant: By default, the tightest that can replay all rounds.
-        neighbours: The adjacency relation. By default, the strongest that
-            all rounds support.
-        units: The number of units that the target protects together, >= 1. A
-            unit has `rows_per_unit` records if `ledger` says so, else one.
+        neighbours: See `calibrate_noise`.
+        units: See `calibrate_noise`.
         rounds_per_pass: The number of rounds that share an `epoch_id`, if the
             rounds to come are passes over the data. `planned` is then the first
             round of a pass, and later passes have other ids. `None` where
