@@ -6,27 +6,61 @@ import keras
 
 import keras_dp
 
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def adaptive_average(
+    noise_multiplier: float, denominator: float
+) -> keras_dp.dp_queries.NormalizedQuery:
+    """Returns an average whose clip begins at 1 and follows the median."""
+    total = keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
+        initial_l2_norm_clip=1.0,
+        noise_multiplier=noise_multiplier,
+        target_unclipped_quantile=0.5,
+        learning_rate=0.2,
+        clipped_count_stddev=2.0,
+        expected_num_records=denominator,
+    )
+    return keras_dp.dp_queries.NormalizedQuery(total, denominator)
+
 
 def private_of(
     model: keras.Model,
     query: Any,
     ledger: keras_dp.PrivacyLedger | None = None,
     *,
+    kind: Any = keras_dp.DPSGD,
     rate: Any = 0.1,
     seed: int | None = None,
     groups: Any = None,
+    inner: dict[str, Any] | None = None,
     checks: int = 0,
     loss: Any = "mse",
     **compiled: Any,
 ) -> keras_dp.PrivateModel:
-    """Returns a model that DP-SGD trains, with a ledger of its own or given."""
+    """Returns a compiled private model, with a ledger of its own or given.
+
+    Args:
+        model: To be trained.
+        query: Of its gradients.
+        ledger: By default a new one in memory.
+        kind: The class of the optimizer.
+        rate: The learning rate.
+        seed: Of the noise.
+        groups: Of the variables.
+        inner: More arguments of the optimizer.
+        checks: How many examples the self-check looks at; 0 for none.
+        loss: For `compile`.
+        **compiled: More of `compile`.
+    """
     private = keras_dp.PrivateModel(model, self_check_examples=checks)
-    optimizer = keras_dp.DPSGD(
+    optimizer = kind(
         rate,
         query=query,
         ledger=ledger or keras_dp.PrivacyLedger.in_memory(dataset="test"),
         seed=seed,
         groups=groups,
+        **inner or {},
     )
     private.compile(optimizer, loss=loss, **compiled)
     return private

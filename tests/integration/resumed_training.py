@@ -20,8 +20,9 @@ import numpy as np
 
 import keras_dp
 from keras_dp.experimental.federation import FederatedModel, LocalTraining
+from tests.private_models import adaptive_average
 
-EPOCHS, ROUNDS_PER_EPOCH, SAVE_FREQ = 2, 10, 3
+EPOCHS, SAVE_FREQ = 2, 3
 
 
 def new_model(
@@ -32,22 +33,12 @@ def new_model(
         [keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)],
         name="linear",
     )
-    query = keras_dp.dp_queries.NormalizedQuery(
-        keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
-            initial_l2_norm_clip=1.0,
-            noise_multiplier=2.0,
-            target_unclipped_quantile=0.5,
-            learning_rate=0.2,
-            clipped_count_stddev=2.0,
-            expected_num_records=10,
-        ),
-        10,
-    )
     private = keras_dp.PrivateModel(model)
     if of_users:
         private = FederatedModel(model, LocalTraining(0.1, batch_size=1))
     private.compile(
-        keras_dp.DPAdam(0.1, query=query, ledger=ledger), loss="mse"
+        keras_dp.DPAdam(0.1, query=adaptive_average(2.0, 10), ledger=ledger),
+        loss="mse",
     )
     return private
 

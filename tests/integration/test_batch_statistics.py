@@ -11,8 +11,8 @@ from keras_dp.dp_queries import GaussianAverageQuery
 from keras_dp.errors import PrivateTrainingError, UnsupportedLayerError
 from keras_dp.gradients import GradientEngine
 from keras_dp.ledger import GaussianSum
-from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
+from tests.private_models import CROSS_ENTROPY, private_of
 
 RECORDS = 64
 
@@ -99,21 +99,16 @@ def query(stddev=0.0, clip=1e3, denominator=RECORDS):
     return GaussianAverageQuery(clip, stddev, denominator)
 
 
-def private_model(
-    model, statistics=None, learning_rate=0.0, ledger=None, checked=0, **o
-):
-    private = keras_dp.PrivateModel(model, self_check_examples=checked)
-    private.compile(
-        DPSGD(
-            learning_rate,
-            query=query(1.0, 1.0),
-            ledger=ledger or keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+def private_model(model, statistics=None, rate=0.0, ledger=None, **options):
+    return private_of(
+        model,
+        query(1.0, 1.0),
+        ledger,
+        rate=rate,
+        loss=CROSS_ENTROPY,
         batch_statistics=statistics or query(),
-        **o,
+        **options,
     )
-    return private
 
 
 def normalizations(model):
@@ -244,7 +239,7 @@ class TestTraining:
     ) -> None:
         ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
         private = private_model(
-            convolutional(), query(2.0, 3.0), 0.1, ledger, 4, **options
+            convolutional(), query(2.0, 3.0), 0.1, ledger, checks=4, **options
         )
         batches = PoissonBatches(
             images(), sampling_probability=0.5, physical_batch_size=20
@@ -258,10 +253,6 @@ class TestTraining:
             GaussianSum("gradients", 1.0, 1.0),
             GaussianSum("statistics", 3.0, 2.0),
         )
-
-    def test_is_refused_without_the_query(self) -> None:
-        with pytest.raises(UnsupportedLayerError, match="batch_statistics"):
-            GradientEngine(convolutional())
 
     @pytest.mark.parametrize(
         "layer",

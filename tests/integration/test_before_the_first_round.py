@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp.sampling import PoissonBatches
-from tests.private_models import private_of
+from tests.private_models import CROSS_ENTROPY, private_of
 
 RECORDS = 96
 
@@ -26,15 +26,11 @@ def network():
 
 
 def compiled(own_ledger, **options):
-    return private_of(
-        network(),
-        keras_dp.GaussianAverageQuery(
-            1.0, noise_multiplier=1.0, denominator=32
-        ),
-        own_ledger,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        **options,
+    query = keras_dp.GaussianAverageQuery(
+        1.0, noise_multiplier=1.0, denominator=32
     )
+    options["loss"] = CROSS_ENTROPY
+    return private_of(network(), query, own_ledger, **options)
 
 
 class Broken(keras.metrics.Metric):
@@ -90,21 +86,14 @@ class TestFit:
     def test_knows_how_many_rows_a_sum_has(self) -> None:
         """The query does not: its divisor is another query's."""
         own = ledger()
-        private = keras_dp.PrivateModel(network(), self_check_examples=0)
         total = keras_dp.dp_queries.GaussianSumQuery(
             1.0, noise_multiplier=2.0**-20
         )
-        private.compile(
-            keras_dp.DPSGD(
-                query=keras_dp.dp_queries.NormalizedQuery(total, 512.0),
-                ledger=own,
-            ),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-        x, y = data(512)
+        query = keras_dp.dp_queries.NormalizedQuery(total, 512.0)
+        private = private_of(network(), query, own, loss=CROSS_ENTROPY)
 
         with pytest.raises(ValueError, match="`noise_multiplier` must be 0"):
-            private.train_on_batch(x, y)
+            private.train_on_batch(*data(512))
 
         assert not own.runs
 
@@ -137,9 +126,7 @@ class TestFit:
             private = keras_dp.make_private(
                 network(),
                 (X.astype("float64"), Y),
-                loss=keras.losses.SparseCategoricalCrossentropy(
-                    from_logits=True
-                ),
+                loss=CROSS_ENTROPY,
                 target_epsilon=3.0,
                 epochs=1,
                 noise="proven",
@@ -165,10 +152,6 @@ class TestFit:
             private.fit(X, Y, verbose=0)
 
         assert not own.runs
-
-
-class Killed(BaseException):
-    """Ends a training where it stands."""
 
 
 def test_a_process_that_dies_is_charged_for_the_epoch_that_was_open(

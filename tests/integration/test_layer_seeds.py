@@ -9,8 +9,8 @@ from keras import layers
 import keras_dp
 from keras_dp import _reproducible
 from keras_dp.keras_internals import seed_generators_of
-from keras_dp.optimizers import DPSGD
 from keras_dp.training.step import layer_states
+from tests.private_models import private_of
 
 WIDTH, CLIP = 8, 1.0
 
@@ -23,7 +23,7 @@ def _without_chosen_seeds():
     _reproducible._is_on.reset(token)
 
 
-def private_model(model=None, seed=None, checks=0):
+def private_model(model=None, **options):
     keras.utils.set_random_seed(7)
     if model is None:
         model = keras.Sequential(
@@ -33,17 +33,13 @@ def private_model(model=None, seed=None, checks=0):
                 layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
             ]
         )
-    private = keras_dp.PrivateModel(model, self_check_examples=checks)
-    private.compile(
-        DPSGD(
-            1.0,
-            query=keras_dp.GaussianAverageQuery(CLIP, 0.0, denominator=1.0),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-            seed=seed,
-        ),
+    return private_of(
+        model,
+        keras_dp.GaussianAverageQuery(CLIP, 0.0, denominator=1.0),
+        rate=1.0,
         loss=lambda y_true, y_pred: y_pred,
+        **options,
     )
-    return private
 
 
 def released_sum(x):

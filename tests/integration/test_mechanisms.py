@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-import keras_dp
 from keras_dp.accountants import available_accountants
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
@@ -35,8 +34,8 @@ from keras_dp.ledger import (
     LaplaceNoise,
     StudentTNoise,
 )
-from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
+from tests.private_models import CROSS_ENTROPY, private_of
 
 RECORDS, FEATURES, BATCH = 64, 5, 16.0
 SHAPES = [(FEATURES, 4), (4,), (4, 2), (2,)]
@@ -127,23 +126,13 @@ def data():
     return x, generator.integers(0, 2, size=RECORDS)
 
 
-def new_ledger():
-    return keras_dp.PrivacyLedger.in_memory(dataset="test")
-
-
-def private_model(query, ledger, **options):
+def private_model(query, **options):
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [keras.Input((FEATURES,)), layers.Dense(4, "tanh"), layers.Dense(2)]
     )
     # The self-check does not depend on the query.
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(
-        DPSGD(0.1, query=query, ledger=ledger),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        **options,
-    )
-    return private
+    return private_of(model, query, loss=CROSS_ENTROPY, **options)
 
 
 def batches(**options):
@@ -153,9 +142,7 @@ def batches(**options):
 @functools.cache
 def trained(name, jit_compile=False):
     """Returns a model that was trained with a query, once."""
-    private = private_model(
-        QUERIES[name], new_ledger(), jit_compile=jit_compile
-    )
+    private = private_model(QUERIES[name], jit_compile=jit_compile)
     private.fit(batches(), epochs=2, verbose=0)
     return private
 
@@ -184,20 +171,19 @@ class TestTraining:
     @pytest.mark.parametrize("name", ["scaled", "five-levels"])
     def test_runs_in_several_physical_batches(self, name) -> None:
         """The contract tests add up the records of each query in parts."""
-        ledger = new_ledger()
+        private = private_model(QUERIES[name])
 
-        private_model(QUERIES[name], ledger).fit(
+        private.fit(
             batches(physical_batch_size=6), steps_per_epoch=3, verbose=0
         )
 
-        assert len(ledger) == 3
+        assert len(private.optimizer.ledger) == 3
 
 
 class TestAdaptiveClips:
     @pytest.mark.parametrize("name", ["adaptive", "quantile"])
     def test_are_shown_and_are_those_of_the_ledger(self, name) -> None:
-        ledger, seen = new_ledger(), []
-        private = private_model(QUERIES[name], ledger)
+        private, seen = private_model(QUERIES[name]), []
         each = keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda _, logs: seen.append(logs["clip"])
         )
@@ -208,7 +194,7 @@ class TestAdaptiveClips:
 
         recorded = [
             r.round.queries[0].l2_norm_bound
-            for r in ledger.rounds
+            for r in private.optimizer.ledger.rounds
             for _ in range(r.count)
         ]
         assert recorded[0] == 1.0

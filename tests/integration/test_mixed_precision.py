@@ -15,6 +15,7 @@ from keras_dp.gradients.records.records import (
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.step.step_parts import resolved_loss_scale
+from tests.private_models import CROSS_ENTROPY, private_of
 
 FEATURES, CLASSES, RECORDS = 8, 3, 600
 
@@ -40,22 +41,17 @@ def network(policy):
     )
 
 
-def private_model(model, noise=0.0, clip=1.0, **options):
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(
-        DPOptimizer(
-            keras.optimizers.SGD(0.5),
-            query=keras_dp.GaussianAverageQuery(
-                clip, noise * clip, denominator=60.0
-            ),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-            seed=1,
-        ),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+def private_model(model, noise=0.0, **options):
+    query = keras_dp.GaussianAverageQuery(1.0, noise, denominator=60.0)
+    return private_of(
+        model,
+        query,
+        rate=0.5,
+        seed=1,
+        loss=CROSS_ENTROPY,
         metrics=["accuracy"],
         **options,
     )
-    return private
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import keras_dp
 from keras_dp.accountants.normalize.samplings import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import SamplingByContents
-from keras_dp.optimizers import DPSGD
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import BATCHES, CALLBACKS
+from tests.private_models import private_of
 
 X, Y = np.ones([20, 3], "float32"), np.zeros([20, 1], "float32")
 
@@ -24,10 +24,8 @@ def ledger(dataset="test"):
 
 
 def compiled(model, own_ledger):
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
     query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=20)
-    private.compile(DPSGD(query=query, ledger=own_ledger), loss="mse")
-    return private
+    return private_of(model, query, own_ledger)
 
 
 def network(*hidden):

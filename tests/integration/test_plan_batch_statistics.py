@@ -9,6 +9,7 @@ import keras_dp
 from keras_dp.accountants import Fourier
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import GaussianSum, PrivacyLedger
+from tests.private_models import private_of
 
 
 def model():
@@ -29,16 +30,10 @@ def test_two_queries_cost_what_one_did() -> None:
     plan = keras_dp.training.plan_batch_statistics(
         trained, noise_multiplier=2.0, denominator=10
     )
-    ledger = PrivacyLedger.in_memory(dataset="test")
     query = keras_dp.GaussianAverageQuery(
         0.5, 0.5 * plan.noise_multiplier, denominator=10
     )
-    private = keras_dp.PrivateModel(trained, self_check_examples=0)
-    private.compile(
-        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger),
-        loss="mse",
-        batch_statistics=plan.query,
-    )
+    private = private_of(trained, query, batch_statistics=plan.query)
     private.fit(
         keras_dp.PoissonBatches((x, x[:, :1]), sampling_probability=0.25),
         epochs=2,
@@ -46,6 +41,7 @@ def test_two_queries_cost_what_one_did() -> None:
     )
 
     alone = PrivacyLedger.in_memory(dataset="test")
+    ledger = private.optimizer.ledger
     ((round_, count),) = ledger.rounds
     alone.record(round_.sampling, [GaussianSum("alone", 0.5, 1.0)], count)
     assert len(round_.queries) == 2

@@ -7,12 +7,13 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp.gradients import GradientEngine
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.draw import EACH_ROW
 from keras_dp.training.step.batch_computation import BatchComputation
+from tests.private_models import private_of
 
 RECORDS, FEATURES = 200, 5
+QUERY = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=20.0)
 
 
 def data():
@@ -21,7 +22,7 @@ def data():
     return x, (x[:, :1] > 0).astype("float32")
 
 
-def private_model(jit_compile="auto", noise=1.0, **options):
+def private_model():
     keras.utils.set_random_seed(2)
     model = keras.Sequential(
         [
@@ -30,20 +31,14 @@ def private_model(jit_compile="auto", noise=1.0, **options):
             keras.layers.Dense(1, activation="sigmoid"),
         ]
     )
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(
-        DPOptimizer(
-            keras.optimizers.SGD(0.1),
-            query=keras_dp.GaussianAverageQuery(1.0, noise, denominator=20.0),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-            seed=1,
-        ),
+    return private_of(
+        model,
+        QUERY,
+        seed=1,
         loss="binary_crossentropy",
         metrics=["accuracy"],
-        jit_compile=jit_compile,
-        **options,
+        jit_compile="auto",
     )
-    return private
 
 
 def batches(physical_batch_size, rounds=20):
@@ -163,16 +158,7 @@ def test_the_check_and_the_step_share_a_trace_of_the_model(
             keras.layers.Dense(1),
         ]
     )
-    private = keras_dp.PrivateModel(model)
-    private.compile(
-        keras_dp.DPSGD(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=20.0),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
-        loss="mse",
-        loss_scale=loss_scale,
-    )
+    private = private_of(model, QUERY, checks=2, loss_scale=loss_scale)
 
     private.fit(x[..., None], y, batch_size=20, verbose=0)
 

@@ -13,6 +13,7 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.training.callbacks.signal_progress import advice_on_layers
+from tests.private_models import private_of
 
 RECORDS, BATCH = 400, 40
 X = np.random.default_rng(0).normal(size=[RECORDS, 5]).astype("float32")
@@ -23,31 +24,17 @@ def average(noise):
     return GaussianAverageQuery(1.0, noise_multiplier=noise, denominator=BATCH)
 
 
-def two_layers(width=6):
+def private_model(query, **options):
     keras.utils.set_random_seed(1)
-    return keras.Sequential(
+    model = keras.Sequential(
         [
             keras.Input((5,)),
-            keras.layers.Dense(width, activation="tanh", name="stem"),
+            keras.layers.Dense(6, activation="tanh", name="stem"),
             keras.layers.Dense(1, name="head"),
         ]
     )
-
-
-def private_model(query, groups=None, **compiled):
-    private = keras_dp.PrivateModel(two_layers(), self_check_examples=0)
-    private.compile(
-        keras_dp.DPSGD(
-            0.1,
-            query=query,
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-            groups=groups,
-            seed=2,
-        ),
-        loss=keras.losses.BinaryCrossentropy(from_logits=True),
-        **compiled,
-    )
-    return private
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    return private_of(model, query, seed=2, loss=loss, **options)
 
 
 def samples(**options):
@@ -105,7 +92,7 @@ class TestLogs:
         self, physical_batch_size, jit_compile
     ):
         query, groups, stddevs = of_groups()
-        private = private_model(query, groups, jit_compile=jit_compile)
+        private = private_model(query, groups=groups, jit_compile=jit_compile)
         steps = Steps()
 
         history = private.fit(

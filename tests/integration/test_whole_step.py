@@ -10,24 +10,19 @@ from keras import layers
 
 import keras_dp
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_models import REPLICATED
+from tests.private_models import private_of
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 Y = X[:, :1].copy()
 
 
-def _private(model=None, learning_rate=0.1, **options):
+def _private(model=None, rate=0.1, **options):
     model = model or keras.Sequential([keras.Input((4,)), layers.Dense(1)])
-    private = keras_dp.PrivateModel(model)
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
     query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=16)
-    private.compile(
-        DPSGD(learning_rate, query=query, ledger=ledger), "mse", **options
-    )
-    return private
+    return private_of(model, query, rate=rate, checks=2, **options)
 
 
 @pytest.mark.full
@@ -37,7 +32,7 @@ def test_the_loss_is_that_of_the_weights_before_the_update(jit_compile):
     model = keras.Sequential(
         [keras.Input((4,)), layers.Dense(1, kernel_regularizer="l2")]
     )
-    private = _private(model, learning_rate=5.0, jit_compile=jit_compile)
+    private = _private(model, rate=5.0, jit_compile=jit_compile)
     model.compile("sgd", "mse")
     before = model.evaluate(X, Y, verbose=0)
 
