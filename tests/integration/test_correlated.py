@@ -19,6 +19,7 @@ from keras_dp.planning import (
     plan_correlated_noise,
 )
 from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches
+from tests.private_models import private_of
 
 RECORDS, CLASSES, PROBABILITY, ROUNDS = 60, 3, 0.5, 10
 DELTA = 1e-5
@@ -45,17 +46,10 @@ def query(noise_multiplier=2.0, rounds=ROUNDS):
     )
 
 
-def private_model(asked, ledger, **options):
+def private_model(asked, ledger):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(
-        keras_dp.DPOptimizer(
-            keras.optimizers.SGD(0.1), query=asked, ledger=ledger
-        ),
-        keras.losses.BinaryCrossentropy(from_logits=True),
-        **options,
-    )
-    return private
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    return private_of(model, asked, ledger, loss=loss)
 
 
 @pytest.fixture
@@ -129,10 +123,10 @@ def bands_of(private):
 
 
 class TestMakePrivate:
-    def made(self, ledger, given=None, **changes):
+    def made(self, ledger, given=None, model=None, **changes):
         generator = np.random.default_rng(0)
         x = generator.normal(size=(2_000, 4)).astype("float32")
-        model = keras.Sequential([keras.layers.Dense(1)])
+        model = model or keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", loss="mse")
         arguments = {
             "ledger": ledger,
@@ -187,7 +181,7 @@ class TestMakePrivate:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"noise": "pink"}, "`noise` must be"),
+            ({"noise": "pink"}, '`noise` must be .*"proven"'),
             ({"given": samples(), "batch_size": None}, "`noise` must be"),
             ({"l2_norm_clip": "automatic"}, "`l2_norm_clip` must be a number"),
             ({"account": True}, "`noise` must be independent"),
@@ -212,20 +206,10 @@ class TestMakePrivate:
         model = keras.Sequential(
             [keras.Input((4,)), keras.layers.BatchNormalization()]
         )
-        x = np.zeros([2_000, 4], "float32")
+        options = {"noise": STRATEGY, "batch_statistics": "auto"}
 
         with pytest.raises(ValueError, match=r"^`noise` must be independent"):
-            keras_dp.make_private(
-                model,
-                (x, x),
-                loss="mse",
-                noise=STRATEGY,
-                batch_statistics="auto",
-                batch_size=40,
-                epochs=1,
-                target_epsilon=4.0,
-                ledger=ledger,
-            )
+            self.made(ledger, model=model, **options)
         assert not ledger.runs
 
     @pytest.mark.full

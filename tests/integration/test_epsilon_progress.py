@@ -20,6 +20,7 @@ from keras_dp.ledger import (
 from keras_dp.reporting import make_report
 from keras_dp.training.callbacks import epsilon_progress
 from keras_dp.training.callbacks.epsilon_progress import EpsilonProgress
+from tests.private_models import adaptive_average, private_of
 
 DELTA = 1e-5
 STEP = [GaussianSum("gradients", 1.0, 4.0)]
@@ -39,13 +40,10 @@ def private_model(ledger, noise=1.1, query=None):
     generator = np.random.default_rng(0)
     x = generator.normal(size=(64, 3)).astype("float32")
     y = generator.normal(size=(64, 1)).astype("float32")
-    private = keras_dp.PrivateModel(
+    private = private_of(
         keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
-        self_check_examples=0,
-    )
-    query = query or keras_dp.GaussianAverageQuery(1.0, noise, denominator=16)
-    private.compile(
-        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger), loss="mse"
+        query or keras_dp.GaussianAverageQuery(1.0, noise, denominator=16),
+        ledger,
     )
     samples = keras_dp.PoissonBatches((x, y), sampling_probability=0.25)
     return private, samples
@@ -65,13 +63,12 @@ class Watcher(keras.callbacks.Callback):
     def __init__(self, ledger) -> None:
         super().__init__()
         self.ledger = ledger
-        self.batches, self.epochs, self.exact = [], [], []
+        self.batches, self.exact = [], []
 
     def on_train_batch_end(self, batch, logs=None) -> None:
         self.batches.append(logs["epsilon"])
 
     def on_epoch_end(self, epoch, logs=None) -> None:
-        self.epochs.append(logs["epsilon"])
         self.exact.append(TIGHT.epsilon(self.ledger.rounds, delta=DELTA))
 
 
@@ -83,7 +80,7 @@ class TestEpsilonProgress:
         history = training(ledger, [watcher], epochs=3)
 
         assert len(ledger) == 12  # 3 epochs of 1 / 0.25 rounds.
-        assert history["epsilon"] == watcher.epochs == watcher.exact
+        assert history["epsilon"] == watcher.exact
         assert history["epsilon"] == sorted(set(history["epsilon"]))
 
     def test_is_never_behind_what_was_released(self, monkeypatch) -> None:
@@ -215,7 +212,7 @@ class TestTheNumberOfTheReport:
 
 
 class TestWhatIsLeft:
-    def test_counts_down_to_the_target(self, tmp_path, capsys) -> None:
+    def test_counts_down_to_the_target(self, capsys) -> None:
         ledger = in_memory()
         private, samples = private_model(ledger)
 
@@ -225,7 +222,6 @@ class TestWhatIsLeft:
             target_epsilon=6.0,
             delta=DELTA,
             verbose=2,
-            callbacks=[keras.callbacks.CSVLogger(tmp_path / "log.csv")],
         ).history
 
         ((round_, count),) = ledger.rounds
@@ -234,9 +230,6 @@ class TestWhatIsLeft:
         )
         assert count == 8
         assert history["rounds_left"] == [left + 4, left]
-        with open(tmp_path / "log.csv") as file:
-            rows = [*csv.DictReader(file)]
-        assert [float(row["rounds_left"]) for row in rows] == [left + 4, left]
         shown = capsys.readouterr().out
         assert f"rounds_left: {left}\n" in shown  # No decimals.
         last = shown.strip().splitlines()[-1]
@@ -275,15 +268,6 @@ class TestATarget:
             rounds = [(held, counted), (round_, count + more)]
             assert (TIGHT.epsilon(rounds, delta=DELTA) <= 6.0) == fits
 
-    def test_refuses_a_training_that_it_leaves_no_room_for(self) -> None:
-        ledger = in_memory((PoissonSampling(0.25), STEP, 1000))
-        private, samples = private_model(ledger)
-
-        with pytest.raises(BudgetExceededError, match="`target_epsilon` must"):
-            private.fit(samples, target_epsilon=2.0, delta=DELTA, verbose=0)
-
-        assert len(ledger) == 1000
-
     def test_ends_single_rounds_too(self) -> None:
         ledger = in_memory()
         private, _ = private_model(ledger, noise=8.0)
@@ -314,18 +298,8 @@ class TestATarget:
     def test_follows_queries_whose_events_change(self) -> None:
         """Noise follows an adaptive clip, at one multiplier."""
         ledger = in_memory()
-        query = keras_dp.dp_queries.NormalizedQuery(
-            keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
-                1.0,
-                noise_multiplier=1.1,
-                target_unclipped_quantile=0.5,
-                learning_rate=0.2,
-                clipped_count_stddev=2.0,
-                expected_num_records=16,
-            ),
-            16,
-        )
-        private, samples = private_model(ledger, query=query)
+        adaptive = adaptive_average(1.1, 16)
+        private, samples = private_model(ledger, query=adaptive)
 
         private.fit(
             samples, epochs=50, target_epsilon=6.0, delta=DELTA, verbose=0

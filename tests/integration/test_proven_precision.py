@@ -10,6 +10,7 @@ import keras_dp
 from keras_dp.errors import GradientCheckError
 from keras_dp.ledger import GaussianSum, ProvenGaussianSum
 from keras_dp.reporting import make_report
+from tests.private_models import CROSS_ENTROPY, private_of
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(60, 6)).astype(np.float32)
@@ -26,18 +27,15 @@ class TinyMean(layers.Layer):
 
 def trained(precision, *extra, jit_compile=False, rounds=3):
     """Returns the ledger of a training, whose samples take some batches."""
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="numbers")
-    model = keras_dp.PrivateModel(
+    model = private_of(
         keras.Sequential(
             [keras.Input((6,)), *extra, layers.Dense(4), layers.Dense(2)]
-        )
-    )
-    query = keras_dp.GaussianAverageQuery(
-        1.0, noise_multiplier=1.0, denominator=30, precision=precision
-    )
-    model.compile(
-        keras_dp.DPSGD(0.1, query=query, ledger=ledger),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        ),
+        keras_dp.GaussianAverageQuery(
+            1.0, noise_multiplier=1.0, denominator=30, precision=precision
+        ),
+        checks=2,
+        loss=CROSS_ENTROPY,
         jit_compile=jit_compile,
         private_metrics={},
     )
@@ -45,7 +43,7 @@ def trained(precision, *extra, jit_compile=False, rounds=3):
         (X, Y), sampling_probability=0.5, physical_batch_size=8
     )
     model.fit(batches, steps_per_epoch=rounds, verbose=0)
-    return ledger
+    return model.optimizer.ledger
 
 
 @pytest.fixture(scope="module")
@@ -128,16 +126,3 @@ class TestMakePrivate:
 
         (round_, *_) = ledger.rounds
         assert isinstance(round_.round.queries[0], ProvenGaussianSum)
-
-    def test_refuses_what_cannot_be(self, tmp_path) -> None:
-        with pytest.raises(ValueError, match=r'`noise` must.*"proven"'):
-            keras_dp.make_private(
-                self.model(),
-                (X, Y),
-                target_epsilon=8.0,
-                epochs=1,
-                ledger=tmp_path / "none.ledger",
-                noise="exact",
-            )
-
-        assert not (tmp_path / "none.ledger").exists()
