@@ -12,7 +12,7 @@ from keras_dp.accountants.normalize.rounds import Neighbours
 from keras_dp.accountants.normalize.samplings import RELATIONS
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import CountedRound, Round
-from keras_dp.planning.calibration import check_target
+from keras_dp.planning.calibration import checked_target
 
 # Units of a capacity that is not a number of rounds. With so many, rounding
 # each of 1e7 prices up takes 1e-11 of the capacity.
@@ -43,7 +43,7 @@ class Budget(abc.ABC):
         self, epsilon: float, delta: float, neighbours: Any, **others: Any
     ) -> None:
         """Checks and sets the promise, and sets other fields."""
-        check_target(epsilon, delta)
+        checked_target(epsilon, delta)
         _check.one_of(RELATIONS, neighbours=neighbours)
         fields = {
             "epsilon": float(epsilon),

@@ -37,7 +37,7 @@ from keras_dp.ledger import (
     CyclicPoissonSampling,
     Round,
 )
-from keras_dp.planning.calibration import check_target
+from keras_dp.planning.calibration import checked_target
 
 # More than the rounding errors of a divergence and of the capacity.
 _ROUND_UP = 1 + 1e-12
@@ -99,7 +99,7 @@ class RenyiFilter(Budget):
         neighbours: Any = "add_or_remove_one",
         held: int = 0,
     ) -> None:
-        check_target(epsilon, delta)
+        checked_target(epsilon, delta)
         if order is None:
             order = _best_order(epsilon, delta)
         _check.integer_at_least(0, held=held)

@@ -290,7 +290,7 @@ def calibrate_scale(
     4.6122
     """
     # One body: both searches below share the relation and the accountant.
-    check_target(target_epsilon, delta)
+    target_epsilon, delta = checked_target(target_epsilon, delta)
     _check.integer_at_least(1, units=units)
     if precision is not None:
         _check.finite_positive(precision=precision)
@@ -356,10 +356,11 @@ def calibrate_scale(
     return _scale(found)
 
 
-def check_target(target_epsilon: float, delta: float) -> None:
-    """Raises unless epsilon is > 0, and delta in (0, 0.5].
+def checked_target(target_epsilon: float, delta: float) -> tuple[float, float]:
+    """Returns epsilon > 0 and delta in (0, 0.5], as numbers of Python.
 
-    With a larger one a mechanism may publish a record more often than not.
+    With a larger delta a mechanism may publish a record more often than not.
+    A float32 of NumPy would round what is compared with it.
     """
     _check.finite_positive(target_epsilon=target_epsilon)
     check_target_delta(delta)
@@ -368,6 +369,7 @@ def check_target(target_epsilon: float, delta: float) -> None:
             "`delta` of a target must be at most 0.5. Received: "
             f"delta={delta!r}.{CHOOSE_DELTA}"
         )
+    return float(target_epsilon), float(delta)
 
 
 def check_target_delta(delta: float) -> None:

@@ -11,7 +11,7 @@ from keras_dp.accountants.replay import replay_of
 from keras_dp.planning.calibration import (
     calibrate_scale,
     check_below_share_of,
-    check_target,
+    checked_target,
     poisson_training,
 )
 from keras_dp.sampling.draw import default_physical_batch_size
@@ -170,7 +170,7 @@ def plan(
         1, population_size=population_size, epochs=epochs, units=units
     )
     sizes = _checked_sizes(batch_sizes, population_size)
-    check_target(target_epsilon, delta)
+    target_epsilon, delta = checked_target(target_epsilon, delta)
     held = replay_of(ledger)
     check_below_share_of(population_size // (units * held.rows_per_unit), delta)
     # All rows have one accountant and one relation, so that they compare.

@@ -19,7 +19,7 @@ from keras_dp.ledger import (
 from keras_dp.planning.calibration import (
     MOST_ROUNDS,
     Unreachable,
-    check_target,
+    checked_target,
     most_that_meet,
     searched,
 )
@@ -89,7 +89,7 @@ def rounds_left(
     ...     [], [(step, 5000), (less, 5000)], target_epsilon=1.0, delta=1e-5)
     6332
     """
-    check_target(target_epsilon, delta)
+    target_epsilon, delta = checked_target(target_epsilon, delta)
     _check.integer_at_least(1, most=most)
     coming: Callable[[int], list[tuple[Round, int]]]
     if isinstance(planned, Round):

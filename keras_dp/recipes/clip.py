@@ -75,7 +75,7 @@ def clip_of(
             f"Received: l2_norm_clip={_check.shown(l2_norm_clip)}."
         )
     _check.finite_positive(l2_norm_clip=l2_norm_clip)
-    return l2_norm_clip, None
+    return float(l2_norm_clip), None
 
 
 def is_one_of(loss: Any, kinds: tuple[Any, ...]) -> bool:

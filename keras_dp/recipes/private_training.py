@@ -22,7 +22,7 @@ from keras_dp.ledger import PrivacyLedger, RunRecord
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers import DPOptimizer
-from keras_dp.planning.calibration import check_target, default_delta
+from keras_dp.planning.calibration import checked_target, default_delta
 from keras_dp.recipes.clip import choose_clip, clip_of
 from keras_dp.recipes.correlated_noise import check_noise
 from keras_dp.recipes.held_rounds import (
@@ -462,7 +462,7 @@ def _check_numbers(
     epochs: int | None,
     batch_size: int | None,
 ) -> None:
-    check_target(
+    checked_target(
         target_epsilon, default_delta(None) if delta is None else delta
     )
     if epochs is not None:

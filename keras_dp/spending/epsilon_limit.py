@@ -20,7 +20,7 @@ from keras_dp.ledger import (
     Round,
     UnverifiedSampling,
 )
-from keras_dp.planning.calibration import MOST_ROUNDS, check_target
+from keras_dp.planning.calibration import MOST_ROUNDS, checked_target
 from keras_dp.planning.rounds_left import rounds_left
 
 
@@ -36,7 +36,9 @@ class PrivacyTarget:
     delta: float
 
     def __post_init__(self) -> None:
-        check_target(self.epsilon, self.delta)
+        epsilon, delta = checked_target(self.epsilon, self.delta)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
 
 
 class _Held(NamedTuple):

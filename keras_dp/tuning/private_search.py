@@ -25,7 +25,7 @@ from keras_dp.ledger import (
     TruncatedNegativeBinomial,
 )
 from keras_dp.planning import calibrate_scale
-from keras_dp.planning.calibration import check_target, default_delta
+from keras_dp.planning.calibration import checked_target, default_delta
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.recipes.noise_for_target import rounded_scale
 from keras_dp.recipes.samples import sampler_of
@@ -190,7 +190,7 @@ class PrivateSearch:
         # One body: nothing is opened or priced before all else is checked.
         self._space = checked_space(space)
         _check.kind(TruncatedNegativeBinomial, law=law)
-        check_target(
+        checked_target(
             target_epsilon, default_delta(None) if delta is None else delta
         )
         _check.boolean(debug=debug, verbose=verbose)

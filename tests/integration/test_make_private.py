@@ -315,6 +315,19 @@ class TestMistakes:
         with pytest.raises((TypeError, ValueError), match=message):
             made(**changes)
 
+    def test_may_be_numbers_of_numpy(self) -> None:
+        """They lead to the same rounds: float32 would round what follows."""
+        given = {"target_epsilon": 2.5, "l2_norm_clip": 0.5, "epochs": 2}
+        numbers = {
+            name: np.asarray(value, f"{type(value).__name__}32")[()]
+            for name, value in given.items()
+        }
+
+        expected, found = (made(**each).settings for each in (given, numbers))
+
+        assert found.queries.round == expected.queries.round
+        assert repr(found.target) == repr(expected.target)
+
     @pytest.mark.parametrize("name", ["sigma", "epsilon", "unit_ids"])
     def test_hold_no_data(self, name) -> None:
         x, y = data()
