@@ -43,14 +43,14 @@ Queries = tuple[SumQueryEvent, ...]
 
 
 class Allowance(NamedTuple):
-    """What a run may do next, by one look at the ledger.
+    """Says what a run may do next, by one look at the ledger.
 
     Attributes:
         rounds: How many of the rounds that were asked for may run.
         head: The head of the rows that this follows from. Rounds are covered
             only if the ledger still has it. It is empty where nothing depends
             on the ledger.
-        charge: What a round costs the account of the run; `None` without one.
+        charge: The price of a round for the account; `None` without one.
         plan: The most that the run will do, before its first round.
     """
 
