@@ -232,6 +232,27 @@ def test_fifty_rounds_a_dispatch_are_as_one(name) -> None:
     assert not is_equal(run(50, seed=4), alone)
 
 
+@pytest.mark.full
+def test_fits_in_a_row_by_xla_are_as_with_one_round_a_dispatch() -> None:
+    """Their last blocks are shorter than the others."""
+
+    def run(steps):
+        keras.utils.set_random_seed(1)
+        private = compiled(
+            steps,
+            kind=DPAdam,
+            hidden=[layers.Dense(4, "relu"), layers.Dropout(0.5)],
+            inner={"use_ema": True},
+            weighted_metrics=["accuracy"],
+            jit_compile=True,
+        )
+        sampler = poisson()
+        private.fit(sampler, steps_per_epoch=7, verbose=0)
+        return ended(private, sampler, class_weight={0: 2.0})
+
+    assert is_equal(run(50), run(1))
+
+
 @pytest.mark.parametrize(
     ("jit_compile", "rounds"),
     [

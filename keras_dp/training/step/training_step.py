@@ -35,8 +35,8 @@ from keras_dp.training.step.engine_check import EngineCheck
 from keras_dp.training.step.sample_release import TracedRelease
 from keras_dp.training.step.step_parts import StepParts
 
-# XLA compiles a shape, with room for at most so many rounds.
-_ROUNDS_BY_XLA = 128
+# XLA compiles one shape, with room for so many rounds.
+_ROUNDS_BY_XLA = 64
 
 
 class _BatchKind(NamedTuple):
@@ -192,15 +192,12 @@ class TrainingStep:
     def room_for(self, at_once: int) -> int:
         """Returns the most rounds of a block.
 
-        With XLA it is a power of four: the same shape serves another number
-        that "auto" finds in the next `fit`. To compile takes seconds.
+        With XLA it is one number, so that any number of rounds runs the same
+        program. To compile takes seconds.
         """
-        if not self._parts.jit_compile:
-            return min(at_once, LARGEST_BLOCK)
-        room = 1
-        while room < at_once:
-            room *= 4
-        return min(room, _ROUNDS_BY_XLA)
+        if self._parts.jit_compile:
+            return _ROUNDS_BY_XLA
+        return min(at_once, LARGEST_BLOCK)
 
     def _traced_block(
         self, block: Block, rows: RowsOfRecord, planned: Event
