@@ -667,6 +667,22 @@ class TestChangesOfRecords:
             ({"augment": 3}, TypeError, "`augment` must be Keras layers"),
             ({"augment": []}, TypeError, "`augment` must be Keras layers"),
             ({"map": 3}, TypeError, "`map` must be a function"),
+            ({"map": lambda x: x}, TypeError, "^`map` .*two arguments"),
+            (
+                {"map": lambda x, y: (np.asarray(x), y)},
+                TypeError,
+                "^`map` must .*keras.ops for NumPy",
+            ),
+            (
+                {"augment": lambda x: x if x[0, 0, 0] > 0 else -x},
+                TypeError,
+                "^`augment` must .*tf.where",
+            ),
+            (
+                {"augment": lambda x, y: x},
+                TypeError,
+                "^`augment` must .*takes x alone",
+            ),
             (
                 {"augment": keras.layers.MixUp()},
                 PrivateTrainingError,

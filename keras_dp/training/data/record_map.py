@@ -239,11 +239,20 @@ class RecordMap:
         ]
         seed = tf.TensorSpec([2], tf.int32)
         one = tf.function(of_record, autograph=False)
-        traced = trace_of(one, specs, seed)
+        name = "augment" if isinstance(function, Augmentation) else "map"
+        try:
+            traced = trace_of(one, specs, seed)
+        except (TypeError, NotImplementedError) as error:
+            said = str(error).rstrip(".")
+            raise TypeError(
+                f"`{name}` must be a function of TensorFlow of one record, "
+                f"without an axis for the batch. Received: {said}. A `map` "
+                "takes (x, y) as two arguments, an `augment` takes x alone; "
+                "tf.where and tf.cond stand for `if`, keras.ops for NumPy."
+            ) from error
         returned = traced.structured_outputs
         self.structure = mapped(_spec_of, returned)
         _check_keeps_nothing(traced.graph)
-        name = "augment" if isinstance(function, Augmentation) else "map"
         check_holds_no_records([traced.graph], [records], name)
 
         @tf.function(
