@@ -21,7 +21,8 @@ from keras_dp.gradients.rules.batch_normalization import (
 from keras_dp.gradients.rules.batch_normalization import (
     trained_layers as trained_normalizations,
 )
-from keras_dp.gradients.traced_gradients import TracedGradients
+from keras_dp.gradients.traced_gradients import GradientTrace, TracedGradients
+from keras_dp.gradients.unsupported.held_records import check_holds_no_records
 from keras_dp.gradients.unsupported.variable_writes import (
     without_variable_writes,
 )
@@ -31,11 +32,13 @@ __all__ = [
     "ExampleStatistics",
     "GradientEngine",
     "GradientRecords",
+    "GradientTrace",
     "PerExampleGradients",
     "TracedGradients",
     "TracedMaps",
     "ZeroRecords",
     "batch_losses",
+    "check_holds_no_records",
     "check_loss_splits",
     "example_losses",
     "layers_without_rule",

@@ -125,6 +125,7 @@ class GradientTrace:
 
     Attributes:
         hooks: The hooks of the engine in the trace.
+        graph: All that the trace computes.
         can_be_called: Whether all tensors that it made are known. A record with
             a function of its own may hold others.
         draws: Whether a seed generator of the model drew a number.
@@ -164,7 +165,7 @@ class GradientTrace:
 
         self._trace = engine.trace(traced, *_given(data))
         self.hooks = engine.hooks
-        self.operations: list[tf.Operation] = self._trace.graph.get_operations()
+        self.graph: tf.Graph = self._trace.graph
         seeds = {
             id(generator.state.value)
             for generator in seed_generators_of(engine.model)

@@ -78,13 +78,14 @@ def _check_operations(
             if kind not in ASSIGNMENTS or path is not None:
                 raise _refusal(model, name, name, path)
         forbidden = stateful_operations.forbidden_in(
-            _functions_called(operation), bodies.__getitem__
+            functions_called(operation), bodies.__getitem__
         )
         if forbidden:
             raise _refusal(model, forbidden, name)
 
 
-def _functions_called(operation: tf.Operation) -> set[str]:
+def functions_called(operation: tf.Operation) -> set[str]:
+    """Returns the names of the functions that an operation calls."""
     if not stateful_operations.function_attributes(operation.type):
         return set()
     return stateful_operations.functions_called_by(operation.node_def)

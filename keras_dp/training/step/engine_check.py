@@ -10,7 +10,9 @@ import tensorflow as tf
 from absl import logging
 
 from keras_dp.gradients import (
+    GradientTrace,
     batch_losses,
+    check_holds_no_records,
     example_losses,
     naming_fixed_rows,
     self_check,
@@ -66,16 +68,21 @@ class EngineCheck:
         x, y, tells = _example_batch(batch, examples)
         rows = max(2, size)
         losses_of, splits_of = self._losses_of(y, rows)
+        # The check compares losses without sample weights.
+        data = (x, y, _each(_ones_like_rows(rows), batch.sample_weight))
         with naming_fixed_rows(self._parts.model, batch.x):
+            trace = self._trace_of(data)
+            if trace is not None:
+                check_holds_no_records(
+                    self._parts.model, trace.graph, _records_of(batch)
+                )
             finite = self_check(
                 self._computation.engine,
                 x,
                 losses_of,
                 rows,
                 splits_of=splits_of,
-                gradients_of=self._gradients_of(
-                    x, y, batch.sample_weight, rows
-                ),
+                gradients_of=self._gradients_of(trace, data),
                 examples=examples,
                 eagerly=self._parts.run_eagerly,
                 bits=self._parts.round.is_proven,
@@ -84,36 +91,36 @@ class EngineCheck:
             self._checked.add(size)
         self._warn_of_what_is_not_shown()
 
-    def _gradients_of(self, x: Any, y: Any, weight: Any, rows: int) -> Any:
+    def _trace_of(self, data: tuple[Any, Any, Any]) -> GradientTrace | None:
+        """Returns the trace that the step calls; `None` where it has none."""
+        parts = self._parts
+        if parts.run_eagerly or parts.replicas.are_many or parts.user_updates:
+            return None
+        return self._computation.gradients.trace(*data, parts.loss_scale)
+
+    def _gradients_of(
+        self, trace: GradientTrace | None, data: tuple[Any, Any, Any]
+    ) -> Any:
         """Returns the argument `gradients_of` of `self_check`.
 
         Random numbers must move with their examples, and a loss scale makes
         gradients overflow: these models are traced once more for the check.
         """
-        parts, gradients = self._parts, self._computation.gradients
-        scale = parts.loss_scale
-        has_no_trace = parts.run_eagerly or parts.replicas.are_many
-        if has_no_trace or scale != 1 or parts.user_updates is not None:
+        scale = self._parts.loss_scale
+        if trace is None or scale != 1:
             return None
-
-        def each(function: Callable[[tf.Tensor], tf.Tensor], nest: Any) -> Any:
-            return keras.tree.map_structure(
-                lambda leaf: None if leaf is None else function(leaf), nest
-            )
-
-        # The check compares losses without sample weights.
-        weight = each(
-            lambda leaf: tf.ones([rows, *leaf.shape[1:]], leaf.dtype), weight
-        )
+        if not trace.can_be_called or trace.draws:
+            return None
+        _, y, weight = data
+        gradients = self._computation.gradients
 
         def of_rows(inputs: Any, order: tf.Tensor) -> Any:
-            targets = each(lambda leaf: tf.gather(leaf, order), y)
+            targets = _each(lambda leaf: tf.gather(leaf, order), y)
             found = gradients.of(inputs, targets, weight, scale)
             made = gradients.trace(inputs, targets, weight, scale)
-            return found.gradients, made.operations
+            return found.gradients, made.graph.get_operations()
 
-        made = gradients.trace(x, y, weight, scale)
-        return of_rows if made.can_be_called and not made.draws else None
+        return of_rows
 
     def _warn_of_what_is_not_shown(self) -> None:
         found = None if self._has_warned else self._computation.engine.not_shown
@@ -255,3 +262,20 @@ def _content(entry: tf.Tensor) -> bytes:
     if entry.dtype == tf.string:
         return repr(np.asarray(entry).tolist()).encode()
     return bytes(np.asarray(entry).tobytes())
+
+
+def _each(function: Callable[[tf.Tensor], Any], nest: Any) -> Any:
+    return keras.tree.map_structure(
+        lambda leaf: None if leaf is None else function(leaf), nest
+    )
+
+
+def _ones_like_rows(rows: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    return lambda leaf: tf.ones([rows, *leaf.shape[1:]], leaf.dtype)
+
+
+def _records_of(batch: StepBatch) -> Any:
+    """Returns inputs and targets of a batch, without padding."""
+    kept = slice(None) if batch.mask is None else batch.mask.numpy()
+    data = (batch.x, batch.y)
+    return [np.asarray(leaf)[kept] for leaf in keras.tree.flatten(data)]

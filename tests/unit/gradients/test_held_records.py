@@ -1,0 +1,137 @@
+"""A model that holds records of its training data is refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.errors import UnsupportedLayerError
+
+RECORDS, WIDTH = 48, 12
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(RECORDS, WIDTH)).astype("float32")
+Y = GENERATOR.normal(size=(RECORDS, 4)).astype("float32")
+IDS = GENERATOR.integers(0, 50, size=(RECORDS, WIDTH)).astype("int32")
+
+
+def near(held):
+    """Similarities to what it holds, by a function of its own."""
+    return layers.Lambda(lambda x: tf.matmul(x, tf.transpose(held)))
+
+
+class Attribute(layers.Layer):
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+    def call(self, x):
+        return tf.matmul(x, self.held, transpose_b=True)
+
+
+class Inside(layers.Layer):
+    """Another function calls it, with half of the records."""
+
+    @tf.function(autograph=False)
+    def far(self, x):
+        return x - X[::2][:WIDTH]
+
+    def call(self, x):
+        return x + tf.reduce_sum(self.far(tf.zeros([1, WIDTH])))
+
+
+class Weights(layers.Layer):
+    def __init__(self, held, **options):
+        super().__init__()
+        start = keras.initializers.Constant(held)
+        self.held = self.add_weight(
+            shape=held.shape, initializer=start, **options
+        )
+
+    def call(self, x):
+        return keras.ops.matmul(x, self.held)
+
+
+class Untracked(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.held = [tf.Variable(X)]
+
+    def call(self, x):
+        return x + tf.reduce_mean(self.held[0], axis=0)
+
+
+HELD = {
+    "a constant of NumPy": lambda: near(X),
+    "a constant of TensorFlow": lambda: Attribute(tf.constant(X)),
+    "in another function": Inside,
+    "a few of them": lambda: near(X[:6]),
+    "trained weights": lambda: Weights(X.T),
+    "weights that are not trained": lambda: Weights(X.T, trainable=False),
+    "a variable that Keras does not know": Untracked,
+    "targets": lambda: layers.Lambda(
+        lambda x: tf.concat([x, x[:, :1] * tf.reduce_mean(Y, 0)], 1)
+    ),
+    "one record": lambda: layers.Lambda(lambda x: x - X[5]),
+    "other types": lambda: layers.Lambda(
+        lambda x: x - tf.cast(tf.constant(X[:1], tf.float64), tf.float32)
+    ),
+}
+NOT_HELD = {
+    "other numbers": lambda: near(X[:, ::-1]),
+    "sums": lambda: near(X[1:] + X[:-1]),
+    "units": lambda: near(np.eye(WIDTH, dtype="float32")),
+    "a row of zeros": lambda: near(np.zeros((3, WIDTH), "float32")),
+}
+
+
+def _rounds(layer, x=X):
+    """How many rounds run before it is refused, if it is."""
+    model = keras_dp.PrivateModel(
+        keras.Sequential(
+            [keras.Input(x.shape[1:], dtype=x.dtype), layer, layers.Dense(4)]
+        )
+    )
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=RECORDS)
+    model.compile(keras_dp.DPSGD(0.1, query=query, ledger=ledger), "mse")
+    try:
+        model.fit(x, Y, batch_size=RECORDS, verbose=0)
+    finally:
+        ran = len(ledger)
+    return ran
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if place else [])
+        for place, name in enumerate(HELD)
+    ],
+)
+def test_is_refused(name) -> None:
+    with pytest.raises(UnsupportedLayerError, match="must hold no records"):
+        _rounds(HELD[name]())
+
+
+@pytest.mark.full
+def test_ids_are_refused() -> None:
+    marks = layers.Lambda(lambda ids: tf.cast(ids == IDS[3], tf.float32))
+
+    with pytest.raises(UnsupportedLayerError, match="must hold no records"):
+        _rounds(marks, IDS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NOT_HELD)
+def test_other_constants_are_not(name) -> None:
+    assert _rounds(NOT_HELD[name]()) == 1
+
+
+@pytest.mark.full
+def test_what_all_records_share_is_no_record() -> None:
+    time = np.linspace(0, 1, WIDTH, dtype="float32")
+    x = np.concatenate([np.repeat(time[np.newaxis], RECORDS - 1, 0), X[:1]])
+
+    assert _rounds(layers.Lambda(lambda x: x - time), x) == 1
