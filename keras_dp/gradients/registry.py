@@ -30,8 +30,8 @@ class LayerCall(NamedTuple):
         args: There is at least one. The first is `[batch, ...]`.
         cotangents: The gradients of the summed losses with respect to some
             tensors of the call. For the fallback, these are the float outputs
-            `[batch, ...]`, in `keras.tree` order. For a rule, they are
-            `Observed.watched`, whose first axis may be another than the batch.
+            `[batch, ...]`, in `keras.tree` order. For a rule, they are what its
+            observer watched, whose first axis may be another than the batch.
         kept: Values that the layer's observer kept. For the fallback, the
             `RepeatedDraws` of the call. `None` for other layers.
         static_shapes: Whether no tensor may have a shape that depends on data.
@@ -51,56 +51,43 @@ class LayerCall(NamedTuple):
         return self.args[0]
 
 
-class Observed(NamedTuple):
-    """The result of a call that an `Observer` made.
-
-    Attributes:
-        outputs: The outputs of the layer.
-        watched: The tensors whose cotangents the rule gets.
-        kept: Other values for the rule; `None` for none.
-    """
-
-    outputs: Any
-    watched: list[tf.Tensor]
-    kept: Any
-
-
 # The gradients of the variables that a call used. Entries of frozen variables
 # are ignored.
 Gradients = list[tuple[keras.Variable, GradientRecords]]
 Rule = Callable[[LayerCall], Gradients]
-Watch = Callable[[list[tf.Tensor]], None]
-# Computes what the layer's own call computes, from this call and its arguments.
-# It passes the tensors whose cotangents the rule needs to `Watch`, before it
-# uses them.
-Observer = Callable[
-    [
-        keras.Layer,
-        Callable[..., Any],
-        tuple[Any, ...],
-        dict[str, Any],
-        Watch,
-    ],
-    Observed,
-]
 
 
-def called_without_activation(
-    layer: keras.Layer,
-    original: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    watch: Watch,
-) -> Observed:
+class OpenCall(NamedTuple):
+    """A call of a layer that an observer makes.
+
+    Attributes:
+        original: What the layer computes.
+        watch: Takes the tensors whose cotangents the rule gets, before they are
+            used.
+    """
+
+    layer: keras.Layer
+    original: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    watch: Callable[[list[tf.Tensor]], None]
+
+    def outputs(self) -> Any:
+        """Returns what the layer computes of its arguments."""
+        return self.original(*self.args, **self.kwargs)
+
+
+# Returns the outputs of a call, and other values for the rule, `None` for none.
+Observer = Callable[[OpenCall], tuple[Any, Any]]
+
+
+def called_without_activation(opened: OpenCall) -> tuple[Any, None]:
     """Calls a layer, and watches its float outputs before the activation."""
-    activation = activation_of(layer)
-    with without_activation(layer):
-        outputs = original(*args, **kwargs)
-    watched = float_outputs(outputs)
-    watch(watched)
-    if activation is not None:
-        outputs = activation(outputs)
-    return Observed(outputs, watched, None)
+    activation = activation_of(opened.layer)
+    with without_activation(opened.layer):
+        outputs = opened.outputs()
+    opened.watch(float_outputs(outputs))
+    return outputs if activation is None else activation(outputs), None
 
 
 class Entry(NamedTuple):

@@ -275,9 +275,17 @@ class CallOfModel:
         kwargs: dict[str, Any],
     ) -> Any:
         training = training_of_call()
-        outputs, tensors, kept = _observed(
-            hook, original, args, kwargs, self._tape.watch, self._batch
-        )
+        tensors: list[tf.Tensor] = []
+
+        def watch(some: list[tf.Tensor]) -> None:
+            self._tape.watch(some)
+            tensors.extend(some)
+
+        opened = registry.OpenCall(hook.layer, original, args, kwargs, watch)
+        if hook.observe is not None:
+            outputs, kept = hook.observe(opened)
+        else:
+            outputs, kept = _called_with_draws(opened, self._batch)
         is_elsewhere = self._home is not None and any(
             each.graph is not self._home for each in tensors
         )
@@ -330,26 +338,18 @@ def _value_of(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, keras.Variable) else leaf
 
 
-def _observed(
-    hook: Hook,
-    original: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    watch: registry.Watch,
-    batch: int,
-) -> registry.Observed:
-    if hook.observe is not None:
-        return hook.observe(hook.layer, original, args, kwargs, watch)
+def _called_with_draws(
+    opened: registry.OpenCall, batch: int
+) -> tuple[Any, RepeatedDraws]:
     draws = RepeatedDraws()
     with draws.noting():
-        outputs = original(*args, **kwargs)
+        outputs = opened.outputs()
     # It is called again on each example, which must give one row.
     outputs = _apart(
         keras.tree.map_structure(lambda leaf: of_length(leaf, batch), outputs)
     )
-    watched = float_outputs(outputs)
-    watch(watched)
-    return registry.Observed(outputs, watched, draws)
+    opened.watch(float_outputs(outputs))
+    return outputs, draws
 
 
 def of_length(leaf: Any, batch: int) -> Any:

@@ -31,8 +31,7 @@ from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.gradients.registry import (
     Gradients,
     LayerCall,
-    Observed,
-    Watch,
+    OpenCall,
 )
 from keras_dp.keras_internals import layers_of, mask_of, set_mask
 
@@ -203,19 +202,14 @@ def hook_of_model(model: keras.Model) -> Hook:
     return Hook(model, _gradients_by_row, _called_by_row)
 
 
-def _called_by_row(
-    layer: keras.Layer,
-    original: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    watch: Watch,
-) -> Observed:
+def _called_by_row(opened: OpenCall) -> tuple[Any, Any]:
     """Calls the model for each row, and keeps the tape of each call."""
+    layer, original, args, kwargs, watch = opened
     variables = [variable.value for variable in trained_variables(layer)]
     batch = keras.tree.flatten(args[0])[0].shape[0]
     draws = RepeatedDraws()
     with draws.noting():
-        original(*args, **kwargs)
+        opened.outputs()
     numbers = draws.rows(batch)
     rows: list[Any] = []
     calls: list[tuple[tf.GradientTape, list[tf.Tensor]]] = []
@@ -232,9 +226,8 @@ def _called_by_row(
             rows.append(original(one, *args[1:], **kwargs))
         calls.append((tape, float_outputs(rows[-1])))
     outputs = keras.tree.map_structure(_rows_joined, *rows)
-    watched = float_outputs(outputs)
-    watch(watched)
-    return Observed(outputs, watched, calls)
+    watch(float_outputs(outputs))
+    return outputs, calls
 
 
 def _rows_joined(*rows: Any) -> Any:

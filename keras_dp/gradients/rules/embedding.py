@@ -1,6 +1,5 @@
 """The rules of `Embedding` and `ReversibleEmbedding`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -40,24 +39,17 @@ def row_records(call: registry.LayerCall) -> RowRecords:
     )
 
 
-def _observed(
-    layer: keras.Layer,
-    original: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    watch: registry.Watch,
-) -> registry.Observed:
+def _observed(opened: registry.OpenCall) -> tuple[Any, None]:
     """Calls the layer, and watches the logits before they are capped."""
-    cap, reverse = layer.logit_soft_cap, is_reversed(args, kwargs)
-    with replaced_attribute(layer, "logit_soft_cap", None):
-        outputs = original(*args, **kwargs)
-    watch([outputs])
-    watched = outputs
-    if reverse and cap is not None:
+    cap = opened.layer.logit_soft_cap
+    with replaced_attribute(opened.layer, "logit_soft_cap", None):
+        outputs = opened.outputs()
+    opened.watch([outputs])
+    if is_reversed(opened.args, opened.kwargs) and cap is not None:
         outputs = keras.ops.multiply(
             keras.ops.tanh(keras.ops.divide(outputs, cap)), cap
         )
-    return registry.Observed(outputs, [watched], None)
+    return outputs, None
 
 
 def is_reversed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -8,7 +8,6 @@ backward pass gives the cotangents, because the loops of `recurrence.py` compute
 the recurrence while the layer is hooked.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -63,22 +62,17 @@ def _is_plain(layer: keras.Layer) -> bool:
     )
 
 
-def _observe(
-    layer: keras.Layer,
-    _: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    watch: registry.Watch,
-) -> registry.Observed:
+def _observe(opened: registry.OpenCall) -> tuple[Any, _Kept]:
+    layer = opened.layer
     names = ("sequences", "initial_state", "mask", "training")
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given = dict(zip(names, opened.args, strict=False)) | opened.kwargs
     inputs = _inputs(layer, given["sequences"], given.get("training"))
     mask = _time_major_mask(given.get("mask"), layer.go_backwards)
     kernel, recurrent_kernel, bias, inner_bias = _weights(layer.cell)
     from_inputs = _times_kernel(inputs, kernel, bias)
     states = _initial_states(layer, given.get("initial_state"), inputs.shape[0])
     probe = tf.zeros_like(from_inputs)
-    watch([from_inputs, probe])
+    opened.watch([from_inputs, probe])
     ran = recurrence.Recurrence(
         _cell(layer.cell),
         recurrent_kernel,
@@ -89,8 +83,7 @@ def _observe(
     outputs = _outputs(layer, ran.after[0], mask)
     if layer.return_state:
         outputs = (outputs, *(each[-1] for each in ran.after))
-    kept = _Kept(inputs, list(map(_swapped, ran.factors)))
-    return registry.Observed(outputs, [from_inputs, probe], kept)
+    return outputs, _Kept(inputs, list(map(_swapped, ran.factors)))
 
 
 def _inputs(

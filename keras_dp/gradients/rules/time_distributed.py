@@ -4,7 +4,6 @@ The layer inside is called once, with every step as an example of its own. Then
 the gradients of the steps of an example are added up.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -33,15 +32,9 @@ def _has_rule_inside(layer: keras.Layer) -> bool:
     )
 
 
-def _observe(
-    layer: keras.Layer,
-    _: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    watch: registry.Watch,
-) -> registry.Observed:
-    given = dict(zip(("inputs", "training", "mask"), args, strict=False))
-    given |= kwargs
+def _observe(opened: registry.OpenCall) -> tuple[Any, _Kept]:
+    layer, names = opened.layer, ("inputs", "training", "mask")
+    given = dict(zip(names, opened.args, strict=False)) | opened.kwargs
     inner, inputs = layer.layer, given["inputs"]
     entry = registry.entry_of(inner)
     if entry is None:
@@ -54,15 +47,12 @@ def _observe(
             "sequences to one length."
         )
     rows, options = _merged(inputs), _options(inner, given)
-    outputs, watched, kept = entry.observe(
-        inner, inner.call, (rows,), options, watch
+    outputs, kept = entry.observe(
+        registry.OpenCall(inner, inner.call, (rows,), options, opened.watch)
     )
     call = registry.LayerCall(inner, (rows,), options, [], kept)
-    return registry.Observed(
-        tf.reshape(outputs, [-1, steps, *outputs.shape[1:]]),
-        watched,
-        _Kept(call, entry.rule, steps),
-    )
+    outputs = tf.reshape(outputs, [-1, steps, *outputs.shape[1:]])
+    return outputs, _Kept(call, entry.rule, steps)
 
 
 def _options(inner: keras.Layer, given: dict[str, Any]) -> dict[str, Any]:
