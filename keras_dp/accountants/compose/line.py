@@ -23,6 +23,7 @@ from keras_dp.accountants.compose.line_moments import (
     paths,
     points,
 )
+from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.loss_distribution import Decay
 from keras_dp.accountants.roots import last_true
 from keras_dp.errors import NumericalLimitError, TooSlowError
@@ -54,6 +55,8 @@ _SHARE = 1 / 16
 _LEAST_TOLERANCE = 1e-14
 # Rounding of a log moment, in units of `EPSILON`.
 _MOMENT = 256.0
+# An upper bound on how far `gaussian_profile` rounds up.
+_PROFILE_ERROR = 1e-11
 # The largest number of points of a line.
 MOST_POINTS = 1 << 23
 # Products of nodes and points that take about a second.
@@ -70,6 +73,12 @@ class _Aside(NamedTuple):
         """Returns the line for more Gaussian noise, of `mu^2 = gaussian`."""
         more = gaussian * self.tilt * (1 + self.tilt) / 2
         return self._replace(log_moment=self.log_moment + more)
+
+    def without(self, gaussian: float) -> "_Aside":
+        """Returns the line for the difference to a Gaussian release."""
+        less = gaussian * self.tilt * (1 + self.tilt) / 2
+        moment = float(np.logaddexp(self.log_moment, less))
+        return self._replace(log_moment=moment)
 
     def log_size(self, epsilon: float) -> float:
         """Returns the log of a bound on the integral of the size, over 2 pi.
@@ -128,6 +137,13 @@ class LinePlace(NamedTuple):
             aside=(left.with_noise(more), right.with_noise(more)),
         )
 
+    def without(self, gaussian: float) -> "LinePlace":
+        """Returns the place for the difference to a Gaussian release."""
+        left, right = self.aside
+        return self._replace(
+            aside=(left.without(gaussian), right.without(gaussian))
+        )
+
     def end(self, epsilon: float) -> tuple[float, float]:
         """Returns where the line may end, and a bound on what is left out.
 
@@ -167,9 +183,11 @@ class Line:
     """The integrand on a line, good for all epsilon near one.
 
     Attributes:
-        place: Where it is.
+        place: Where it is; of the difference, if one was subtracted.
         points: `e^(K(s) - K(c) - i t K'(c)) / (s (s+1))` on the upper half,
             row by row in a square, with zeros at the end.
+        subtracted: `mu^2` of a Gaussian release whose integrand was subtracted
+            from the points; 0 if none was.
         log_left_out: Log of a bound on the rest of the line, without
             `e^(-c epsilon)`.
         spread: Integral of the size of the points times `|t|`.
@@ -178,6 +196,7 @@ class Line:
 
     place: LinePlace
     points: Complex
+    subtracted: float
     log_left_out: float
     spread: float
     rounding: float
@@ -194,6 +213,13 @@ class Line:
         if not log_error <= EXPONENT:
             return -math.inf, math.inf
         value, error = self._value(epsilon), math.exp(log_error)
+        if self.subtracted:
+            subtracted = gaussian_profile.log_delta(
+                math.sqrt(self.subtracted), epsilon
+            )
+            less = math.exp(min(float(subtracted) - scale, EXPONENT))
+            off = _PROFILE_ERROR * (1 - float(subtracted))
+            value, error = value + less, error + off * less
         if not value > -error:
             return -math.inf, math.inf
         lower, upper = value - error, value + error
@@ -270,15 +296,50 @@ def _line(
     sizes = np.abs(values)
     rounding = EPSILON * (TERM + math.log2(1 + size))
     noise = sizes * (errors[:size] + rounding)
+    # Where `K` is next to 0, so is the difference to a release of next to no
+    # loss, which ends where the line does.
+    gaussian = 2 * max(place.log_moment - log_left_out, 1.0) / end**2
+    less = gaussian * s * (1 + s) / 2 - place.log_moment - 1j * place.mean * t
     poles = np.abs(s * (1 + s))
+    apart, closer = _difference(logs, less, errors[:size], rounding)
+    if (closer / poles).sum() < (noise / poles).sum():
+        values, noise = apart, closer
+        place = place.without(gaussian)
+        log_less = gaussian * (tilt * (1 + tilt) - end**2) / 2
+        log_less -= math.log(math.pi * end)
+        log_left_out = float(np.logaddexp(log_left_out, log_less))
+    else:
+        gaussian = 0.0
     values = values / (s * (1 + s))
     return Line(
         place,
         _square(values),
+        gaussian,
         log_left_out,
         float(np.abs(values) @ t) * step,
         float((noise / poles).sum()) * step,
     )
+
+
+def _difference(
+    logs: Complex, less: Complex, errors: Array, rounding: float
+) -> tuple[Complex, Array]:
+    """Returns `e^logs - e^less`, and its errors; neither where it overflows.
+
+    The first exponential has relative errors, and a sum of the results has one
+    from rounding.
+    """
+    with np.errstate(all="ignore"):
+        change, other = logs - less, np.exp(less)
+        near = np.abs(change.real) < 1
+        both: Complex = np.where(
+            near,
+            other * np.expm1(np.where(near, change, 0.0)),
+            np.exp(logs) - other,
+        )
+        noise = errors * np.exp(logs.real) + rounding * np.abs(both)
+        sizes = np.abs(logs) + np.abs(less)
+        return both, noise + TERM * EPSILON * sizes * np.abs(other)
 
 
 def _square(values: Complex) -> Complex:
