@@ -219,14 +219,10 @@ def arguments_of(
     The error names the first function, and the nearest name: one that the
     functions have, or one of `elsewhere`, with its remedy.
     """
-    known = {
-        name: ""
-        for each in functions
-        for name in inspect.signature(each).parameters
-    }
+    known = {name: "" for each in functions for name in _names_of(each)}
     remedies = dict(known)
     for remedy, function in elsewhere.items():
-        for name in inspect.signature(function).parameters:
+        for name in _names_of(function):
             remedies.setdefault(name, f" {remedy}")
     for name, value in given.items():
         if name in known:
@@ -237,6 +233,13 @@ def arguments_of(
             remedy = f" Did you mean `{close}`?{remedy}"
         rule = f"be an argument of {functions[0].__name__}"
         raise _error(TypeError, name, value, rule, remedy)
+
+
+def _names_of(function: Callable[..., Any]) -> list[str]:
+    """Returns the arguments that can be given by name."""
+    found = inspect.signature(function).parameters
+    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [name for name, each in found.items() if each.kind not in several]
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

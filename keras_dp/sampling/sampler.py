@@ -130,6 +130,7 @@ class Sampler(abc.ABC):
         map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
         views: int = 1,
         seed: int | None = None,
+        **others: Any,
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
 
@@ -137,6 +138,7 @@ class Sampler(abc.ABC):
         `SamplerOptions`. The law takes a number of records and its arguments,
         which `repr` shows, and returns how the records are drawn.
         """
+        _check.arguments_of(type(self), Sampler, given=others)
         self.records = Source(data)
         # A shard has a part of the whole draw.
         self._law = functools.partial(law, **arguments)

@@ -170,6 +170,17 @@ QUERIES = [
     ),
     (lambda: query(denominator=None), TypeError, "`denominator` must be given"),
     (
+        lambda: samples(physical_batch=4),
+        TypeError,
+        "`physical_batch` must be an argument of PoissonBatches.*"
+        "`physical_batch_size`",
+    ),
+    (
+        lambda: samples(options=4),
+        TypeError,
+        "`options` must be an argument of PoissonBatches",
+    ),
+    (
         lambda: samples(microbatches=4),
         TypeError,
         "`microbatches` must be Rando",
