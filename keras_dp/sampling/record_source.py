@@ -238,7 +238,8 @@ def as_arrays(nest: Nest, name: str = "data") -> Nest:
             raise TypeError(
                 f"`{name}` must be an array or a nest (tuple, list, dict) of "
                 "arrays, or a source with `__len__` and `__getitem__`. "
-                f"Received: {type(leaf).__name__} at {path}."
+                f"Received: {type(leaf).__name__} at {path}. Of a generator "
+                "make arrays, or a data set: tf.data.Dataset.from_generator."
             )
         return as_array(leaf, name, path)
 

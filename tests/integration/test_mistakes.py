@@ -505,6 +505,11 @@ RECIPES = [
         ValueError,
         r"shapes( \(3,\),?){4} and 37 more\. .* np.stack",
     ),
+    (
+        lambda: made(data=(record for record in zip(X, Y, strict=True))),
+        TypeError,
+        "`data` must be .*generator.*from_generator",
+    ),
     (lambda: made(steps_per_excecution=2), TypeError, "`steps_per_execution`"),
     (
         lambda: keras_dp.make_private(
