@@ -61,7 +61,7 @@ class OpenCall(NamedTuple):
     """A call of a layer that an observer makes.
 
     Attributes:
-        original: What the layer computes.
+        original: Computes the output of the layer.
         watch: Takes the tensors whose cotangents the rule gets, before they are
             used.
     """

@@ -20,7 +20,7 @@ def plan_document(plans: PlannedTrainings) -> Document:
     rounded up, so that a number that is copied meets the target.
 
     Args:
-        plans: What `planning.plan` returned.
+        plans: The result of `planning.plan`.
 
     >>> from keras_dp.accountants import RDP
     >>> from keras_dp.planning import plan

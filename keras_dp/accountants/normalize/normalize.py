@@ -57,7 +57,7 @@ def normalize(
     rounded down to 12 digits, so that rounds that differ in the last bit
     merge.
 
-    What each sampling means for a record is in the table of `samplings`.
+    The table of `samplings` says what each sampling means for a record.
     `replace_one` moves a sum by twice the bound `S` of a record, but for
     `PoissonSampling`, whose mechanism has the two records one by one.
     `UnverifiedSampling` takes the caller's word that a record occurs in a batch

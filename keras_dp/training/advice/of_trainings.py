@@ -37,7 +37,7 @@ _ABOUT = 0.05
 # Sums are cut off at this many standard deviations of their noise.
 _CUT_OFF = 2.0**27
 
-# What is harder to compare is not said to be trained on.
+# Arrays that take more work to compare are not said to share memory.
 _MOST_WORK = 10_000
 
 # The variables of the environment that let oneDNN round factors.
