@@ -17,6 +17,7 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
+    Forecast,
     FullDataset,
     GaussianSum,
     PoissonSampling,
@@ -184,6 +185,75 @@ class TestAnInterruptedRun:
         assert (record.outcome, len(record)) == ("finished", 10)
 
 
+class TestAForecast:
+    """What the training says of its rounds, before the first of them."""
+
+    ROUNDS = ((STEP, 3), (OTHER, 2))
+
+    def run(self, ledger, forecast, epsilon=None, details=None) -> RunWriter:
+        limit = None
+        if epsilon is not None:
+            limit = EpsilonLimit(PrivacyTarget(epsilon, DELTA), ledger)
+        run = new_run(ledger, details, epsilon_limit=limit, delta=DELTA)
+        run.limits.expect(forecast)
+        return run
+
+    def ran(self, run: RunWriter) -> int:
+        """Runs the rounds, then more of the last kind; returns how many."""
+        kinds = [each for each, count in self.ROUNDS for _ in range(count)]
+        for ran, planned in enumerate([*kinds, OTHER, OTHER]):
+            try:
+                run.cover(planned)
+            except BudgetExceededError:
+                return ran
+        return len(kinds) + 2
+
+    def test_is_the_plan_that_the_rounds_keep_to(self, ledger) -> None:
+        run = self.run(ledger, Forecast(4, self.ROUNDS))
+        for planned in (STEP, STEP, STEP, OTHER):
+            run.cover(planned)
+        run.finish()
+
+        (own,) = ledger.runs
+        assert own.plan == ((STEP, 3), (OTHER, 1))
+        assert (own.outcome, len(own)) == ("finished", 4)
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "plan"
+
+    def test_of_all_rounds_lets_no_other_follow(self, ledger) -> None:
+        run = self.run(ledger, Forecast(None, self.ROUNDS, are_all=True))
+        assert self.ran(run) == 5
+        assert len(ledger) == 5
+
+    def test_of_fewer_rounds_than_the_training_has_is_refused(
+        self, ledger
+    ) -> None:
+        with pytest.raises(ValueError, match="Correlated noise must have"):
+            self.run(ledger, Forecast(6, self.ROUNDS, are_all=True))
+
+    def test_of_all_rounds_meets_a_target(self, ledger) -> None:
+        """It has room for the rounds of both kinds but for the last one."""
+        paid = PrivacyLedger.in_memory(dataset="paid")
+        self.run(paid, Forecast()).record(STEP.sampling, STEP.queries, 3)
+        self.run(paid, Forecast()).record(OTHER.sampling, OTHER.queries)
+        epsilon = Replay(paid).claim(delta=DELTA).epsilon * (1 + 1e-6)
+        forecast = Forecast(None, self.ROUNDS, are_all=True)
+
+        assert self.ran(self.run(ledger, forecast, epsilon)) == 4
+        assert Replay(ledger).claim(delta=DELTA).epsilon <= epsilon
+
+    def test_leaves_the_rest_of_a_run_that_goes_on_as_it_is(
+        self, ledger
+    ) -> None:
+        with ledger.start_run("a", plan=[(STEP, 10)]) as begun:
+            train(begun, 6)
+        details = RunDetails(continues=1)
+        with self.run(ledger, Forecast(100), None, details) as run:
+            assert (run.limits.most, train(run, 20)) == (4, 4)
+
+        (own,) = ledger.runs
+        assert (own.outcome, len(own)) == ("finished", 10)
+
+
 class TestTwoTrainingsWithOneTarget:
     """All rounds of the ledger count, and so do plans that still run."""
 
@@ -324,6 +394,18 @@ class TestAnUnknownNumberOfRounds:
 
 class TestSeveralRoundsOfOneCall:
     """As where one compiled call runs them all."""
+
+    def test_of_another_kind_are_not_those_that_were_covered_ahead(
+        self, ledger, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+        run = new_run(ledger)
+        for _ in range(2):
+            run.cover(STEP)  # The second block has four rounds.
+        run.cover(OTHER)
+        run.finish()
+
+        assert ledger.rounds == ((STEP, 2), (OTHER, 1))
 
     def test_are_covered_before_it_in_whole_calls(
         self, ledger, monkeypatch
