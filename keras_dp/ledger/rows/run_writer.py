@@ -626,6 +626,13 @@ class RunWriter:
                 f"has rounds of its plan left. Received: number={number!r}."
                 " Start another run."
             )
+        if self.limits.most not in (None, run.rest.count):
+            raise ValueError(
+                "`limits` must know what the run has left. Received: limits of "
+                f"{self.limits.most:,} rounds, for a run that has "
+                f"{run.rest.count:,} left by now: another training went on "
+                "with it. No round ran. Continue the run anew."
+            )
         self.start = dataclasses.replace(
             run.start,
             author=start.author,

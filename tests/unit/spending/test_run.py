@@ -184,6 +184,28 @@ class TestAnInterruptedRun:
         (record,) = ledger.runs
         assert (record.outcome, len(record)) == ("finished", 10)
 
+    def test_goes_on_with_the_rounds_of_its_plan_alone(self, ledger) -> None:
+        ledger.start_run("a", plan=[(STEP, 10)]).finish("stopped")
+        run = new_run(ledger, RunDetails(continues=1))
+        with pytest.raises(PrivateTrainingError, match="rounds of its plan"):
+            run.cover(OTHER)
+
+        assert len(ledger) == 0
+
+    def test_goes_on_once_where_two_trainings_found_it(self, ledger) -> None:
+        ledger.start_run("a", plan=[(STEP, 10)]).finish("stopped")
+        first, second = (
+            new_run(ledger, RunDetails(continues=1)) for _ in range(2)
+        )
+        train(first, 7)
+        first.finish("stopped")
+        with pytest.raises(ValueError, match="3 left by now"):
+            second.cover(STEP)
+        with new_run(ledger, RunDetails(continues=1)) as third:
+            assert train(third, 10) == 3
+
+        assert len(ledger) == 10
+
 
 class TestAForecast:
     """What the training says of its rounds, before the first of them."""
