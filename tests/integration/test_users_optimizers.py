@@ -152,7 +152,9 @@ class TestTheOptimizer:
         given = optimizers.SGD(0.1)
         given.apply = lambda *arguments: None
 
-        with pytest.raises(ValueError, match="`inner` must have its `apply`"):
+        with pytest.raises(
+            ValueError, match="`optimizer` must have its `apply`"
+        ):
             private_of(compiled(given))
 
     @pytest.mark.parametrize("rate", ["keep", 0.5])
