@@ -394,7 +394,9 @@ class PrivacyLedger:
             run.plan(planned.rounds, delta=delta)
         return run
 
-    def continue_run(self, number: int, *, library: str = "") -> RunWriter:
+    def continue_run(
+        self, number: int, *, library: str = "", limits: Limits | None = None
+    ) -> RunWriter:
         """Continues an interrupted run, whose plan has rounds left.
 
         The rounds that follow are a part of this plan. The ledger notes who
@@ -404,11 +406,12 @@ class PrivacyLedger:
             number: The number of the run. Its `RunRecord.rest` says what is
                 left.
             library: As in `start_run`; by default as the run was begun.
+            limits: As in `start_run`, of the account that pays for the run.
 
         Raises:
             LedgerWriteError: The run was not continued.
             ValueError: No run of this number can be continued; perhaps another
-                process continues it already.
+                process continues it already. Or another account pays for it.
 
         >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
         >>> ledger = PrivacyLedger.in_memory(dataset="doc")
@@ -421,10 +424,12 @@ class PrivacyLedger:
         [(1, 'finished', 10)]
         """
         _check.integer_at_least(1, number=number)
+        limits = Limits() if limits is None else limits
+        _check.kind(Limits, limits=limits)
         start = RunStart(
             f"run {number}", "other", "", None, "", this_process(), library
         )
-        return RunWriter(self.lock, start, continues=number).begin()
+        return RunWriter(self.lock, start, limits, number).begin()
 
     def open_account(self, account: Account | Decision) -> AccountRecord:
         """Opens an account. From then on, an account must pay for every round.

@@ -626,6 +626,13 @@ class RunWriter:
                 f"has rounds of its plan left. Received: number={number!r}."
                 " Start another run."
             )
+        if self.limits.account != run.start.account:
+            raise ValueError(
+                "`limits` must be of the account that pays for the run, "
+                f"{run.start.account!r}. Received: limits of the account "
+                f"{self.limits.account!r}. Pass limits=RunLimits(ledger, "
+                "account=...)."
+            )
         if self.limits.most not in (None, run.rest.count):
             raise ValueError(
                 "`limits` must know what the run has left. Received: limits of "

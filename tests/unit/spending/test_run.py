@@ -192,6 +192,23 @@ class TestAnInterruptedRun:
 
         assert len(ledger) == 0
 
+    def test_goes_on_at_the_cost_of_its_account(self, ledger) -> None:
+        open_plan(ledger, count=9)
+        limits = RunLimits(ledger)
+        plan = [(STEP, 10)]
+        ledger.start_run("a", plan=plan, limits=limits).finish("stopped")
+        open_plan(ledger, "other")
+        for wrong in (None, RunLimits(ledger, account="other")):
+            with pytest.raises(ValueError, match="of the account that pays"):
+                ledger.continue_run(1, limits=wrong)
+
+        limits = RunLimits(ledger, account="all")
+        with ledger.continue_run(1, limits=limits) as run:
+            assert train(run, 20) == 9
+
+        assert ledger.accounts[0].balance.spent == (9,)
+        assert ledger.runs[0].outcome == "budget"
+
     def test_goes_on_once_where_two_trainings_found_it(self, ledger) -> None:
         ledger.start_run("a", plan=[(STEP, 10)]).finish("stopped")
         first, second = (
