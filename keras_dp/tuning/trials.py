@@ -5,6 +5,8 @@ a model on private records, with noise.
 """
 
 import dataclasses
+import math
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, TypeAlias
 
@@ -360,6 +362,8 @@ def _made_up(structure: Any) -> Any:
         shape = (_RECORDS, *spec.shape)
         if spec.dtype.kind != "f":
             return np.zeros(shape, spec.dtype)
-        return np.random.default_rng().random(shape).astype(spec.dtype)
+        words = secrets.token_bytes(4 * math.prod(shape))
+        values = np.frombuffer(words, np.uint32).reshape(shape) / 2.0**32
+        return values.astype(spec.dtype)
 
     return keras.tree.map_structure(leaf, structure)
