@@ -29,6 +29,7 @@ from keras_dp.sampling import (
     ShuffledBatches,
 )
 from keras_dp.training import rounds_at_once
+from keras_dp.training.data.batches import Batches
 from keras_dp.training.loop import TrainingLoop
 from keras_dp.training.metrics.private_metrics import PrivateLoss
 from keras_dp.training.step.engine_check import EngineCheck
@@ -230,6 +231,21 @@ def test_fifty_rounds_a_dispatch_are_as_one(name) -> None:
     alone = run(1)
     assert is_equal(run(50), alone)
     assert not is_equal(run(50, seed=4), alone)
+
+
+@pytest.mark.full
+def test_a_sample_of_several_batches_runs_once(monkeypatch) -> None:
+    ran, batches_of = [], Batches.batches_of
+
+    def noted(batches, sample, *words):
+        ran.append(sample.rows.tobytes())
+        return batches_of(batches, sample, *words)
+
+    monkeypatch.setattr(Batches, "batches_of", noted)
+    samples = poisson(physical_batch_size=4)
+    compiled(4).fit(samples, steps_per_epoch=5, verbose=0)
+
+    assert len(set(ran)) == len(ran) == 5
 
 
 @pytest.mark.full
