@@ -277,5 +277,5 @@ def _ones_like_rows(rows: int) -> Callable[[tf.Tensor], tf.Tensor]:
 def _records_of(batch: StepBatch) -> Any:
     """Returns inputs and targets of a batch, without padding."""
     kept = slice(None) if batch.mask is None else batch.mask.numpy()
-    data = (batch.x, batch.y)
-    return [np.asarray(leaf)[kept] for leaf in keras.tree.flatten(data)]
+    leaves = keras.tree.flatten((batch.x, batch.y))
+    return [np.asarray(leaf)[kept] for leaf in leaves if leaf is not None]

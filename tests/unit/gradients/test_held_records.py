@@ -135,3 +135,18 @@ def test_what_all_records_share_is_no_record() -> None:
     x = np.concatenate([np.repeat(time[np.newaxis], RECORDS - 1, 0), X[:1]])
 
     assert _rounds(layers.Lambda(lambda x: x - time), x) == 1
+
+
+def test_an_output_without_targets_is_left_out() -> None:
+    x = keras.Input((WIDTH,))
+    model = keras_dp.PrivateModel(
+        keras.Model(x, [layers.Dense(4)(x), layers.Dense(2)(x)])
+    )
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=RECORDS)
+    optimizer = keras_dp.DPSGD(0.1, query=query, ledger=ledger)
+    model.compile(optimizer, ["mse", None])
+
+    model.train_on_batch(X, [Y, None])
+
+    assert len(ledger) == 1
