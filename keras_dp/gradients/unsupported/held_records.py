@@ -42,9 +42,9 @@ def check_holds_no_records(
         if leaf.dtype.kind not in "fiu" or size < _FRACTIONS or len(leaf) < 2:
             continue
         found = [value for value in values if _fits(value[1], size)]
-        rows = _telling(leaf) if found else leaf[:0]
+        rows = _own_rows(leaf) if found else leaf[:0]
         for name, tensor in found:
-            if any(_has_rows(table, rows) for table in _tables(tensor, size)):
+            if any(_has_record(each, rows) for each in _tables(tensor, size)):
                 layer = layer_in(model, name)
                 owner = "" if layer is None else f"layer {layer.path!r}, "
                 raise UnsupportedLayerError(
@@ -96,30 +96,33 @@ def _tables(tensor: Any, size: int) -> list[np.ndarray]:
     return [*found, values.T] if is_turned else found
 
 
-def _telling(leaf: np.ndarray) -> np.ndarray:
-    """Returns the rows that only one record has, and by no chance."""
+def _own_rows(leaf: np.ndarray) -> np.ndarray:
+    """Returns the finite rows that only one record has."""
     rows = np.reshape(leaf, [len(leaf), -1])
     rows = rows[np.isfinite(rows).all(axis=1)]
     alike = collections.Counter(row.tobytes() for row in rows)
-
-    def tells(row: np.ndarray) -> bool:
-        numbers = np.unique(row)
-        fractions = int(np.count_nonzero(numbers % 1))
-        is_own = alike[row.tobytes()] == 1
-        return is_own and (len(numbers) >= _NUMBERS or fractions >= _FRACTIONS)
-
-    return rows[np.array([tells(row) for row in rows], bool)]
+    return rows[np.array([alike[row.tobytes()] == 1 for row in rows], bool)]
 
 
-def _has_rows(table: np.ndarray, rows: np.ndarray) -> bool:
+def _tells(row: np.ndarray) -> bool:
+    """Whether another row is equal to this one by no chance."""
+    numbers = np.unique(row)
+    fractions = int(np.count_nonzero(numbers % 1))
+    return len(numbers) >= _NUMBERS or fractions >= _FRACTIONS
+
+
+def _has_record(table: np.ndarray, rows: np.ndarray) -> bool:
+    """Whether a table has one of these rows, and by no chance."""
     if not len(rows):
         return False
+    rounded = rows
     if not tf.as_dtype(table.dtype).is_integer:
-        rows = rows.astype(table.dtype)  # As the model would round them.
-    rows = rows.astype(np.float64)
-    column = np.argmax(np.ptp(rows, axis=0))
-    found = np.isin(table[:, column].astype(np.float64), rows[:, column])
-    known = {row.tobytes() for row in rows}
+        rounded = rows.astype(table.dtype)  # As the model would round them.
+    rounded = rounded.astype(np.float64)
+    column = np.argmax(np.ptp(rounded, axis=0))
+    found = np.isin(table[:, column].astype(np.float64), rounded[:, column])
+    held = {row.astype(np.float64).tobytes() for row in table[found]}
     return any(
-        row.astype(np.float64).tobytes() in known for row in table[found]
+        each.tobytes() in held and _tells(row)
+        for row, each in zip(rows, rounded, strict=True)
     )
