@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import mmap
+from collections.abc import Iterator
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -235,11 +236,16 @@ def as_arrays(nest: Nest, name: str = "data") -> Nest:
 
     def array(path: str, leaf: Any) -> npt.NDArray[Any]:
         if not hasattr(leaf, "__array__"):
+            remedy = ""
+            if isinstance(leaf, Iterator):
+                remedy = (
+                    " Make arrays of what it yields, or a data set by "
+                    "tf.data.Dataset.from_generator."
+                )
             raise TypeError(
                 f"`{name}` must be an array or a nest (tuple, list, dict) of "
                 "arrays, or a source with `__len__` and `__getitem__`. "
-                f"Received: {type(leaf).__name__} at {path}. Of a generator "
-                "make arrays, or a data set: tf.data.Dataset.from_generator."
+                f"Received: {type(leaf).__name__} at {path}.{remedy}"
             )
         return as_array(leaf, name, path)
 
