@@ -198,7 +198,7 @@ def make_private(
     if more:
         raise TypeError(
             "`data` must hold the targets and the weights, too. Received: "
-            f"{len(more)} more, beside it. {_AS_DATA}"
+            f"{len(more)} more arguments without a name. {_AS_DATA}"
         )
     _check.arguments_of(
         make_private,
