@@ -219,7 +219,10 @@ def _seal(options: argparse.Namespace) -> Document:
         try:
             out.touch(exist_ok=False)
         except OSError as error:
-            raise OutputError(f"{error}. Nothing was sealed.") from error
+            raise OutputError(
+                f"`--out` must be a new file in a folder that can be written. "
+                f"Received: {error}. Nothing was sealed."
+            ) from error
         try:
             certificate = certify(
                 ledger,
