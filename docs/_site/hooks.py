@@ -10,6 +10,7 @@ import ast
 import os
 import re
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ LINK = re.compile(
 FORMULA = re.compile(
     r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL | re.IGNORECASE
 )
+LONGEST_INLINE = 24  # Signs of a formula that a telephone shows in one line.
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -122,16 +124,14 @@ def _names(path: Path) -> list[str]:
 
 def _formula(match: re.Match[str]) -> str:
     display = "block" if match[1].lower() == "div" else "inline"
-    text = re.sub(r"^\s*\\[(\[]|\\[)\]]\s*$", "", match[2])
-    for entity, character in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
-        text = text.replace(entity, character)
+    text = unescape(re.sub(r"^\s*\\[(\[]|\\[)\]]\s*$", "", match[2]))
     formula = latex2mathml.converter.convert(text, display=display)
     # A long one scrolls in a box of its own.
-    return (
-        f'<div class="formula">{formula}</div>'
-        if display == "block"
-        else formula
-    )
+    if display == "block":
+        return f'<div class="formula">{formula}</div>'
+    if len(unescape(re.sub("<[^>]*>", "", formula))) > LONGEST_INLINE:
+        return f'<span class="formula">{formula}</span>'
+    return formula
 
 
 def _guides() -> list[Path]:
