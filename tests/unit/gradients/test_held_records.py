@@ -84,6 +84,11 @@ NOT_HELD = {
     "units": lambda: near(np.eye(WIDTH, dtype="float32")),
     "a row of zeros": lambda: near(np.zeros((3, WIDTH), "float32")),
 }
+# Records, and numbers that some of them equal by chance.
+BY_CHANCE = {
+    "positions": (np.arange(WIDTH) * [[1], [0], [2]], np.arange(WIDTH)),
+    "ones, once rounded": (1 + X / 1e5, np.ones(WIDTH, "float16")),
+}
 
 
 def _rounds(layer, x=X):
@@ -127,6 +132,19 @@ def test_ids_are_refused() -> None:
 @pytest.mark.parametrize("name", NOT_HELD)
 def test_other_constants_are_not(name) -> None:
     assert _rounds(NOT_HELD[name]()) == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", BY_CHANCE)
+def test_what_records_equal_by_chance_is_none(name) -> None:
+    some, held = BY_CHANCE[name]
+    x = np.resize(some, X.shape).astype("float32")
+    x[2:] += X[2:]
+    constant = tf.constant(held)
+
+    layer = layers.Lambda(lambda x: x - tf.cast(constant, x.dtype))
+
+    assert _rounds(layer, x) == 1
 
 
 @pytest.mark.full
