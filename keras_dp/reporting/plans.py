@@ -17,7 +17,8 @@ def plan_document(plans: PlannedTrainings) -> Document:
     """Returns plans as a table, with the batch size to take.
 
     The signal is a share of the largest. Epsilons and noise multipliers are
-    rounded up, so that a number that is copied meets the target.
+    rounded up, so that a number that is copied meets the target. The target
+    itself is not rounded.
 
     Args:
         plans: The result of `planning.plan`.
@@ -27,7 +28,7 @@ def plan_document(plans: PlannedTrainings) -> Document:
     >>> print(plan_document(plan(
     ...     60_000, target_epsilon=2.0, delta=1e-5, epochs=10,
     ...     batch_sizes=[64, 256, 1024], accountant=RDP())))
-    60,000 records, 10 epochs, epsilon <= 2 at delta = 1e-05 (add or ...
+    60,000 records, 10 epochs, epsilon <= 2.0 at delta = 1e-05 (add ...
       batch size  probability  steps  noise multiplier  noise/example  ...
               64     0.001067  9,380            ...
              256     0.004267  2,340            ...
@@ -38,7 +39,7 @@ def plan_document(plans: PlannedTrainings) -> Document:
     """
     title = (
         f"{plans.population_size:,} records, {plans.epochs:,} epochs, epsilon "
-        f"<= {plans.target_epsilon:g} at delta = {plans.delta!r} "
+        f"<= {plans.target_epsilon!r} at delta = {plans.delta!r} "
         f"({plans.neighbours.replace('_', ' ')}) by {plans.accountant}"
     )
     best = max(row.signal for row in plans.rows)
@@ -88,7 +89,7 @@ def _advice(plans: PlannedTrainings) -> Iterator[Part]:
         (
             f"keras_dp.make_private(model, (x, y), batch_size={size}, "
             f"epochs={plans.epochs},",
-            f"    target_epsilon={plans.target_epsilon:g}, "
+            f"    target_epsilon={plans.target_epsilon!r}, "
             f'delta={plans.delta!r}, ledger="...")',
         )
     )

@@ -113,3 +113,11 @@ def test_the_table_rounds_noise_up() -> None:
     for row, cells in zip(found.rows, table.rows, strict=True):
         shown = float(cells[3])
         assert row.noise_multiplier <= shown < row.noise_multiplier + 2e-4
+
+
+def test_the_target_is_not_rounded() -> None:
+    found = planned(target_epsilon=2.0000004, batch_sizes=[256])
+
+    words = " ".join(str(plan_document(found)).split())
+    assert "epsilon <= 2.0000004 at delta" in words
+    assert "target_epsilon=2.0000004," in words
