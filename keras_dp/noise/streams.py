@@ -60,6 +60,10 @@ _ALIGNMENT = 64
 # An accelerator draws so many pieces at once: fewer operations start.
 _TOGETHER = 16
 
+# So many values have a block in doubt once in 30 draws. That takes 100 ms, or 5
+# ms once XLA has compiled it, for which it needs 3 s.
+_LEAST_COMPILED = 2**18
+
 # A relative error: compiled operations are contracted and reordered.
 _MOST_APART = 1e-5
 # Without the private operation, or with one of another signature or version.
@@ -108,6 +112,7 @@ def rounded_normals(
     The stddev is 0 or in `[2^24, 2^25)`. The seed must not be used again; the
     next one is from blocks that serve nothing else. The variables are int32.
     """
+    often = tf.is_tensor(count) or count >= _LEAST_COMPILED
 
     def draw(lanes: int, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         drawn, doubts, key = _drawn(_ROUNDED_PIECE, lanes, seed, start, stddev)
@@ -119,7 +124,7 @@ def rounded_normals(
             # The first block that is in doubt.
             place = tf.argmax(tf.cast(in_doubt, tf.int32))
             piece = tf.reshape(start, [-1])[place // lanes]
-            block = _refined(seed, piece, place % lanes, stddev)
+            block = _refined(often, seed, piece, place % lanes, stddev)
             places = [[row, place] for row in range(_ROUNDED)]
             return (
                 tf.tensor_scatter_nd_update(drawn, places, block),
@@ -154,10 +159,9 @@ def _in_doubt(doubts: tf.Tensor) -> tf.Tensor:
     return doubts >= 0
 
 
-def _refined(
-    seed: tf.Tensor, piece: tf.Tensor, lane: tf.Tensor, stddev: tf.Tensor
-) -> tf.Tensor:
-    return xla.compiled(_refined_block)(seed, piece, lane, stddev)
+def _refined(often: bool, *arguments: tf.Tensor) -> tf.Tensor:
+    again = xla.compiled(_refined_block) if often else _refined_block
+    return again(*arguments)
 
 
 def _refined_block(
