@@ -21,7 +21,11 @@ from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.ledger import AccountRecord, Round
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
-from keras_dp.planning.calibration import Unreachable, least_that_meets
+from keras_dp.planning.calibration import (
+    Unreachable,
+    least_that_meets,
+    poisson_training,
+)
 from keras_dp.planning.correlated_noise import sum_error
 from keras_dp.recipes.settings import RoundQueries, Settings
 from keras_dp.recipes.training_data import build_for_records
@@ -35,6 +39,8 @@ from keras_dp.training.metrics.side_queries import (
 _MOST = 1e12
 # A signal of fewer standard deviations of its noise is none.
 _NO_SIGNAL = 3.0
+# The target that is named for a training with room is larger by this factor.
+_ROOM = 1.1
 # Noise is rounded up to so many digits. So it is the same wherever it is
 # computed, and what is printed is what runs.
 _DIGITS = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
@@ -103,6 +109,41 @@ def least_within(
             "account (`run=RunDetails(account=...)`)."
         )
     return scale
+
+
+def check_room(settings: Settings) -> Settings:
+    """Returns the settings, and raises at once for a target that is too small.
+
+    Independent noise costs as much as one release of the sum over all records
+    with as much signal, or more: whatever the samples and the rounds are.
+
+    Raises:
+        CalibrationError: No noise leaves enough signal.
+    """
+    if settings.noise not in ("independent", "proven"):
+        return settings
+    held, population = settings.held, settings.data.population
+
+    def needed(signal: float) -> float:
+        release = poisson_training(1.0, population / signal, 1)
+        delta = held.target.delta
+        return held.replay.plus(release).claim(delta=delta).epsilon
+
+    if needed(_NO_SIGNAL) <= held.target.epsilon:
+        return settings
+    remedy = ""
+    if not held.rounds:  # Beside others, the caller names a target.
+        # A real training has less signal: no sample is of all records.
+        enough = float(f"{_ROOM * needed(2 * _NO_SIGNAL):.1e}")
+        remedy = f" Take target_epsilon={enough:g} or more, or more records."
+    with held.explaining():
+        raise CalibrationError(
+            "`target_epsilon` must leave room to learn something. Received: "
+            f"target_epsilon={held.target.epsilon!r} at delta="
+            f"{held.target.delta!r} for {population:,} records: whatever the "
+            "samples and rounds are, the noise would hide all that they say."
+            f"{remedy}"
+        )
 
 
 def choose_noise(settings: Settings) -> Settings:

@@ -31,7 +31,7 @@ from keras_dp.recipes.held_rounds import (
     refunded,
 )
 from keras_dp.recipes.learning_rate import choose_average, choose_learning_rate
-from keras_dp.recipes.noise_for_target import choose_noise
+from keras_dp.recipes.noise_for_target import check_room, choose_noise
 from keras_dp.recipes.samples import (
     choose_epochs,
     choose_samples,
@@ -299,6 +299,7 @@ Step = Callable[[Settings], Settings]
 # These choose what a round is, and how many there are. Each follows from those
 # before it, and the noise also from what the ledger holds.
 ROUNDS: tuple[Step, ...] = (
+    check_room,
     choose_clip,
     choose_epochs,
     choose_samples,

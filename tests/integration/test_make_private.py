@@ -1,6 +1,7 @@
 """One call makes a private training that meets its target."""
 
 import dataclasses
+import re
 
 import keras
 import numpy as np
@@ -154,6 +155,18 @@ class TestWhatItMakes:
             match="of epsilon 27",
         ):
             made(ledger=own)
+
+    def test_refuses_too_small_a_target_without_a_search(
+        self, monkeypatch
+    ) -> None:
+        """Bounds of tiny epsilons take long. The named target leaves room."""
+        with monkeypatch.context() as patched:
+            patched.setattr(planning.calibration, "searched", None)
+            with pytest.raises(CalibrationError, match="the samp") as caught:
+                made(target_epsilon=1e-6)
+
+        (named,) = re.findall("Take target_epsilon=(.+?) ", str(caught.value))
+        made(target_epsilon=float(named))
 
     @pytest.mark.parametrize("batch_size", [None, 80])
     def test_says_that_a_vocabulary_took_delta(self, batch_size) -> None:
