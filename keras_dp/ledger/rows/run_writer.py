@@ -524,26 +524,36 @@ class RunWriter:
         size = max(count, min(self._next_size, most) // count * count)
         if self._most is not None:
             size = max(count, min(size, self._most - self._own))
+        head = ""
         try:
             while True:
                 allowed = self.limits.allow(planned, size, self._own)
                 if allowed.rounds < count:
                     raise self.limits.exceeded(planned, count, self._own)
-                if self._append(planned, allowed):
+                before, head = head, self._append(planned, allowed)
+                if not head:
                     break
-                # Another process was faster: there may be less room.
+                # Another process was faster: there may be less room. If nobody
+                # wrote since, the limits look at something else.
+                if head == before:
+                    raise ValueError(
+                        "`limits` must be of the ledger of the run. Received: "
+                        f"{self.limits!r} of a ledger with another end. No "
+                        "round ran. Pass limits=RunLimits(ledger) of the "
+                        "ledger that begins the run."
+                    )
         except BudgetExceededError:
             self.ran_out = True
             raise
         self._covered, self._is_compared = planned, False
         self._block_started, self._is_full = time.monotonic(), False
 
-    def _append(self, planned: Round, allowed: Allowance) -> bool:
+    def _append(self, planned: Round, allowed: Allowance) -> str:
         """Ends one block and begins the next, in one transaction.
 
-        The first block also begins the run, and writes its plan. Returns
-        False, and changes nothing, if the ledger has another head than was
-        seen.
+        The first block also begins the run, and writes its plan. If the ledger
+        has another head than was seen, it changes nothing, and returns that
+        head; else "".
         """
         text = text_from_round(planned)
         # After an interrupt nobody knows whether the block before is settled.
@@ -551,9 +561,10 @@ class RunWriter:
         before, self._block = self._block, None
         try:
             with self._lock() as database:
-                if allowed.head not in ("", log.meta(database)["head"]):
+                head = log.meta(database)["head"]
+                if allowed.head not in ("", head):
                     self._block = before
-                    return False
+                    return head
                 row = self.row
                 if row is None:
                     row = self._begun(database)
@@ -577,7 +588,7 @@ class RunWriter:
         self.limits.row = row
         self._block = _ReservedBlock(seq, rounds, planned, allowed.rounds)
         self._own += allowed.rounds
-        return True
+        return ""
 
     def _check_price(
         self, database: log.Database, price: Charge | None

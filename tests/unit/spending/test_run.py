@@ -671,6 +671,23 @@ def test_rounds_that_do_not_fit_together_name_their_limit(
             run.cover(STEP, 1_000)
 
 
+@pytest.mark.parametrize("limit", ["target_epsilon", "account"])
+def test_limits_of_another_ledger_are_refused(ledger, limit) -> None:
+    other, target = PrivacyLedger.in_memory(dataset="d"), None
+    for each in (ledger, other):
+        open_plan(each)
+    if limit == "target_epsilon":
+        target = EpsilonLimit(PrivacyTarget(8.0, DELTA), other)
+    limits = RunLimits(other, epsilon_limit=target)
+    other.start_run("b", limits=RunLimits(other))
+    run = ledger.start_run("a", limits=limits)
+
+    with pytest.raises(ValueError, match="`limits` must be of the ledger"):
+        run.cover(STEP)
+
+    assert len(ledger) == 0
+
+
 def test_limits_of_ones_own_end_a_run_before_the_round(ledger) -> None:
     class Three(run_writer.Limits):
         is_limited = True
