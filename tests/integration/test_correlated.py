@@ -18,7 +18,11 @@ from keras_dp.planning import (
     calibrate_correlated_noise,
     plan_correlated_noise,
 )
-from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches
+from keras_dp.sampling import (
+    CyclicPoissonBatches,
+    PoissonBatches,
+    RandomMicrobatches,
+)
 from tests.private_models import private_of
 
 RECORDS, CLASSES, PROBABILITY, ROUNDS = 60, 3, 0.5, 10
@@ -110,6 +114,29 @@ class TestATraining:
                 target_epsilon=1.0,
                 delta=DELTA,
             )
+        assert len(ledger) == 0
+
+    def test_keeps_to_its_plan_in_microbatches(self, ledger) -> None:
+        """An example moves two of them, in the plan as in the rounds."""
+        grouped = PoissonBatches(
+            records(),
+            sampling_probability=0.5,
+            microbatches=RandomMicrobatches(2),
+        )
+
+        private_model(query(rounds=3), ledger).fit(
+            grouped, epochs=1, steps_per_epoch=3, verbose=0
+        )
+
+        (run,) = ledger.runs
+        assert run.plan == run.rounds
+        assert run.plan[0].round.queries[0].l2_norm_bound == 2.0
+
+    def test_has_no_more_rounds_than_its_noise(self, ledger) -> None:
+        private = private_model(query(rounds=3), ledger)
+
+        with pytest.raises(ValueError, match="Correlated noise must have"):
+            private.fit(samples(), epochs=2, steps_per_epoch=2, verbose=0)
         assert len(ledger) == 0
 
 
