@@ -193,6 +193,12 @@ def boolean(**named: bool) -> None:
             raise _error(TypeError, name, value, "be True or False")
 
 
+def verbosity(verbose: Any) -> None:
+    """Raises unless `verbose` is one of what Keras knows."""
+    if isinstance(verbose, str) and verbose != "auto":
+        raise _error(ValueError, "verbose", verbose, 'be "auto", 0, 1 or 2')
+
+
 def kind(expected: type[Any], **named: Any) -> None:
     """Raises unless every value is an instance of `expected`."""
     for name, value in named.items():

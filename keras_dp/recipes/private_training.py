@@ -218,6 +218,7 @@ def make_private(
     clip_of(l2_norm_clip, None)  # Raises before data is read.
     _check_numbers(target_epsilon, delta, epochs, batch_size)
     _check_automatic(learning_rate, average)
+    _check.verbosity(verbose)
     records = Records.of(data, ledger)
     check_noise(noise, records.data, l2_norm_clip)
     check_kind(model, releases_statistics=batch_statistics is not None)
@@ -480,6 +481,13 @@ def _check_automatic(learning_rate: Any, average: Any) -> None:
             "an optimizer with use_ema=True."
         )
     schedules = keras.optimizers.schedules.LearningRateSchedule
+    if callable(learning_rate) and not isinstance(learning_rate, schedules):
+        raise TypeError(
+            '`learning_rate` must be "auto", "keep", a number or a schedule. '
+            f"Received: learning_rate={_check.shown(learning_rate)}. Pass a "
+            "schedule of keras.optimizers.schedules, or one that derives from "
+            "LearningRateSchedule and computes the same in its __call__."
+        )
     if isinstance(learning_rate, str):
         if learning_rate not in ("auto", "keep"):
             raise ValueError(

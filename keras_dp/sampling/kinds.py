@@ -117,6 +117,12 @@ def check_kinds(
             f"along the first axis. Received: {kind} at {path or '/'}. Make "
             "lists of numbers arrays with np.asarray."
         )
+    if isinstance(nest, np.ma.MaskedArray):
+        raise ValueError(
+            f"`{name}` must have arrays without a mask, which no layer would "
+            f"see. Received: a {kind}{where}. Pass what its filled(value) "
+            "returns, and the mask as an input of its own where it matters."
+        )
     dtype = getattr(nest, "dtype", None)
     if getattr(dtype, "kind", None) in ("m", "M", "V"):
         raise ValueError(

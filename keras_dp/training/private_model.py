@@ -442,6 +442,7 @@ class PrivateModel(HeldModel):
         epochs = 1 if epochs is None else epochs
         _check.arguments_of(keras.Model.fit, PrivateModel.fit, given=options)
         check_counts(epochs, {"batch_size": batch_size, **options})
+        _check.verbosity(verbose)
         if options.get("initial_epoch", 0) >= epochs:
             self.history = keras.callbacks.History()
             self.history.on_train_begin()

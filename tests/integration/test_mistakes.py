@@ -436,6 +436,32 @@ FITS = [
         TypeError,
         "`callbacks` must be a list",
     ),
+    *(
+        (
+            lambda callback=callback: fit(private(), callbacks=[callback]),
+            TypeError,
+            "`callbacks` must hold .*no classes",
+        )
+        for callback in (keras.callbacks.EarlyStopping, print)
+    ),
+    (
+        lambda: fit(private(), verbose="yes"),
+        ValueError,
+        "`verbose` must be .*'yes'",
+    ),
+    *(
+        (
+            lambda data=data: fit(private(), *data),
+            ValueError,
+            "`[xy]` must have arrays without a mask.*filled",
+        )
+        for data in ((np.ma.array(X), Y), (X, np.ma.array(Y)))
+    ),
+    (
+        lambda: samples((np.ma.array(X), Y)),
+        ValueError,
+        "`data` must have arrays without a mask.*at /0",
+    ),
 ]
 RECIPES = [
     (lambda: made(data=None), TypeError, "`data` must be .x, y."),
@@ -511,6 +537,19 @@ RECIPES = [
         "`data` must be .*generator.*from_generator",
     ),
     (lambda: made(steps_per_excecution=2), TypeError, "`steps_per_execution`"),
+    (
+        lambda: made(learning_rate=lambda step: 0.1),
+        TypeError,
+        "`learning_rate` must .*LearningRateSchedule",
+    ),
+    (lambda: made(verbose="no"), ValueError, "`verbose` must be .*'no'"),
+    (
+        lambda: made(
+            data=keras_dp.Records((X, Y), augment=keras.layers.Dense(3))
+        ).fit(verbose=0),
+        PrivateTrainingError,
+        "`augment` must have no weights.*Dense, with 2.*trainable=False",
+    ),
     (
         lambda: keras_dp.make_private(
             net(), (X, Y), ledger="a.ledger", epochs=1

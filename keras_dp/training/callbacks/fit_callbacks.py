@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.keras_internals import averages_of, print_line
 from keras_dp.ledger import PrivacyLedger
@@ -38,6 +39,14 @@ def fit_callbacks(
             "`callbacks` must be a list of callbacks, to which fit adds its "
             "own. Received: a CallbackList. Pass callbacks.callbacks."
         )
+    more = given if isinstance(given, (list, tuple)) else [given]
+    for each in more:
+        if isinstance(each, type) or not hasattr(each, "set_model"):
+            raise TypeError(
+                "`callbacks` must hold callbacks, and no classes or functions. "
+                f"Received: {_check.shown(each)}. Pass such as "
+                "keras.callbacks.EarlyStopping(...), or a LambdaCallback."
+            )
     own: list[keras.callbacks.Callback] = [
         keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs: loop.begin_epoch(epoch),
@@ -55,7 +64,6 @@ def fit_callbacks(
     own.append(AveragedWeights(training.optimizer))
     # `AveragedWeights` stands in its place, and does not round the weights.
     swaps = keras.callbacks.SwapEMAWeights
-    more = given if isinstance(given, (list, tuple)) else [given]
     return [*own, *(x for x in more if not isinstance(x, swaps))]
 
 

@@ -180,9 +180,15 @@ def _called(layer: keras.Layer, x: Any) -> Any:
             f"records of shape {tuple(x.shape[1:])}. Give the images an axis "
             "for the channels, such as x[..., np.newaxis]."
         )
-    if takes_training(layer):
-        return layer(x, training=True)
-    return layer(x)
+    changed = layer(x, training=True) if takes_training(layer) else layer(x)
+    if layer.trainable_weights:  # Known once it was called.
+        raise PrivateTrainingError(
+            "`augment` must have no weights to train, since nothing trains "
+            f"them. Received: {type(layer).__name__}, with "
+            f"{len(layer.trainable_weights)} of them. Make it a layer of the "
+            "model, or set trainable=False where its weights are public."
+        )
+    return changed
 
 
 # Seeds of 30 bits leave room to count up.
