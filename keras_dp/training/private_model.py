@@ -120,7 +120,8 @@ class PrivateModel(HeldModel):
         settings: The `Settings` of `make_private`, or `None`. Their samples,
             epochs, target and run are those of `fit` and `train_on_batch` where
             these are called without them. The first `fit` prints them, unless
-            `make_private` was told otherwise.
+            `make_private` was told otherwise. A copy, and a private model from
+            a file, have no settings but keep the target.
         last_run: The row of the ledger in which the last run began. If that was
             interrupted, `fit` without `x` continues it. `make_private` sets it.
 
@@ -172,6 +173,7 @@ class PrivateModel(HeldModel):
         self.last_run: int | None = None
         self.settings: Any = None
         self.shows_settings = False
+        self._kept_target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
         self._chooses_steps = False
         self._one_by_one: str | None = None
@@ -191,7 +193,8 @@ class PrivateModel(HeldModel):
 
     @property
     def _target(self) -> PrivacyTarget | None:
-        return None if self.settings is None else self.settings.target
+        made = self.settings
+        return self._kept_target if made is None else made.target
 
     # Its own description.
 
@@ -224,10 +227,12 @@ class PrivateModel(HeldModel):
 
     @override
     def get_config(self) -> dict[str, Any]:
+        target = self._target
         return {
             "name": self.name,
             "model": keras.saving.serialize_keras_object(self.model),
             "self_check_examples": self.self_check_examples,
+            "target": target and [target.epsilon, target.delta],
         }
 
     @classmethod
@@ -237,15 +242,19 @@ class PrivateModel(HeldModel):
     ) -> Self:
         """Returns the private model around a new, equal model.
 
-        The optimizer of that model has trained nothing, and no file has its
-        state: it is not built.
+        Its target is the same. The optimizer of the model has trained nothing,
+        and no file has its state: it is not built.
         """
         model = keras.saving.deserialize_keras_object(
             config["model"], custom_objects=custom_objects
         )
         if getattr(model, "optimizer", None) is not None:
             model.optimizer = fresh_copy_of(model.optimizer)
-        return cls(model, **{k: v for k, v in config.items() if k != "model"})
+        apart = {"model", "target"}
+        made = cls(model, **{k: v for k, v in config.items() if k not in apart})
+        if (target := config.get("target")) is not None:
+            made._kept_target = PrivacyTarget(*target)
+        return made
 
     # Training.
 

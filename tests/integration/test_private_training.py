@@ -1,6 +1,8 @@
 """Does training do what its ledger says, and nothing else?"""
 
 import contextlib
+import copy
+import pickle
 
 import keras
 import numpy as np
@@ -12,12 +14,14 @@ from keras import layers
 import keras_dp
 from keras_dp.accountants import RDP
 from keras_dp.errors import (
+    BudgetExceededError,
     GradientCheckError,
     LedgerWriteError,
     PrivateTrainingError,
     UnsupportedLayerError,
 )
 from keras_dp.ledger import (
+    FullDataset,
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
@@ -528,6 +532,39 @@ class TestSaving:
         np.testing.assert_allclose(
             private.predict(x, verbose=0), loaded.predict(x, verbose=0)
         )
+
+    # Keras warns of the state of an optimizer that trained nothing yet.
+    @pytest.mark.filterwarnings("ignore:Skipping variable loading")
+    @pytest.mark.parametrize(
+        "copied",
+        [
+            copy.deepcopy,
+            lambda private: pickle.loads(pickle.dumps(private)),
+            keras.models.clone_model,
+        ],
+        ids=["deepcopy", "pickle", "clone"],
+    )
+    def test_copies_keep_the_target(self, copied) -> None:
+        """They have no ledger, and the one that they are given is spent."""
+        ledger = _ledger()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        private = keras_dp.make_private(
+            _model(),
+            _data(),
+            ledger=ledger,
+            target_epsilon=3.0,
+            epochs=1,
+            batch_size=20,
+            loss=loss,
+            learning_rate=0.1,
+            verbose=False,
+        )
+        ledger.record(FullDataset(), [GaussianSum("all", 1.0, 0.1)])
+
+        found = copied(private)
+        found.compile(DPAdam(query=_query(1.0), ledger=ledger), loss=loss)
+        with pytest.raises(BudgetExceededError, match="`target_epsilon` must"):
+            found.fit(*_data(), verbose=0)
 
     def test_checkpoints_hold_no_seed(self, tmp_path) -> None:
         private = self._trained(_ledger())
