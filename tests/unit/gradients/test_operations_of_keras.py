@@ -136,8 +136,9 @@ class TestAModel:
             x,
         )
         for one, two in zip(got, want, strict=True):
-            # float32 rounding of gradients of order 1.
-            np.testing.assert_allclose(one, two, atol=1e-5)
+            # float32 rounding of gradients of order 1, of sums of outputs. A
+            # row of another example changes them by tenths.
+            np.testing.assert_allclose(one, two, atol=1e-4)
 
 
 class TestIsRefusedByName:
