@@ -97,9 +97,9 @@ class Bounds(_Interval):
         upper: The upper bound.
         method: The method that gave the upper bound: "closed form", "line
             integral", "convolution of likelihood ratios", or "sum over the
-            rounds that drew a record"; or "Rényi divergence" or "bound by
-            moments", if the others do not apply or give a larger bound. A
-            remark in parentheses may follow.
+            rounds that drew a record"; or "Rényi divergence", "bound by
+            moments" or "closed form without sampling", if the others do not
+            apply or give a larger bound. A remark in parentheses may follow.
 
     >>> bounds = Bounds(1.0, 1.5)
     >>> bounds.upper - bounds.lower

@@ -27,6 +27,7 @@ from keras_dp.accountants.loss.loss_distribution import (
     log_moments_of_nodes,
     moments_of_loss,
 )
+from keras_dp.accountants.loss.of_normal_output import OutputLoss
 from keras_dp.errors import TooSlowError
 
 # Tilts are powers of the root of 2: their exponents, in halves. The first ones
@@ -37,6 +38,8 @@ _FIRST, _MORE, _MOST = 4, 8, 80
 _BETWEEN, _MOST_ROUNDS, _NO_GAIN = 8, 6, 1e-10
 # Moments are rounded up by this share, a thousand times their error.
 _MOMENT_ERROR = 1e-9
+# More than the rounding of a sum of squares.
+_ROUND_UP = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +108,23 @@ def _log_moments(composition: Composition, tilts: Array) -> tuple[Array, Array]:
         error = math.exp(min(nodes.log_error, EXPONENT))
         errors = errors + count * math.log1p(error)
     return total, errors
+
+
+def square_without_sampling(composition: Composition) -> float:
+    """Returns `mu^2` of Gaussian rounds that dominate all, rounded up.
+
+    `inf` where none are known. Given how many of the changed records a round
+    draws, it is a Gaussian release that moves by `turn` at most. By joint
+    convexity its delta is at most that of a release that moves by `turn`.
+    """
+    squares = (
+        count * loss.turn**2 if isinstance(loss, OutputLoss) else math.inf
+        for loss, count in zip(
+            composition.losses, composition.counts.tolist(), strict=True
+        )
+    )
+    total = composition.gaussian + math.fsum(squares)
+    return total * (1 + _ROUND_UP)
 
 
 class BestTilt(NamedTuple):

@@ -11,7 +11,11 @@ from keras_dp.accountants.compose import (
     integral,
     small_losses,
 )
-from keras_dp.accountants.compose.composition import Composition, MomentBounds
+from keras_dp.accountants.compose.composition import (
+    Composition,
+    MomentBounds,
+    square_without_sampling,
+)
 from keras_dp.accountants.compose.integral import Target
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
@@ -28,6 +32,7 @@ _OUT_OF_REACH = (TooSlowError, NumericalLimitError)
 CLOSED_FORM = "closed form"
 LINE = "line integral"
 MOMENTS = "bound by moments"
+WITHOUT_SAMPLING = "closed form without sampling"
 GRID = "convolution of likelihood ratios"
 # A line is long where losses are so small: their stddev, and its product with
 # the tilt of the line.
@@ -127,7 +132,7 @@ class Curve(Side):
             best = self._moments.log_delta(epsilon)
             found = found._replace(upper=best.log_delta)
         except _OUT_OF_REACH:
-            return found
+            return self._without_sampling(epsilon)
         for method, bounds in self._made.items():
             if found.upper > floor:
                 found = found.tightened(*bounds.log_delta(epsilon), method)
@@ -188,6 +193,14 @@ class Curve(Side):
             found = gaussian_profile.log_delta_bounds(loss, epsilon)
             return DeltaBounds(*found, CLOSED_FORM)
         return None
+
+    def _without_sampling(self, epsilon: float) -> DeltaBounds:
+        """Returns a bound where there is too little noise for moments."""
+        square = square_without_sampling(self.composition)
+        if square == math.inf:
+            return DeltaBounds(-math.inf, math.inf, MOMENTS)
+        upper = gaussian_profile.log_delta(math.sqrt(square), epsilon)
+        return DeltaBounds(-math.inf, float(upper), WITHOUT_SAMPLING)
 
     def _ways(self, tilt: float) -> list[tuple[str, float]]:
         """Returns methods in the order in which they are tried.

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special, stats
 
 from keras_dp.accountants import RDP, Bounds, Fourier
 from keras_dp.accountants.compose import integral, small_losses
@@ -287,6 +288,28 @@ class TestMethods:
         assert bounds.lower == 0
         assert bounds.upper == pytest.approx(1.0354, abs=1e-4)
         assert bounds.method != "line integral"
+
+
+@pytest.mark.parametrize(("noise", "units"), [(0.11, 20), (0.2, 40)])
+def test_groups_with_little_noise_have_a_bound(noise, units) -> None:
+    """Moments are out of reach. Not to sample costs no less."""
+    ledger = counted(PoissonSampling(0.3), gaussian(noise), count=2)
+    most = (units / noise) ** 2
+    u = np.linspace(-9, units / noise + 9, 3001)[:, None]
+    moved = np.arange(units + 1) / noise
+    chances = stats.binom.logpmf(np.arange(units + 1), units, 0.3)
+    loss = special.logsumexp(chances + moved * (u - moved / 2), axis=1)
+    one = np.exp(loss + stats.norm.logpdf(u[:, 0])) * (u[1, 0] - u[0, 0])
+    epsilon = 0.3 * most
+    over = epsilon - np.add.outer(loss, loss)
+    true = -np.sum(np.multiply.outer(one, one) * np.expm1(np.minimum(over, 0)))
+
+    found = Fourier().delta_bounds(ledger, epsilon=epsilon, units=units)
+    above = Fourier().epsilon_bounds(ledger, delta=1e-5, units=units)
+
+    assert 1e-6 < true <= found.upper < 1
+    assert above.method == "closed form without sampling"
+    assert most / 2 < above.upper < 1.2 * most
 
 
 def schedule(probability, noises):
