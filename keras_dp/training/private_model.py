@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -252,9 +252,12 @@ class PrivateModel(HeldModel):
             model.optimizer = fresh_copy_of(model.optimizer)
         apart = {"model", "target"}
         made = cls(model, **{k: v for k, v in config.items() if k not in apart})
-        if (target := config.get("target")) is not None:
-            made._kept_target = PrivacyTarget(*target)
+        made._keep(config.get("target"))
         return made
+
+    def _keep(self, target: Sequence[float] | None) -> None:
+        if target is not None:
+            self._kept_target = PrivacyTarget(*target)
 
     # Training.
 
