@@ -195,7 +195,7 @@ def boolean(**named: bool) -> None:
 
 def verbosity(verbose: Any) -> None:
     """Raises unless `verbose` is one of what Keras knows."""
-    if isinstance(verbose, str) and verbose != "auto":
+    if verbose not in ("auto", 0, 1, 2):
         raise _error(ValueError, "verbose", verbose, 'be "auto", 0, 1 or 2')
 
 

@@ -444,10 +444,13 @@ FITS = [
         )
         for callback in (keras.callbacks.EarlyStopping, print)
     ),
-    (
-        lambda: fit(private(), verbose="yes"),
-        ValueError,
-        "`verbose` must be .*'yes'",
+    *(
+        (
+            lambda verbose=verbose: fit(private(), verbose=verbose),
+            ValueError,
+            f"`verbose` must be .*Received: verbose={verbose!r}",
+        )
+        for verbose in ("yes", 3)
     ),
     *(
         (
