@@ -114,8 +114,9 @@ def least_within(
 def check_room(settings: Settings) -> Settings:
     """Returns the settings, and raises at once for a target that is too small.
 
-    Independent noise costs as much as one release of the sum over all records
-    with as much signal, or more: whatever the samples and the rounds are.
+    At one target, one release of the sum over all records has about as much
+    signal as any samples and rounds with independent noise, or more. This only
+    refuses: the noise of a training is found without it.
 
     Raises:
         CalibrationError: No noise leaves enough signal.
