@@ -146,7 +146,9 @@ class Fourier(Accountant):
     probability is tiny, a few large losses decide: bounds on a grid are mostly
     1e-6 apart (docs/accounting.md, section 9), up to 1e-4 for tens of
     thousands of rounds, and further where one loss in one round decides alone,
-    as at a delta below 1e-180. About 1 % apart, or more for
+    as at a delta below 1e-180. Where so many records have so little noise that
+    moments are out of reach, the lower bound is 0, and the upper bound is that
+    without sampling. About 1 % apart, or more for
     groups, are those of rounds with a noise multiplier up to 0.1 whose epsilon
     is in the hundreds or more, and which tell in which of them the record was.
     `Bounds.method` says which method gave the upper bound.
