@@ -60,8 +60,8 @@ _ALIGNMENT = 64
 # An accelerator draws so many pieces at once: fewer operations start.
 _TOGETHER = 16
 
-# So many values have a block in doubt once in 30 draws. That takes 100 ms, or 5
-# ms once XLA has compiled it, for which it needs 3 s.
+# So many values have a block in doubt once in 30 draws. To compile what draws
+# it again takes as long as to do it 30 times by ordinary operations.
 _LEAST_COMPILED = 2**18
 
 # A relative error: compiled operations are contracted and reordered.
