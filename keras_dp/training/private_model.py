@@ -66,7 +66,11 @@ from keras_dp.training.loop import TrainingLoop, nested_training
 from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.metrics.side_queries import SideQueries
-from keras_dp.training.rounds_at_once import rounds_at_once, why_one_by_one
+from keras_dp.training.rounds_at_once import (
+    pays_by_xla,
+    rounds_at_once,
+    why_one_by_one,
+)
 from keras_dp.training.step.step_parts import StepParts, resolved_loss_scale
 from keras_dp.training.step.training_step import TrainingStep
 from keras_dp.training.training import Training, audit_of, keras_arguments
@@ -175,7 +179,7 @@ class PrivateModel(HeldModel):
         self.shows_settings = False
         self._kept_target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
-        self._chooses_steps = False
+        self._chooses_steps, self._chooses_xla = False, True
         self._one_by_one: str | None = None
 
     @override
@@ -325,6 +329,7 @@ class PrivateModel(HeldModel):
         self._chooses_steps = options.get("steps_per_execution") == "auto"
         if self._chooses_steps:
             options["steps_per_execution"] = 1
+        self._chooses_xla = options.get("jit_compile", "auto") == "auto"
         if not options.pop("auto_scale_loss", True) and loss_scale is None:
             loss_scale = 1.0
         if are_many:
@@ -484,7 +489,10 @@ class PrivateModel(HeldModel):
                 )
                 self.shows_settings = False
             if verbose and self._step is None and not self.run_eagerly:
-                print_line("Compiling the private step in the first round ...")
+                by = " by XLA" if training.by_xla else ""
+                print_line(
+                    f"Compiling the private step{by} in the first round ..."
+                )
             self.steps_per_execution = training.at_once
             own = fit_callbacks(loop, self._answer_sizes)
             try:
@@ -608,7 +616,10 @@ class PrivateModel(HeldModel):
 
     def step_parts(self) -> StepParts:
         """Returns what the steps of training are made of, once it is built."""
-        audited = None if self._loop is None else self._loop.training.round
+        audited, is_by_xla = None, False
+        if self._loop is not None:
+            audited = self._loop.training.round
+            is_by_xla = self._loop.training.by_xla
         return StepParts(
             model=self.model,
             optimizer=self.optimizer,
@@ -622,7 +633,7 @@ class PrivateModel(HeldModel):
                 functools.partial(metric_updates, self),
             ),
             side_queries=self._side_queries,
-            jit_compile=bool(self.jit_compile),
+            jit_compile=bool(self.jit_compile) or is_by_xla,
             run_eagerly=self.run_eagerly,
             loss_scale=self.loss_scale,
             self_check_examples=self.self_check_examples,
@@ -705,6 +716,9 @@ class PrivateModel(HeldModel):
             replicas=replicas,
             fit=fit,
             one_by_one=why,
+            by_xla=self._chooses_xla
+            and not why
+            and pays_by_xla(self.model, fit),
             at_once=at_once,
             delta=delta,
             target=target,

@@ -1,4 +1,4 @@
-"""Whether rounds run in blocks, and how many between two calls of callbacks."""
+"""Whether rounds run in blocks, by which compiler, and how many at once."""
 
 import math
 import os
@@ -10,7 +10,11 @@ import keras
 import tensorflow as tf
 
 from keras_dp._nests import Nest
-from keras_dp.keras_internals import print_line
+from keras_dp.keras_internals import (
+    layers_of,
+    passes_training_on,
+    print_line,
+)
 from keras_dp.sampling import Sampler
 
 # Between two callbacks; `fit` shows its progress so often.
@@ -21,6 +25,20 @@ _FORWARD_PASSES = 3.0
 _LONG = 0.2
 # Where nobody says how much memory there is, as on an accelerator.
 _MOST_BYTES = 4 * 2**30
+# On a CPU, XLA takes 2 to 3.5 s longer to compile a small network of these
+# layers, and saves 0.3 to 0.5 ms a round (docs/measurements.md). Larger
+# products take as long, and convolutions four times as long.
+_LEAST_BY_XLA = 20_000
+_MOST_WEIGHTS_BY_XLA = 200_000
+_BY_XLA = (
+    keras.layers.InputLayer,
+    keras.layers.Dense,
+    keras.layers.Activation,
+    keras.layers.ReLU,
+    keras.layers.Dropout,
+    keras.layers.Flatten,
+    keras.layers.Concatenate,
+)
 # Nobody knows how long a model takes that is not built.
 _UNKNOWN = 8
 _OF_BATCHES = (
@@ -64,11 +82,33 @@ def why_one_by_one(
     return ""
 
 
+def pays_by_xla(model: keras.Model, fit: Mapping[str, Any]) -> bool:
+    """Returns whether XLA saves more time than it takes to compile.
+
+    On accelerators Keras's own "auto" chooses XLA. Nobody knows how many rounds
+    a loop of one's own has.
+    """
+    rounds = int(fit.get("steps_per_epoch", 0)) * fit.get("epochs", 0)
+    return (
+        rounds >= _LEAST_BY_XLA
+        and not _has_accelerator()
+        and model.built
+        and model.count_params() <= _MOST_WEIGHTS_BY_XLA
+        and all(
+            type(each) in _BY_XLA or passes_training_on(each)
+            for each in layers_of(model)
+        )
+    )
+
+
+def _has_accelerator() -> bool:
+    devices = tf.config.list_physical_devices()
+    return any(device.device_type != "CPU" for device in devices)
+
+
 def _most_bytes() -> float:
     """Returns a third of the memory of the device."""
-    devices = tf.config.list_physical_devices()
-    has_accelerator = any(each.device_type != "CPU" for each in devices)
-    if has_accelerator or not hasattr(os, "sysconf"):  # Windows has none.
+    if _has_accelerator() or not hasattr(os, "sysconf"):  # Windows has none.
         return _MOST_BYTES
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 3
 

@@ -50,6 +50,7 @@ class Training:
             optimizer; `None` without one.
         fit: The arguments for Keras's own `fit`, but for the data.
         one_by_one: Why rounds run one by one, "" if they run in blocks.
+        by_xla: Whether XLA compiles the step though nobody asked for it.
         at_once: The most rounds between two calls of callbacks.
         delta: The delta of the target and of the shown epsilon, in (0, 1).
         target: The most that the ledger may spend; `None` for no limit.
@@ -65,6 +66,7 @@ class Training:
     replicas: Replicas
     fit: Mapping[str, Any]
     one_by_one: str
+    by_xla: bool
     at_once: int
     delta: float
     target: PrivacyTarget | None

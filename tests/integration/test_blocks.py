@@ -612,3 +612,60 @@ class TestAuto:
         private.save(tmp_path / "model.keras")
         loaded = keras.saving.load_model(tmp_path / "model.keras")
         assert loaded.get_compile_config()["steps_per_execution"] == "auto"
+
+
+class TestByXLA:
+    @pytest.mark.parametrize(
+        ("hidden", "epochs", "pays"),
+        [
+            ([layers.Dense(4, "relu"), layers.Dropout(0.5)], 200, True),
+            ([layers.Dense(4, "relu"), layers.Dropout(0.5)], 199, False),
+            ([layers.LayerNormalization()], 200, False),
+            ([layers.Dense(40_000)], 200, False),
+        ],
+    )
+    def test_pays_for_many_rounds_of_small_dense_networks(
+        self, hidden, epochs, pays
+    ) -> None:
+        fit = {"steps_per_epoch": 100, "epochs": epochs}
+        assert rounds_at_once.pays_by_xla(model(hidden), fit) is pays
+        # A loop of one's own has no number of epochs.
+        assert not rounds_at_once.pays_by_xla(model(hidden), {"epochs": 1})
+        assert not rounds_at_once.pays_by_xla(
+            model(hidden), {"steps_per_epoch": 10**6}
+        )
+
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        ("options", "by_xla"),
+        [
+            ({}, True),
+            ({"jit_compile": False}, False),
+            ({"run_eagerly": True, "steps": 1}, False),
+        ],
+    )
+    def test_is_chosen_unless_the_caller_chooses(
+        self, options, by_xla, monkeypatch, capsys
+    ) -> None:
+        monkeypatch.setattr(rounds_at_once, "_LEAST_BY_XLA", 10)
+        private = compiled(**{"steps": "auto", **options})
+        private.fit(poisson(), steps_per_epoch=10, verbose=2)
+        said = "Compiling the private step by XLA" in capsys.readouterr().out
+        assert said is by_xla
+
+    @pytest.mark.full
+    def test_goes_on_as_it_began(self, monkeypatch) -> None:
+        def run(least):
+            private = compiled("auto", hidden=[layers.Dense(4, "relu")])
+            sampler = poisson()
+            monkeypatch.setattr(rounds_at_once, "_LEAST_BY_XLA", least)
+            private.fit(sampler, steps_per_epoch=10, verbose=0)
+            monkeypatch.setattr(rounds_at_once, "_LEAST_BY_XLA", 1000)
+            traces = private.trace_count
+            private.fit(sampler, steps_per_epoch=10, verbose=0)
+            assert private.trace_count == traces
+            return private.model.get_weights()
+
+        by_xla, without = run(10), run(1000)
+        for one, other in zip(by_xla, without, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)

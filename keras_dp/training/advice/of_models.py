@@ -296,8 +296,7 @@ COMPILED_BY_XLA = (
     Condition(
         _lacking_operation,
         ValueError,
-        "`jit_compile` must be False for this model. Received: "
-        "jit_compile=True, and an operation that XLA does not have: {}. No "
-        "round ran.",
+        "`jit_compile` must be False for this model. Received: an operation "
+        "that XLA does not have: {}. No round ran. Pass jit_compile=False.",
     ),
 )
