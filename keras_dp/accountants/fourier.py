@@ -1,9 +1,8 @@
 """The tightest accountant: certified bounds by privacy loss distributions."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 from keras_dp import _check
@@ -14,7 +13,6 @@ from keras_dp.accountants.accountant import (
     check_delta,
     has_bare_sum,
 )
-from keras_dp.accountants.compose import told_rounds
 from keras_dp.accountants.compose.curve import CLOSED_FORM, DeltaBounds, Side
 from keras_dp.accountants.compose.directions import directions
 from keras_dp.accountants.compose.root import (
@@ -61,6 +59,12 @@ _TEXTBOOK = (
 )
 _SEARCH = "profile of one trial"
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
+# With less, some counts of rounds have a line, and smaller ones may have only
+# moments, which cost more.
+_LEAST_OF: Mapping[type[Mechanism], float] = {
+    SampledGaussian: 0.02,
+    SampledGaussianReplaceOne: 0.04,
+}
 # The precision of the profile of a trial. Delta of a search is first asked for
 # near this one, and then near what was found, a few times.
 _TRIAL_WIDTH, _FIRST_DELTA, _MOST_PROFILES = 1e-3, 1e-8, 4
@@ -96,10 +100,10 @@ class Bounds(_Interval):
         lower: The lower bound.
         upper: The upper bound.
         method: The method that gave the upper bound: "closed form", "line
-            integral", "convolution of likelihood ratios", or "sum over the
-            rounds that drew a record"; or "Rényi divergence", "bound by
-            moments" or "closed form without sampling", if the others do not
-            apply or give a larger bound. A remark in parentheses may follow.
+            integral", or "convolution of likelihood ratios"; or "Rényi
+            divergence", "bound by moments" or "closed form without sampling",
+            if the others do not apply or give a larger bound. A remark in
+            parentheses may follow.
 
     >>> bounds = Bounds(1.0, 1.5)
     >>> bounds.upper - bounds.lower
@@ -146,11 +150,16 @@ class Fourier(Accountant):
     probability is tiny, a few large losses decide: bounds on a grid are mostly
     1e-6 apart (docs/accounting.md, section 9), up to 1e-4 for tens of
     thousands of rounds, and further where one loss in one round decides alone,
-    as at a delta below 1e-180. Where so many records have so little noise that
-    moments are out of reach, the lower bound is 0, and the upper bound is that
-    without sampling. About 1 % apart, or more for
-    groups, are those of rounds with a noise multiplier up to 0.1 whose epsilon
-    is in the hundreds or more, and which tell in which of them the record was.
+    as at a delta below 1e-180. With little noise their epsilon is in the
+    thousands, and they are far apart:
+
+    | Noise multiplier of a sampled round | Lower bound | Upper bound |
+    | --- | --- | --- |
+    | Poisson, below 0.02, or 0.04 if replaced | 0 | `RDP` |
+    | fixed size, below about 0.04 | 0 | by moments, or `RDP` |
+    | k records at once, below about k/60 | 0 | by moments, or unsampled |
+    | any, above 1e9 | 0 | `RDP` |
+
     `Bounds.method` says which method gave the upper bound.
 
     In a ledger with slack (see `mechanisms.Slack`), the upper bound includes
@@ -158,9 +167,7 @@ class Fourier(Accountant):
 
     Memory and time do not depend on how often a round was repeated. Of more
     than 400 kinds of rounds similar ones are put together, which leaves the
-    bounds about 1 % apart (`normalize.few_kinds`). If a noise multiplier of a
-    sampled round is below 0.001 or above 1e9, `RDP` gives the upper bound, and
-    the lower bound is 0.
+    bounds about 1 % apart (`normalize.few_kinds`).
 
     Attributes:
         relative_width: The largest distance of "exact" bounds, divided by the
@@ -419,27 +426,20 @@ def _composed(rounds: _Rounds, near: float | None) -> _Sides:
         return _Sides(UNKNOWN, UNKNOWN)
     few = few_kinds(rounds)
     left_out = _SHARE_LEFT_OUT * near if near else _LEAST_DELTA
-    both = functools.cache(lambda: directions(few, left_out))
+    both = directions(few, left_out)
     is_tight = are_reached(rounds) and not any(
         isinstance(each, FixedSizeGaussian) for each, _ in rounds
     )
     is_exact = is_tight and few.lower is few.upper
 
-    @functools.cache
-    def dominating() -> Side:
-        curves = dict.fromkeys(each.upper for each in both())
-        remark = "" if is_exact else _OF_PAIR
-        left_out = both()[0].left_out
-        return Largest(tuple(curves), left_out, remark=remark)
-
-    @functools.cache
-    def reached() -> Side:
-        return Largest(tuple(dict.fromkeys(each.lower for each in both())))
-
-    upper = told_rounds.bounds_of(few.upper, dominating)
+    upper = Largest(
+        tuple(dict.fromkeys(each.upper for each in both)),
+        both[0].left_out,
+        "" if is_exact else _OF_PAIR,
+    )
     if is_exact:
         return _Sides(upper, upper, _margin(rounds), is_tight=is_tight)
-    lower = told_rounds.bounds_of(few.lower, reached)
+    lower = Largest(tuple(dict.fromkeys(each.lower for each in both)))
     width = _WIDTH_OF_KINDS if is_tight else _WIDTH_BETWEEN
     return _Sides(upper, lower, _margin(rounds), width, is_tight)
 
@@ -519,11 +519,13 @@ def _trials(rounds: _Rounds, near: float | None) -> tuple[Side, float]:
 def _is_in_reach(rounds: tuple[CountedMechanism, ...]) -> bool:
     """Returns whether the privacy loss can be computed, within a minute.
 
-    If not, `RDP` is used. With less noise, epsilon is in the hundreds of
-    thousands; with more, it is next to 0.
+    If not, `RDP` is used. With less noise, epsilon is in the thousands; with
+    more, it is next to 0.
     """
     return not _MOMENTS.supports(rounds) or all(
-        _LEAST_NOISE <= mechanism.noise_multiplier <= _MOST_NOISE
+        _LEAST_OF.get(type(mechanism), _LEAST_NOISE)
+        <= mechanism.noise_multiplier
+        <= _MOST_NOISE
         for mechanism, _ in rounds
         if not isinstance(mechanism, Gaussian)
     )
