@@ -12,7 +12,11 @@ from keras_dp.gradients.capture.losses import (
 )
 from keras_dp.gradients.checks.culprit import naming_fixed_rows
 from keras_dp.gradients.checks.self_check import check_loss_splits, self_check
-from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
+from keras_dp.gradients.engine import (
+    UNTRACEABLE,
+    GradientEngine,
+    PerExampleGradients,
+)
 from keras_dp.gradients.records.records import GradientRecords, ZeroRecords
 from keras_dp.gradients.rules.batch_normalization import (
     ExampleStatistics,
@@ -28,6 +32,7 @@ from keras_dp.gradients.unsupported.variable_writes import (
 )
 
 __all__ = [
+    "UNTRACEABLE",
     "ExampleLosses",
     "ExampleStatistics",
     "GradientEngine",

@@ -57,6 +57,14 @@ from keras_dp.keras_internals import (
     without_rematerialization,
 )
 
+# Tracing raises these for a model whose Python reads the values of tensors.
+UNTRACEABLE = (
+    AttributeError,
+    NotImplementedError,
+    TypeError,
+    tf.errors.OperatorNotAllowedInGraphError,
+)
+
 
 class PerExampleGradients(NamedTuple):
     """The result of one forward and backward pass over a batch.
@@ -310,12 +318,7 @@ class GradientEngine:
 
         try:
             trace_of(tf.function(traced, autograph=False), inputs)
-        except (
-            AttributeError,
-            NotImplementedError,
-            TypeError,
-            tf.errors.OperatorNotAllowedInGraphError,
-        ):
+        except UNTRACEABLE:
             logging.warning(
                 "Model %r cannot be traced by tf.function, because its Python "
                 "reads the values of tensors. It is called for one example "

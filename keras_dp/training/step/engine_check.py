@@ -10,6 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_dp.gradients import (
+    UNTRACEABLE,
     GradientTrace,
     batch_losses,
     check_holds_no_records,
@@ -17,8 +18,13 @@ from keras_dp.gradients import (
     naming_fixed_rows,
     self_check,
     summing,
+    without_variable_writes,
 )
-from keras_dp.keras_internals import counting_one_replica, trace_of
+from keras_dp.keras_internals import (
+    counting_one_replica,
+    keeping_variable_scope,
+    trace_of,
+)
 from keras_dp.training.data.batches import StepBatch
 from keras_dp.training.metrics.example_metrics import masks_of, set_masks
 from keras_dp.training.step.batch_computation import BatchComputation
@@ -26,10 +32,11 @@ from keras_dp.training.step.step_parts import StepParts
 
 
 class EngineCheck:
-    """Runs the self-check for each size of a physical batch.
+    """Looks for records in the model, and runs the self-check.
 
-    A size is checked on each of its batches until one shows enough: gradients
-    that are finite, and examples that differ.
+    Both are for each size of a physical batch. A size is checked on each of its
+    batches until one shows enough: gradients that are finite, and examples that
+    differ. Without the self-check two records do.
     """
 
     def __init__(self, parts: StepParts, computation: BatchComputation) -> None:
@@ -52,30 +59,30 @@ class EngineCheck:
 
     def is_done(self, batch: int) -> bool:
         """Whether batches of this many rows need no check."""
-        off = not self._parts.self_check_examples
-        return off or batch in self._checked
+        return batch in self._checked
 
     def run(self, batch: StepBatch) -> None:
         """Checks the engine on a batch, unless its size was checked before."""
         size = keras.tree.flatten(batch.x)[0].shape[0]
-        examples = self._parts.self_check_examples
-        if not examples:
-            return
         # A step may have been traced since the last check.
         self._warn_of_what_is_not_shown()
         if size in self._checked:
             return
-        x, y, tells = _example_batch(batch, examples)
+        examples, records = self._parts.self_check_examples, _records_of(batch)
+        if not examples and min(map(len, records)) < 2:
+            return
+        x, y, tells = _example_batch(batch, examples or 2)
         rows = max(2, size)
         losses_of, splits_of = self._losses_of(y, rows)
         # The check compares losses without sample weights.
         data = (x, y, _each(_ones_like_rows(rows), batch.sample_weight))
         with naming_fixed_rows(self._parts.model, batch.x):
             trace = self._trace_of(data)
-            if trace is not None:
-                check_holds_no_records(
-                    self._parts.model, trace.graph, _records_of(batch)
-                )
+            shown = self._forward(x, y) if trace is None else trace
+            check_holds_no_records(self._parts.model, shown.graph, records)
+            if not examples:
+                self._checked.add(size)
+                return
             finite = self_check(
                 self._computation.engine,
                 x,
@@ -97,6 +104,30 @@ class EngineCheck:
         if parts.run_eagerly or parts.replicas.are_many or parts.user_updates:
             return None
         return self._computation.gradients.trace(*data, parts.loss_scale)
+
+    def _forward(self, x: Any, y: Any) -> Any:
+        """Returns a trace of the outputs and losses of a batch, with its graph.
+
+        It is for a step without a trace of gradients. A model whose Python
+        reads the values of tensors has no graph: then it shows the variables.
+        """
+        engine = self._computation.engine
+
+        def traced(x: Any, y: Any) -> None:
+            rows = keras.tree.flatten(x)[0].shape[0]
+            with (
+                keeping_variable_scope(),
+                without_variable_writes(engine.model),
+            ):
+                self._computation.losses(y, engine.call(x), None, rows)
+
+        def variables() -> list[tf.Tensor]:
+            return [tf.identity(each.value) for each in engine.model.variables]
+
+        try:
+            return trace_of(tf.function(traced, autograph=False), x, y)
+        except UNTRACEABLE:
+            return trace_of(tf.function(variables, autograph=False))
 
     def _gradients_of(
         self, trace: GradientTrace | None, data: tuple[Any, Any, Any]
@@ -124,7 +155,7 @@ class EngineCheck:
 
     def _warn_of_what_is_not_shown(self) -> None:
         found = None if self._has_warned else self._computation.engine.not_shown
-        if found is None:
+        if found is None or not self._parts.self_check_examples:
             return
         self._has_warned = True
         logging.warning(

@@ -8,6 +8,7 @@ from keras import layers
 
 import keras_dp
 from keras_dp.errors import UnsupportedLayerError
+from keras_dp.experimental.federation import FederatedModel, LocalTraining
 
 RECORDS, WIDTH = 48, 12
 GENERATOR = np.random.default_rng(0)
@@ -53,6 +54,18 @@ class Weights(layers.Layer):
         return keras.ops.matmul(x, self.held)
 
 
+class Reads(Weights):
+    """Its Python reads a number, so that it has no graph."""
+
+    def call(self, x):
+        if not isinstance(x, keras.KerasTensor):
+            float(tf.reduce_sum(x))
+        return super().call(x)
+
+    def compute_output_shape(self, shape):
+        return (*shape[:1], self.held.shape[1])
+
+
 class Untracked(layers.Layer):
     def __init__(self):
         super().__init__()
@@ -84,6 +97,8 @@ NOT_HELD = {
     "units": lambda: near(np.eye(WIDTH, dtype="float32")),
     "a row of zeros": lambda: near(np.zeros((3, WIDTH), "float32")),
 }
+# How models are trained whose step has no trace of gradients, or no self-check.
+OTHERWISE = ["eager", "federated", "replicas", "unchecked"]
 # Records, and numbers that some of them equal by chance.
 BY_CHANCE = {
     "positions": (np.arange(WIDTH) * [[1], [0], [2]], np.arange(WIDTH)),
@@ -91,18 +106,38 @@ BY_CHANCE = {
 }
 
 
-def _rounds(layer, x=X):
-    """How many rounds run before it is refused, if it is."""
-    model = keras_dp.PrivateModel(
-        keras.Sequential(
-            [keras.Input(x.shape[1:], dtype=x.dtype), layer, layers.Dense(4)]
+def _rounds(make, x=X, how=""):
+    """How many rounds run before the layer is refused, if it is."""
+    is_federated, data = how == "federated", {"x": x, "y": Y}
+    unit = "user" if is_federated else "example"
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test", unit=unit)
+    strategy = tf.distribute.get_strategy()
+    if how == "replicas":
+        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        inside = keras.Sequential(
+            [keras.Input(x.shape[1:], dtype=x.dtype), make(), layers.Dense(4)]
         )
-    )
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=RECORDS)
-    model.compile(keras_dp.DPSGD(0.1, query=query, ledger=ledger), "mse")
+        if is_federated:
+            model = FederatedModel(inside, LocalTraining(0.1))
+            data = {
+                "x": keras_dp.UserBatches(
+                    (x, Y),
+                    user_ids=np.arange(RECORDS) // 2,
+                    sampling_probability=1.0,
+                    records_per_user=2,
+                )
+            }
+        else:
+            checked = 0 if how == "unchecked" else 2
+            model = keras_dp.PrivateModel(inside, self_check_examples=checked)
+        query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=RECORDS)
+        optimizer = keras_dp.DPSGD(0.1, query=query, ledger=ledger)
+        model.compile(optimizer, "mse", run_eagerly=how == "eager")
     try:
-        model.fit(x, Y, batch_size=RECORDS, verbose=0)
+        model.fit(
+            **data, batch_size=None if is_federated else RECORDS, verbose=0
+        )
     finally:
         ran = len(ledger)
     return ran
@@ -117,7 +152,31 @@ def _rounds(layer, x=X):
 )
 def test_is_refused(name) -> None:
     with pytest.raises(UnsupportedLayerError, match="must hold no records"):
-        _rounds(HELD[name]())
+        _rounds(HELD[name])
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(how, marks=[pytest.mark.full] if place else [])
+        for place, how in enumerate(OTHERWISE)
+    ],
+)
+def test_is_refused_however_it_is_trained(how) -> None:
+    with pytest.raises(UnsupportedLayerError, match="must hold no records"):
+        _rounds(HELD["a constant of NumPy"], how=how)
+
+
+@pytest.mark.full
+def test_weights_of_a_model_without_a_graph_are_looked_at() -> None:
+    with pytest.raises(UnsupportedLayerError, match="must hold no records"):
+        _rounds(lambda: Reads(X.T), how="eager")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", OTHERWISE)
+def test_other_constants_are_not_however_it_is_trained(how) -> None:
+    assert _rounds(NOT_HELD["other numbers"], how=how) == 1
 
 
 @pytest.mark.full
@@ -125,13 +184,13 @@ def test_ids_are_refused() -> None:
     marks = layers.Lambda(lambda ids: tf.cast(ids == IDS[3], tf.float32))
 
     with pytest.raises(UnsupportedLayerError, match="must hold no records"):
-        _rounds(marks, IDS)
+        _rounds(lambda: marks, IDS)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", NOT_HELD)
 def test_other_constants_are_not(name) -> None:
-    assert _rounds(NOT_HELD[name]()) == 1
+    assert _rounds(NOT_HELD[name]) == 1
 
 
 @pytest.mark.full
@@ -144,7 +203,7 @@ def test_what_records_equal_by_chance_is_none(name) -> None:
 
     layer = layers.Lambda(lambda x: x - tf.cast(constant, x.dtype))
 
-    assert _rounds(layer, x) == 1
+    assert _rounds(lambda: layer, x) == 1
 
 
 @pytest.mark.full
@@ -152,7 +211,9 @@ def test_what_all_records_share_is_no_record() -> None:
     time = np.linspace(0, 1, WIDTH, dtype="float32")
     x = np.concatenate([np.repeat(time[np.newaxis], RECORDS - 1, 0), X[:1]])
 
-    assert _rounds(layers.Lambda(lambda x: x - time), x) == 1
+    layer = layers.Lambda(lambda x: x - time)
+
+    assert _rounds(lambda: layer, x) == 1
 
 
 def test_an_output_without_targets_is_left_out() -> None:
