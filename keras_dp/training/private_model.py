@@ -75,9 +75,13 @@ from keras_dp.training.step.step_parts import StepParts, resolved_loss_scale
 from keras_dp.training.step.training_step import TrainingStep
 from keras_dp.training.training import Training, audit_of, keras_arguments
 
-# Arguments of `fit` that describe a training.
-_OF_FIT = frozenset(
-    {"batch_size", "delta", "epochs", "run", "target", "target_epsilon"}
+# Settings of a training, which `fit` or `make_private` takes.
+_SETTINGS = frozenset(
+    {
+        *("average", "batch_size", "delta", "epochs", "gamma", "l2_norm_clip"),
+        *("learning_rate", "noise", "run", "samples", "target"),
+        "target_epsilon",
+    }
 )
 
 
@@ -185,13 +189,13 @@ class PrivateModel(HeldModel):
     @override
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuses settings of a training, which nobody would read here."""
-        made = self.__dict__.get("settings")
-        is_setting = name in _OF_FIT or hasattr(type(made), name)
-        if is_setting and not hasattr(self, name):
+        if name in _SETTINGS and not hasattr(self, name):
             raise AttributeError(
-                f"`{name}` must not be set on a private model, which would not "
-                f"read it. Received: {name}={_check.shown(value)}. Pass it to "
-                "fit, such as fit(target_epsilon=3.0), or to make_private."
+                f"`{name}` must not be set on a private model: it is the name "
+                "of a setting, and no training would follow it. Received: "
+                f"{name}={_check.shown(value)}. Pass a setting to fit, such "
+                "as fit(target_epsilon=3.0), or to make_private. Give an "
+                "attribute of a class of your own another name."
             )
         super().__setattr__(name, value)
 

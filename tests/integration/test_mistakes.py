@@ -237,6 +237,11 @@ MODELS = [
         r"`target` must not be set.*fit\(target_epsilon=",
     ),
     (
+        lambda: setattr(private(), "epochs", 3),
+        AttributeError,
+        "`epochs` .*name of a setting.*class of your own another name",
+    ),
+    (
         lambda: setattr(made(), "noise", "proven"),
         AttributeError,
         "`noise` must not be set.*make_private",
