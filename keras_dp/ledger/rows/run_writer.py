@@ -113,7 +113,8 @@ class Limits:
         """Returns why there is no room for `count` more rounds."""
         return BudgetExceededError(
             f"`limits` must have room for {count:,} more rounds. Received: "
-            f"{self!r} for {planned!r}, after {own:,} rounds. No round ran."
+            f"limits that have less for {planned!r}, after {own:,} rounds. No "
+            "round ran."
         )
 
 
@@ -538,7 +539,7 @@ class RunWriter:
                 if head == before:
                     raise ValueError(
                         "`limits` must be of the ledger of the run. Received: "
-                        f"{self.limits!r} of a ledger with another end. No "
+                        "limits of a ledger whose last row is another one. No "
                         "round ran. Pass limits=RunLimits(ledger) of the "
                         "ledger that begins the run."
                     )
