@@ -109,6 +109,11 @@ _ARGUMENTS = {
         type=count,
         nargs="+",
     ),
+    "ledger": _argument(
+        "--ledger",
+        "a ledger whose rounds the target counts, too (default: none)",
+        metavar="FILE",
+    ),
     "rows per unit": _argument(
         "--rows-per-unit",
         "records that one unit has at most, for all of which epsilon is "

@@ -143,7 +143,8 @@ def _last_of(held: Replay) -> Round:
     if not held.rounds:
         raise ValueError(
             "`file` must be a ledger with at least one round. Received: a "
-            "ledger without rounds. Plan a first training with `keras-dp plan`."
+            "ledger without rounds. Plan a first training with `keras-dp plan "
+            "--ledger FILE`."
         )
     last, _ = held.rounds[-1]
     if any(spans_of(last)):
@@ -159,17 +160,24 @@ def _last_of(held: Replay) -> Round:
 
 
 def _plan(options: argparse.Namespace) -> Document:
-    units = max(1, options.records // options.rows_per_unit)
+    ledger, rows = options.ledger, options.rows_per_unit
+    held = Replay(())
+    if ledger is not None:
+        with PrivacyLedger.open(ledger, mode="r") as opened:
+            # As `fit` does.
+            held = Replay(opened).that_count(options.neighbours).together
+    units = max(1, options.records // (rows * held.rows_per_unit))
     found = plan(
         options.records,
         target_epsilon=options.epsilon,
         delta=options.delta or default_delta(units),
         epochs=options.epochs,
         batch_sizes=options.batch_sizes or sizes_of(options.records),
+        ledger=held,
         neighbours=options.neighbours,
-        units=options.rows_per_unit,
+        units=rows,
     )
-    return plan_document(found)
+    return plan_document(found, ledger=ledger)
 
 
 def _accounts(options: argparse.Namespace) -> Document:
@@ -358,7 +366,7 @@ COMMANDS = {
         "print the noise that a privacy target needs",
         (
             *("records", "target", "delta of N units", "epochs"),
-            *("batch sizes", "rows per unit", "neighbours"),
+            *("batch sizes", "ledger", "rows per unit", "neighbours"),
         ),
         _plan,
     ),

@@ -13,7 +13,9 @@ _COLUMNS = (
 )
 
 
-def plan_document(plans: PlannedTrainings) -> Document:
+def plan_document(
+    plans: PlannedTrainings, *, ledger: str | None = None
+) -> Document:
     """Returns plans as a table, with the batch size to take.
 
     The signal is a share of the largest. Epsilons and noise multipliers are
@@ -22,6 +24,7 @@ def plan_document(plans: PlannedTrainings) -> Document:
 
     Args:
         plans: The result of `planning.plan`.
+        ledger: The name of the file whose rounds it counted; `None` for none.
 
     >>> from keras_dp.accountants import RDP
     >>> from keras_dp.planning import plan
@@ -42,6 +45,8 @@ def plan_document(plans: PlannedTrainings) -> Document:
         f"<= {plans.target_epsilon!r} at delta = {plans.delta!r} "
         f"({plans.neighbours.replace('_', ' ')}) by {plans.accountant}"
     )
+    if ledger is not None:
+        title += f", for all rounds of {ledger} and these"
     best = max(row.signal for row in plans.rows)
     rows = tuple(
         (
@@ -62,7 +67,7 @@ def plan_document(plans: PlannedTrainings) -> Document:
         "The noise that a privacy target needs",
         (
             Table(title, _COLUMNS, rows, last + 1, tuple(range(last))),
-            *_advice(plans),
+            *_advice(plans, ledger),
         ),
         {
             "target_epsilon": plans.target_epsilon,
@@ -75,7 +80,7 @@ def plan_document(plans: PlannedTrainings) -> Document:
     )
 
 
-def _advice(plans: PlannedTrainings) -> Iterator[Part]:
+def _advice(plans: PlannedTrainings, ledger: str | None) -> Iterator[Part]:
     size = plans.recommended.batch_size
     yield Text(
         "",
@@ -90,6 +95,6 @@ def _advice(plans: PlannedTrainings) -> Iterator[Part]:
             f"keras_dp.make_private(model, (x, y), batch_size={size}, "
             f"epochs={plans.epochs},",
             f"    target_epsilon={plans.target_epsilon!r}, "
-            f'delta={plans.delta!r}, ledger="...")',
+            f"delta={plans.delta!r}, ledger={ledger or '...'!r})",
         )
     )

@@ -328,6 +328,30 @@ def test_plan_is_for_all_rows_of_a_unit(rows, capsys) -> None:
     assert out.rstrip() == str(plan_document(expected))
 
 
+def test_plan_counts_the_rounds_of_a_ledger(ledger_file, capsys) -> None:
+    options = "plan --records 3000 --epsilon 30 --delta 1e-4 --epochs 20"
+    more = ["--batch-sizes", "64", "--format", "json"]
+    noises = []
+    for ledger in ([], ["--ledger", str(ledger_file)]):
+        assert main([*options.split(), *more, *ledger]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["plans"]
+        noises.append(row["noise_multiplier"])
+    with PrivacyLedger.open(ledger_file, mode="r") as held:
+        expected = planning.plan(
+            3000,
+            target_epsilon=30.0,
+            delta=1e-4,
+            epochs=20,
+            batch_sizes=[64],
+            ledger=held,
+        )
+    main([*options.split(), "--ledger", str(ledger_file)])
+
+    assert noises[1] > noises[0]
+    assert noises[1] == expected.rows[0].noise_multiplier
+    assert f"ledger={str(ledger_file)!r})" in capsys.readouterr().out
+
+
 class TestAReaderOfThePipeWhoLeaves:
     """As `head -1` does."""
 
