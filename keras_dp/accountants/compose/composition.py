@@ -14,6 +14,7 @@ of the mean of its square (Scarf 1958). `v + 1 = E_Q[L^2] = e^K(1)`.
 """
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -50,15 +51,11 @@ class Composition:
         losses: The loss distribution of one round, for each sampled kind.
         counts: How many rounds there are of each, shape `[losses]`.
         gaussian: `mu^2`, of all Gaussian rounds without sampling together.
-        known: Log moments that were computed, and their errors.
     """
 
     losses: tuple[LossDistribution, ...]
     counts: Array
     gaussian: float = 0.0
-    known: dict[bytes, tuple[Array, Array]] = dataclasses.field(
-        default_factory=dict
-    )
 
     @property
     def largest(self) -> float:
@@ -73,41 +70,41 @@ class Composition:
         )
 
 
-def moments_of_sum(composition: Composition, tilts: Array) -> Moments:
-    """Returns about `K = log M` and two derivatives at `tilts` > 0."""
+def moments_of_sum(composition: Composition, tilt: float) -> Moments:
+    """Returns about `K = log M` and two derivatives at a tilt > 0."""
     gaussian = composition.gaussian
-    log_moment = gaussian * tilts * (1 + tilts) / 2
-    mean = gaussian * (tilts + 0.5)
-    variance = np.full_like(tilts, gaussian)
+    log_moment = gaussian * tilt * (1 + tilt) / 2
+    mean, variance = gaussian * (tilt + 0.5), gaussian
     for loss, count in zip(
         composition.losses, composition.counts.tolist(), strict=True
     ):
-        found = moments_of_loss(loss, tilts)
-        log_moment = log_moment + count * found.log_moment
-        mean = mean + count * found.mean
-        variance = variance + count * found.variance
+        found = moments_of_loss(loss, tilt)
+        log_moment += count * found.log_moment
+        mean += count * found.mean
+        variance += count * found.variance
     return Moments(log_moment, mean, variance)
 
 
 def log_moments(composition: Composition, tilts: Array) -> tuple[Array, Array]:
     """Returns `K`, and bounds on its errors, rounding of `K` itself apart."""
-    key = tilts.tobytes()
-    if key not in composition.known:
-        composition.known[key] = _log_moments(composition, tilts)
-    return composition.known[key]
-
-
-def _log_moments(composition: Composition, tilts: Array) -> tuple[Array, Array]:
     total = composition.gaussian * tilts * (1 + tilts) / 2
     errors = np.zeros_like(tilts)
     for loss, count in zip(
         composition.losses, composition.counts.tolist(), strict=True
     ):
-        nodes = loss.nodes(float(tilts.max()))
-        total = total + count * log_moments_of_nodes(nodes, tilts[:, None])
-        error = math.exp(min(nodes.log_error, EXPONENT))
-        errors = errors + count * math.log1p(error)
+        found, error = _log_moments(loss, tilts.tobytes())
+        total = total + count * found
+        errors = errors + count * error
     return total, errors
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _log_moments(loss: LossDistribution, tilts: bytes) -> tuple[Array, float]:
+    """Returns them of one round, which other compositions have too."""
+    at = np.frombuffer(tilts)
+    nodes = loss.nodes(float(at.max()))
+    error = math.exp(min(nodes.log_error, EXPONENT))
+    return log_moments_of_nodes(nodes, at[:, None]), math.log1p(error)
 
 
 def square_without_sampling(composition: Composition) -> float:
@@ -188,7 +185,7 @@ class MomentBounds:
 
     def _begin(self) -> None:
         """Computes the first moments, at smaller tilts if 1 is too large."""
-        self._start, self._stop = -_FIRST, _FIRST + 1
+        self._start, self._stop = -_FIRST, 2 * _FIRST + 1
         while not self._extend(self._start, self._stop):
             self._start, self._stop = self._start - 2 * _FIRST, self._start
             if self._start < -_MOST:
@@ -232,6 +229,7 @@ def variance_log_delta(composition: Composition, epsilon: float) -> float:
     return min(0.0, math.log(bound) + _MOMENT_ERROR) if bound else 0.0
 
 
+@functools.lru_cache(maxsize=64)
 def variance(composition: Composition) -> float:
     """Returns the variance of the likelihood ratio, rounded up."""
     logs, errors = log_moments(composition, np.array([1.0]))

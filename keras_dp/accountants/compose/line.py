@@ -4,6 +4,7 @@ See `integral`.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,7 +25,10 @@ from keras_dp.accountants.compose.line_moments import (
     points,
 )
 from keras_dp.accountants.loss import gaussian_profile
-from keras_dp.accountants.loss.loss_distribution import Decay
+from keras_dp.accountants.loss.loss_distribution import (
+    Decay,
+    LossDistribution,
+)
 from keras_dp.accountants.roots import last_true
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
@@ -57,6 +61,8 @@ _LEAST_TOLERANCE = 1e-14
 _MOMENT = 256.0
 # An upper bound on how far `gaussian_profile` rounds up.
 _PROFILE_ERROR = 1e-11
+# With larger steps the end of a line might be beyond float64.
+_LARGEST_STEP = 1e300
 # The largest number of points of a line.
 MOST_POINTS = 1 << 23
 # Products of nodes and points that take about a second.
@@ -387,14 +393,14 @@ def place_near(
     each, left, right = found
     tilt = lines[each].tilt
     step = float(min(steps[each, left], steps[each, right]))
-    at = moments_of_sum(composition, np.array([tilt]))
-    step = min(step, 1 / math.sqrt(float(at.variance[0])))
-    if not 0 < step < math.inf:
+    at = moments_of_sum(composition, tilt)
+    step = min(step, 1 / math.sqrt(at.variance))
+    if not 0 < step < _LARGEST_STEP:
         raise NumericalLimitError("`step` must be within float64.")
     return LinePlace(
         tilt,
         lines[each].log_moment,
-        float(at.mean[0]),
+        at.mean,
         composition.gaussian,
         step,
         (
@@ -403,18 +409,28 @@ def place_near(
         ),
         log_tolerance,
         float(errors[each]),
-        paths(composition, tilt, MOST_POINTS * step),
-        tuple(loss.decay(tilt) for loss in composition.losses),
+        # Other lines of the same tilt have the same paths.
+        paths(composition, tilt, _power_above(MOST_POINTS * step)),
+        tuple(_decay(loss, tilt) for loss in composition.losses),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _decay(loss: LossDistribution, tilt: float) -> Decay:
+    return loss.decay(tilt)
+
+
+def _power_above(size: float) -> float:
+    return float(2.0 ** math.ceil(math.log2(size)))
 
 
 def _candidates(
     composition: Composition, best_tilt: float
 ) -> tuple[Array, Array, Array]:
     """Returns tilts in rising order, `K` there, and bounds on its errors."""
-    one = moments_of_sum(composition, np.array([best_tilt]))
-    spread = math.sqrt(float(one.variance[0]))
-    near = best_tilt + _WIDTHS / spread
+    variance = moments_of_sum(composition, best_tilt).variance
+    # Other numbers of the same rounds have the same candidates.
+    near = best_tilt + _WIDTHS / _power_above(math.sqrt(variance))
     near = near[(near > 0) & (near < best_tilt * _SHARES[-1])]
     tilts = np.unique(np.concatenate([best_tilt * _SHARES, near]))
     while tilts.size > 2:

@@ -4,6 +4,7 @@ For `n` equal rounds an error of one round's logarithm counts `n` times: next to
 nothing may be lost where a moment is next to 1.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -76,18 +77,18 @@ def paths(composition: Composition, tilt: float, frequency: float) -> Paths:
     )
 
 
+@functools.lru_cache(maxsize=64)
 def _tilted(loss: LossDistribution, tilt: float, frequency: float) -> Tilted:
     path = loss.nodes(tilt, frequency)
     logs = (1 + tilt) * path.losses + path.log_weights
     weights = np.exp(logs - logs.real.max())
-    found = moments_of_loss(loss, np.array([tilt]))
-    mean = float(found.mean[0])
-    losses = np.asarray(path.losses - mean, np.complex128)
+    found = moments_of_loss(loss, tilt)
+    losses = np.asarray(path.losses - found.mean, np.complex128)
     weights = weights / weights.sum()
-    sizes, parts = np.abs(weights), np.abs(losses) + 2 * abs(mean)
+    sizes, parts = np.abs(weights), np.abs(losses) + 2 * abs(found.mean)
     return Tilted(
-        mean,
-        float(found.log_moment[0]),
+        found.mean,
+        found.log_moment,
         losses,
         np.asarray(weights),
         math.exp(min(path.log_error, EXPONENT)),

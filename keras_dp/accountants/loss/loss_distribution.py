@@ -10,10 +10,12 @@ of distributions: the Rényi divergence of order `a` is `log M(a - 1) / (a - 1)`
 """
 
 import abc
+import functools
 import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keras_dp.accountants.arrays import EXPONENT, Array, Points, expm1_less
 
@@ -121,13 +123,12 @@ def conversion(excess: Array) -> Array:
 class Moments(NamedTuple):
     """Moments of the tilted losses `e^(tilt l) dP / M(tilt)`.
 
-    Each is of shape `[n]`. The mean and the variance are the derivatives of
-    `log M`.
+    The mean and the variance are the derivatives of `log M`.
     """
 
-    log_moment: Array
-    mean: Array
-    variance: Array
+    log_moment: float
+    mean: float
+    variance: float
 
 
 def log_moments(loss: LossDistribution, tilts: Array) -> Array:
@@ -139,14 +140,16 @@ def log_moments(loss: LossDistribution, tilts: Array) -> Array:
     return log_moments_of_nodes(nodes, tilts[:, None])
 
 
-def moments_of_loss(loss: LossDistribution, tilts: Array) -> Moments:
-    """Returns `log M` and its first two derivatives at `tilts`."""
-    nodes = loss.nodes(float(tilts.max()))
-    at = tilts[:, None]
-    log_moment = log_moments_of_nodes(nodes, at)
-    mean = _means(nodes, at, log_moment)
-    squares = (nodes.losses - mean[:, None]) ** 2
-    variance = (_tilted_weights(nodes, at) * squares).sum(axis=1)
+@functools.lru_cache(maxsize=1 << 12)
+def moments_of_loss(loss: LossDistribution, tilt: float) -> Moments:
+    """Returns `log M` and its first two derivatives at a tilt."""
+    nodes = loss.nodes(tilt)
+    log_moment = float(log_moments_of_nodes(nodes, np.array([[tilt]]))[0])
+    logs = (1 + tilt) * nodes.losses + nodes.log_weights
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    mean = _mean(nodes, tilt, log_moment, weights)
+    variance = float(weights @ (nodes.losses - mean) ** 2)
     return Moments(log_moment, mean, variance)
 
 
@@ -159,15 +162,10 @@ def log_moments_of_nodes(nodes: Nodes, tilt: Array) -> Array:
     return np.asarray(np.logaddexp(0, peak + np.log(total)))
 
 
-def _tilted_weights(nodes: Nodes, tilt: Array) -> Array:
-    """Returns `e^(tilt l) dP / M(tilt)` on the nodes, a row for each tilt."""
-    logs = (1 + tilt) * nodes.losses + nodes.log_weights
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
-def _means(nodes: Nodes, tilt: Array, log_moment: Array) -> Array:
-    """Returns the means of the tilted losses.
+def _mean(
+    nodes: Nodes, tilt: float, log_moment: float, weights: Array
+) -> float:
+    """Returns the mean of the tilted losses, which have weights.
 
     Small losses of both signs nearly cancel. As `E_Q[e^l - 1] = 0`, the mean
     is `E_Q[l (e^((1+s) l) - 1) - (e^l - 1 - l)] / M(s)`, in which both terms
@@ -175,10 +173,10 @@ def _means(nodes: Nodes, tilt: Array, log_moment: Array) -> Array:
     """
     logs = (1 + tilt) * nodes.losses
     if float(logs.max()) > EXPONENT:
-        return np.asarray(_tilted_weights(nodes, tilt) @ nodes.losses)
+        return float(weights @ nodes.losses)
     grown = nodes.losses * np.expm1(logs) - expm1_less(nodes.losses)
-    total = grown @ np.exp(nodes.log_weights)
-    return np.asarray(total / np.exp(log_moment))
+    total = float(grown @ np.exp(nodes.log_weights))
+    return total / math.exp(log_moment)
 
 
 def log_excess_power(excess: Array, y: Array) -> Array:
@@ -197,18 +195,19 @@ def log_excess_power(excess: Array, y: Array) -> Array:
     result = result + np.maximum(by - EXPONENT, 0)
     small = np.abs(y + by) < _SMALL_EXPONENT
     if small.any():
-        result[small] = _log_series(
-            np.broadcast_to(excess, y.shape)[small], y[small]
-        )
+        result[small] = _log_series(excess, y, small)
     return result
 
 
-def _log_series(excess: Array, y: Array) -> Array:
-    """Returns `log F` as `log sum_(k>=2) (a^k - a) y^k / k!`."""
-    log_order = np.log1p(excess)
-    total = np.zeros_like(y)
+def _log_series(excess: Array, y: Array, some: NDArray[np.bool_]) -> Array:
+    """Returns `log F` as `log sum_(k>=2) (a^k - a) y^k / k!`, of some."""
+    # Some excesses belong to very many places.
+    places = np.arange(excess.size).reshape(excess.shape)
+    at, near = np.broadcast_to(places, y.shape)[some], y[some]
+    log_order = np.log1p(excess).ravel()
+    total = np.zeros_like(near)
     for k in range(_SERIES_TERMS, 1, -1):
-        coefficient = np.expm1((k - 1) * log_order) / math.factorial(k)
-        total = total * y + coefficient
+        total *= near
+        total += (np.expm1((k - 1) * log_order) / math.factorial(k))[at]
     with np.errstate(divide="ignore"):
-        return np.asarray(2 * np.log(np.abs(y)) + np.log(total) + log_order)
+        return 2 * np.log(np.abs(near)) + np.log(total) + log_order[at]

@@ -32,7 +32,7 @@ LARGEST_SHARE = 0.95
 # for n rounds is about 1 / sqrt(n).
 _SHARES_OF_HEIGHT = 3.0 ** -np.arange(0.0, 14.0)
 # With more nodes, the moments of some tens of tilts take seconds.
-_MOST_NODES = 1 << 15
+_MOST_NODES = 33_500
 
 
 class OutputLoss(LossDistribution):
@@ -111,7 +111,7 @@ class OutputLoss(LossDistribution):
         u = _grid(*self.range(tilt), step)
         side = 1j if self.rises else -1j
         paths = u + side * highest * _SHARES_OF_HEIGHT[:, None]
-        losses = np.stack([self.losses(path) for path in paths])
+        losses = self.losses(paths)
         logs = (1 + tilt) * losses + self.log_density(paths)
         real = (1 + tilt) * self.losses(u) + self.log_density(u)
         return Decay(

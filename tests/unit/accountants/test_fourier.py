@@ -7,7 +7,14 @@ import pytest
 from scipy import special, stats
 
 from keras_dp.accountants import RDP, Bounds, Fourier
-from keras_dp.accountants.compose import integral, small_losses
+from keras_dp.accountants.compose import (
+    composition,
+    integral,
+    line,
+    line_moments,
+    small_losses,
+)
+from keras_dp.accountants.loss import loss_distribution
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import TooSlowError, UnsupportedEventError
 from keras_dp.ledger import (
@@ -288,6 +295,27 @@ class TestMethods:
         assert bounds.lower == 0
         assert bounds.upper == pytest.approx(1.0354, abs=1e-4)
         assert bounds.method != "line integral"
+
+
+def test_answers_do_not_depend_on_earlier_questions() -> None:
+    def epsilon(count: int) -> float:
+        ledger = counted(PoissonSampling(0.0157), gaussian(1.0), count=count)
+        return Fourier().epsilon(ledger, delta=1e-5)
+
+    caches = (
+        composition._log_moments,
+        loss_distribution.moments_of_loss,
+        line._decay,
+        line_moments._tilted,
+    )
+    counts = range(63, 1_000, 126)
+    alone = []
+    for count in counts:
+        for cache in caches:
+            cache.cache_clear()
+        alone.append(epsilon(count))
+
+    assert [epsilon(count) for count in reversed(counts)] == alone[::-1]
 
 
 @pytest.mark.parametrize(("noise", "units"), [(0.11, 20), (0.2, 40)])
