@@ -289,7 +289,7 @@ def test_a_finer_grid_tightens_both(is_added) -> None:
     narrow = epsilon_bounds(composition, math.log(1e-5), 1e-7)
 
     assert wide[0] <= narrow[0] <= narrow[1] <= wide[1]
-    assert narrow[1] - narrow[0] < 0.1 * (wide[1] - wide[0])
+    assert narrow[1] - narrow[0] < 1e-7 * narrow[1]
 
 
 @pytest.mark.parametrize("is_added", [False, True])

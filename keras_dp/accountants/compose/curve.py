@@ -114,6 +114,7 @@ class Curve(Side):
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition
+        self._largest = composition.largest
         self._moments = MomentBounds(composition)
         # The last bounds of each method, and what was tried last.
         self._made: dict[str, _Bounds] = {}
@@ -181,7 +182,7 @@ class Curve(Side):
             )
             error = _PROFILE_ERROR * (1 - float(upper))
             return DeltaBounds(float(lower) - error, float(upper), CLOSED_FORM)
-        if epsilon >= composition.largest:
+        if epsilon >= self._largest:
             return DeltaBounds(-math.inf, -math.inf, CLOSED_FORM)
         loss = composition.losses[0]
         if (

@@ -47,6 +47,9 @@ from keras_dp.errors import TooSlowError
 
 # Tolerated error of delta, as a share of what the width allows.
 _TOLERATED = 0.1
+# This little costs a line without smoothing hardly more points. Then it is
+# good some nats away too.
+_PRECISE = 1e-12
 # Shares of the best tilt that may do as well.
 _LOWER = (1.0, 0.35, 0.12, 0.04)
 # A line is not worth its time if smoothing leaves this share of the width.
@@ -116,28 +119,36 @@ def bounds_near(
     Raises `TooSlowError` if the line is too long or a moment has no
     quadrature, and `NumericalLimitError` if a moment is not finite.
     """
-    epsilon, log_delta, slope, width = target
+    epsilon, _, slope, width = target
     tolerance = _TOLERATED * width / max(slope * epsilon, 1.0)
-    place = None
-    for each in _LOWER:
-        try:
-            place = place_near(
-                composition, each * tilt, epsilon, log_delta, tolerance
-            )
-        except TooSlowError:  # Nodes are fewer at a lower tilt.
-            continue
-        break
-    if place is None:
+    for each in (min(tolerance, _PRECISE), tolerance):
+        place = _place(composition, tilt, target, each)
+        smoothing = width_of(place, target)
+        if not smoothing:
+            (line,) = lines_at([place], epsilon)
+            return Profile(line, None, 0.0)
+    if smoothed_by(smoothing, slope) > _WORTHWHILE * known:
         raise TooSlowError
-    smoothing = width_of(place, target)
-    if smoothing and smoothed_by(smoothing, slope) > _WORTHWHILE * known:
-        raise TooSlowError
-    if not smoothing:
-        (line,) = lines_at([place], epsilon)
-        return Profile(line, None, 0.0)
     noisier, noisiest, share = smoothed(place, smoothing)
     line, wider = lines_at([noisier, noisiest], epsilon)
     return Profile(line, wider, share)
+
+
+def _place(
+    composition: Composition, tilt: float, target: Target, tolerance: float
+) -> LinePlace:
+    for each in _LOWER:
+        try:
+            return place_near(
+                composition,
+                each * tilt,
+                target.epsilon,
+                target.log_delta,
+                tolerance,
+            )
+        except TooSlowError:  # Nodes are fewer at a lower tilt.
+            continue
+    raise TooSlowError
 
 
 def smoothed(

@@ -1,5 +1,6 @@
 """Delta of several parts together, and the least epsilon for a delta."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -33,6 +34,8 @@ _BELOW = tuple(10.0**-power for power in range(10, -1, -1))
 _SLOPE = 1e-3
 # Relative precision of a root. Each value is a sum of up to millions of points.
 _NEAREST = 1e-11
+# The same of the first one, which only tells where bounds are needed.
+_NEAR_FIRST = 1e-3
 
 
 class Known(NamedTuple):
@@ -130,26 +133,31 @@ def epsilon_bounds(
     They may be apart by a share of the upper one.
     """
 
+    @functools.cache
+    def bounds(epsilon: float) -> DeltaBounds:
+        return side.log_delta(epsilon, log_delta - LOWEST)
+
     def above(epsilon: float) -> float:
-        found = side.log_delta(epsilon, log_delta - LOWEST)
-        return max(found.upper - log_delta, -LOWEST)
+        return max(bounds(epsilon).upper - log_delta, -LOWEST)
 
     def below(epsilon: float) -> float:
-        found = side.log_delta(epsilon, log_delta - LOWEST)
-        return max(found.lower - log_delta, -LOWEST)
+        return max(bounds(epsilon).lower - log_delta, -LOWEST)
+
+    def prepare(epsilon: float, share: float) -> None:
+        side.prepare(epsilon, share, log_delta)
+        bounds.cache_clear()
 
     at, slope = _first(above)
     if not 0 < at < math.inf:
-        return 0.0, at, side.log_delta(min(at, _LARGEST)).method
+        return 0.0, at, bounds(min(at, _LARGEST)).method
     share, longest = max(FIRST_WIDTH, relative_width), 0
     for places in range(2 * _MOST_PLACES):
-        found = side.log_delta(at)
-        if found.width <= relative_width * slope * at:
+        if bounds(at).width <= relative_width * slope * at:
             break
         longest += share <= _LONG
         if longest > _MOST_LONG:
             break
-        side.prepare(at, share, log_delta)
+        prepare(at, share)
         before, at = at, _root(above, at, slope)
         if not at:
             break
@@ -157,23 +165,24 @@ def epsilon_bounds(
         is_near = slope * abs(at - before) < NEAR
         if longest and is_near:
             break  # Rounding, or points, are what is left.
-        is_known = side.log_delta(at).width < NEAR
+        is_known = bounds(at).width < NEAR
         if is_near or is_known or places >= _MOST_PLACES:
             share = relative_width
     if slope * at < _NEXT_TO_NOTHING:
-        side.prepare(0.0, relative_width, log_delta)
+        prepare(0.0, relative_width)
     if slope * at < NEAR and above(0.0) <= 0:
-        return 0.0, 0.0, side.log_delta(0.0).method
+        return 0.0, 0.0, bounds(0.0).method
+    at = _root(above, at, slope)
     upper, step = at, max(at * _NEAREST, _LEAST)
     while above(upper) > 0:
         upper, step = upper + step, 4 * step
         if upper > _LARGEST:
-            return 0.0, math.inf, found.method
+            return 0.0, math.inf, bounds(_LARGEST).method
     lower = _last(below, upper, slope)
     step = lower * _NEAREST
     while lower > 0 and below(lower) < 0:
         lower, step = max(0.0, lower - step), 4 * step
-    return min(lower, upper), upper, side.log_delta(upper).method
+    return min(lower, upper), upper, bounds(upper).method
 
 
 def _last(
@@ -205,7 +214,7 @@ def _first(excess: Callable[[float], float]) -> tuple[float, float]:
         high /= _FACTOR
     low = high / _FACTOR
     slope = max(excess(low) - excess(high), 0.0) / (high - low) or 1 / high
-    at = _root(excess, low, slope, high)
+    at = _root(excess, low, slope, high, _NEAR_FIRST)
     return at, _slope(excess, at) or slope
 
 
@@ -224,15 +233,16 @@ def _root(
     at: float,
     slope: float,
     high: float = math.inf,
+    nearest: float = _NEAREST,
 ) -> float:
     """Returns about a root of a falling function, negative at `high`."""
     low, value = 0.0, excess(at)
     for _ in range(_MOST_STEPS):
         low, high = (max(low, at), high) if value > 0 else (low, min(high, at))
-        if not value or high <= low * (1 + _NEAREST):
+        if not value or high <= low * (1 + nearest):
             break
         after = min(max(at + value / slope, at / 2), 2 * at + 1 / slope)
-        if abs(after - at) <= _NEAREST * at:
+        if abs(after - at) <= nearest * at:
             break
         if after == at / 2 and not low and excess(0.0) <= 0:
             return 0.0

@@ -297,6 +297,26 @@ class TestMethods:
         assert bounds.method != "line integral"
 
 
+def test_one_line_answers_where_it_is_short(monkeypatch) -> None:
+    """It is as good at the root as where the bound by moments expects it."""
+    lines_at, made = integral.lines_at, []
+
+    def counting(*arguments):
+        made.append(arguments)
+        return lines_at(*arguments)
+
+    monkeypatch.setattr(integral, "lines_at", counting)
+    for count in (63, 1_000, 10_000):
+        made.clear()
+
+        Fourier().epsilon(
+            counted(PoissonSampling(0.0157), gaussian(1.0), count=count),
+            delta=1e-5,
+        )
+
+        assert len(made) == 1
+
+
 def test_answers_do_not_depend_on_earlier_questions() -> None:
     def epsilon(count: int) -> float:
         ledger = counted(PoissonSampling(0.0157), gaussian(1.0), count=count)
