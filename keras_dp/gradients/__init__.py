@@ -10,7 +10,6 @@ from keras_dp.gradients.capture.losses import (
     reduced_losses,
     summing,
 )
-from keras_dp.gradients.checks.culprit import naming_fixed_rows
 from keras_dp.gradients.checks.self_check import check_loss_splits, self_check
 from keras_dp.gradients.engine import (
     UNTRACEABLE,
@@ -47,7 +46,6 @@ __all__ = [
     "check_loss_splits",
     "example_losses",
     "layers_without_rule",
-    "naming_fixed_rows",
     "reduced_losses",
     "self_check",
     "summing",

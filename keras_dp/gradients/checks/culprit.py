@@ -1,8 +1,7 @@
 """Names the layer that is to blame, after two calls of a model differed.
 
 Two calls differ if an example got another result beside other examples or in
-another row. A model that takes batches of one size only differs in what it
-returns for two other sizes, or in why it fails.
+another row.
 """
 
 import contextlib
@@ -13,45 +12,31 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients.checks.trial import Trial
 from keras_dp.gradients.layer_calls import current_call, replaced_call
-from keras_dp.gradients.unsupported.layers import check_model
-from keras_dp.keras_internals import (
-    layers_of,
-    replaced_attribute,
-    trace_of,
-)
+from keras_dp.keras_internals import layers_of
 
 # Differences below this are rounding, whatever the size of what differs.
 _NEGLIGIBLE = 1e-7
-# Numbers of rows that the model is tried with. No width is likely to be one.
-_TRIED = (1013, 1019)
 
 
 class _Call(NamedTuple):
-    """A call of a layer or of a Keras operation, which returned or raised.
+    """A call of a layer that returned."""
 
-    The error is the message of what it raised, "" if it returned.
-    """
-
-    layer: Any
+    layer: keras.Layer
     outputs: list[Any]
-    error: str = ""
 
 
 @contextlib.contextmanager
-def _noting(layers: list[Any]) -> Iterator[list[_Call]]:
-    """Notes the calls of layers and of Keras operations, as they end."""
+def _noting(layers: list[keras.Layer]) -> Iterator[list[_Call]]:
+    """Notes the calls of layers, as they end."""
     calls: list[_Call] = []
 
-    def noted(layer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(
+        layer: keras.Layer, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                outputs = original(*args, **kwargs)
-            except Exception as error:
-                calls.append(_Call(layer, [], str(error)))
-                raise
+            outputs = original(*args, **kwargs)
             leaves = filter(tf.is_tensor, keras.tree.flatten(outputs))
             calls.append(_Call(layer, list(leaves)))
             return outputs
@@ -60,12 +45,8 @@ def _noting(layers: list[Any]) -> Iterator[list[_Call]]:
 
     with contextlib.ExitStack() as stack:
         for layer in layers:
-            replaced = (
-                replaced_call(layer, noted(layer, current_call(layer)))
-                if isinstance(layer, keras.Layer)
-                else replaced_attribute(layer, "call", noted(layer, layer.call))
-            )
-            stack.enter_context(replaced)
+            call = noted(layer, current_call(layer))
+            stack.enter_context(replaced_call(layer, call))
         yield calls
 
 
@@ -150,88 +131,3 @@ def _numbers_of(
         for call in calls
         if not any(map(tf.is_symbolic_tensor, call.outputs))
     ]
-
-
-@contextlib.contextmanager
-def naming_fixed_rows(model: keras.Model, inputs: Any) -> Iterator[None]:
-    """Names the layer that takes batches of one size, if an error is by that.
-
-    Nothing is tried without an error.
-
-    Args:
-        model: The model of the user.
-        inputs: Its inputs, leaves `[batch, ...]`.
-
-    Raises:
-        UnsupportedLayerError: An error came, and the model takes batches of one
-            size only, or has a layer that is not supported.
-    """
-    try:
-        yield
-    except (RuntimeError, ValueError, tf.errors.OpError):
-        check_model(model, releases_statistics=True)
-        layer = _of_fixed_rows(model, inputs)
-        if layer is None:
-            raise
-        path = getattr(layer, "path", None) or layer.name
-        raise UnsupportedLayerError(
-            "`model` must compute an example from this example alone, and take "
-            f"batches of any size. Received: layer {path!r} of class "
-            f"{type(layer).__name__}, which takes one number of rows only, as "
-            "it does with a constant along the batch (an adjacency matrix, a "
-            "list of edges, a weight for each row). Give each example what it "
-            "needs of others, such as its neighbours, as inputs of its own."
-        ) from None
-
-
-def _of_fixed_rows(model: keras.Model, inputs: Any) -> Any:
-    one, two = (_traced(model, inputs, rows) for rows in _TRIED)
-    first, second = (
-        [each for each in calls if each.error] for calls in (one, two)
-    )
-    if first and second:
-        layer, *_, why = first[0]
-        other, *_, other_why = second[0]
-        is_of_size = layer is other and _reason(why) != _reason(other_why)
-        return layer if is_of_size else None
-    if first or second or _fixed(one[-1:], two[-1:]) is None:
-        return None
-    return _fixed(one, two)
-
-
-def _traced(model: keras.Model, inputs: Any, rows: int) -> list[_Call]:
-    specs = keras.tree.map_structure(
-        lambda leaf: tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype), inputs
-    )
-    layers = layers_of(model)
-    operations = [
-        each
-        for layer in layers
-        for each in getattr(layer, "operations", ())
-        if not isinstance(each, keras.Layer)
-    ]
-    call = tf.function(lambda x: model(x, training=False), autograph=False)
-    with (
-        _noting([*layers, *operations]) as calls,
-        contextlib.suppress(Exception),
-    ):
-        trace_of(call, specs)
-    return calls
-
-
-def _reason(text: str) -> str:
-    """Returns what TensorFlow says of an operation, without its inputs."""
-    found, operation, _ = text.partition(" for '{{node")
-    return found if operation else ""
-
-
-def _fixed(one: list[_Call], two: list[_Call]) -> Any:
-    """Returns the first layer that returned as many rows in both calls."""
-    for first, second in zip(one, two, strict=False):
-        lengths, others = (
-            [each.shape[0] for each in call.outputs if each.shape]
-            for call in (first, second)
-        )
-        if lengths and lengths == others and None not in lengths:
-            return first.layer
-    return None

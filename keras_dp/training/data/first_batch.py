@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_dp import _nests
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.gradients import batch_losses, naming_fixed_rows
+from keras_dp.gradients import batch_losses
 from keras_dp.keras_internals import (
     build_from_batch,
     compiled_loss_of,
@@ -130,7 +130,7 @@ def build_and_check(private: keras.Model, batch: Any) -> str:
     x, y, weight = batch.data
     if any(map(_is_text, _leaves(y))):
         raise _not_numbers("y", "targets of text", _NUMBER_CLASSES)
-    with naming_fixed_rows(private.model, x), _naming_targets(y):
+    with _naming_targets(y):
         # Keras would blame the targets for weights that do not fit.
         build_from_batch(private, (x, y, None))
     if weight is not None:

@@ -15,7 +15,6 @@ from keras_dp.gradients import (
     batch_losses,
     check_holds_no_records,
     example_losses,
-    naming_fixed_rows,
     self_check,
     summing,
     without_variable_writes,
@@ -76,24 +75,23 @@ class EngineCheck:
         losses_of, splits_of = self._losses_of(y, rows)
         # The check compares losses without sample weights.
         data = (x, y, _each(_ones_like_rows(rows), batch.sample_weight))
-        with naming_fixed_rows(self._parts.model, batch.x):
-            trace = self._trace_of(data)
-            shown = self._forward(x, y) if trace is None else trace
-            check_holds_no_records(self._parts.model, shown.graph, records)
-            if not examples:
-                self._checked.add(size)
-                return
-            finite = self_check(
-                self._computation.engine,
-                x,
-                losses_of,
-                rows,
-                splits_of=splits_of,
-                gradients_of=self._gradients_of(trace, data),
-                examples=examples,
-                eagerly=self._parts.run_eagerly,
-                bits=self._parts.round.is_proven,
-            )
+        trace = self._trace_of(data)
+        shown = self._forward(x, y) if trace is None else trace
+        check_holds_no_records(self._parts.model, shown.graph, records)
+        if not examples:
+            self._checked.add(size)
+            return
+        finite = self_check(
+            self._computation.engine,
+            x,
+            losses_of,
+            rows,
+            splits_of=splits_of,
+            gradients_of=self._gradients_of(trace, data),
+            examples=examples,
+            eagerly=self._parts.run_eagerly,
+            bits=self._parts.round.is_proven,
+        )
         if finite and tells:
             self._checked.add(size)
         self._warn_of_what_is_not_shown()
