@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_dp
+from keras_dp.errors import PrivateTrainingError
 from keras_dp.experimental.federation import FederatedModel, LocalTraining
 from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
 
@@ -216,6 +218,15 @@ class TestWhatIsRefused:
                 made.fit(source, y if source is x else None, verbose=0)
         with pytest.raises(TypeError, match="`x` must be UserBatches"):
             made.train_on_batch(x, y)
+        assert not len(made.optimizer.ledger)
+
+    def test_replicas_which_would_cut_users_apart(self) -> None:
+        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+            made = federated(linear(), LocalTraining(RATE))
+
+        with pytest.raises(PrivateTrainingError, match="train on one device"):
+            made.fit(samples(*data()), verbose=0)
+
         assert not len(made.optimizer.ledger)
 
     @pytest.mark.parametrize(

@@ -535,6 +535,16 @@ class TestUnitsOfSeveralRows:
         assert private.optimizer.ledger.header.rows_per_unit == 7
         private.optimizer.ledger.close()
 
+    def test_are_no_examples_in_a_new_ledger(self, tmp_path) -> None:
+        private = made(
+            ledger=tmp_path / "a.ledger",
+            unit_ids=np.arange(800) // 4,
+            rows_per_unit=4,
+        )
+
+        assert private.optimizer.ledger.header.unit == "unit"
+        private.optimizer.ledger.close()
+
     def test_cannot_be_capped_in_files(self, tmp_path) -> None:
         class Files:
             def __len__(self):
