@@ -26,8 +26,9 @@ from keras_dp.accountants.loss.loss_distribution import (
 
 # Rounding of a term of a sum, in units of `EPSILON`.
 TERM = 8.0
-# Rounding of a weight, in the same units: the exponential of some tens.
-_WEIGHT = 32.0
+# Rounding of an exponent, in the same units, as shares of the log of the tilted
+# ratio and of the log of the density, whose sum it is.
+_RATIO, _DENSITY = 4.0, 2.0
 # This many exponentials are computed; the others are products of them.
 _EXPONENTIALS = 32
 # OpenBLAS computes products of so many terms on one core.
@@ -45,8 +46,8 @@ class Tilted(NamedTuple):
         losses: Less their mean, shape `[n]`.
         weights: Sum 1, shape `[n]`.
         error: Bound on the error of a moment, relative to `M(tilt)`.
-        spreads: Means of the size and of the square of what losses are
-            computed from, for their rounding.
+        spreads: Bounds on the rounding of `M(tilt + i t)`, relative to
+            `M(tilt)`, in units of `EPSILON`: of `t` and of `t^2`.
     """
 
     mean: float
@@ -85,14 +86,23 @@ def _tilted(loss: LossDistribution, tilt: float, frequency: float) -> Tilted:
     found = moments_of_loss(loss, tilt)
     losses = np.asarray(path.losses - found.mean, np.complex128)
     weights = weights / weights.sum()
-    sizes, parts = np.abs(weights), np.abs(losses) + 2 * abs(found.mean)
+    # A weight is an exponential: the rounding of its exponent is its relative
+    # error. Losses are computed from their parts. A term is `w (e^x - 1 - x)`
+    # with `x = i t l`, at most `2 |x|` and `|x|^2 / 2`.
+    exponents = TERM + _RATIO * (1 + tilt) * np.abs(path.losses)
+    exponents += _DENSITY * np.abs(path.log_weights)
+    sizes, lengths = np.abs(weights), np.abs(losses)
+    parts = TERM * (lengths + 2 * abs(found.mean))
     return Tilted(
         found.mean,
         found.log_moment,
         losses,
         np.asarray(weights),
         math.exp(min(path.log_error, EXPONENT)),
-        (float(sizes @ parts), float((sizes * np.abs(losses)) @ parts)),
+        (
+            float(2 * sizes @ (exponents * lengths + parts)),
+            float((sizes * lengths) @ (exponents * lengths / 2 + parts)),
+        ),
     )
 
 
@@ -120,10 +130,9 @@ def points(step: float, size: int) -> Array:
 def _log_ratio(each: Tilted, step: float, size: int) -> tuple[Complex, Array]:
     """Returns the same for one round, and the relative error of `M`."""
     change = _characteristic(each.losses, each.weights, step, size)
-    # A term `e^x - 1 - x` has a relative error, or the error of `x`.
     t = points(step, size)
     first, second = each.spreads
-    rounding = np.minimum(2 * TERM * first * t, _WEIGHT * second * t * t)
+    rounding = np.minimum(first * t, second * t * t)
     error = each.error + EPSILON * rounding
     # Where the moment is far below 1, the rounding of the 1 counts too.
     left = np.abs(1 + change)
