@@ -251,6 +251,16 @@ MODELS = [
         ValueError,
         r"call `compile\(\)`",
     ),
+    (
+        lambda: private().evaluate(samples(), Y),
+        ValueError,
+        "`y` must",
+    ),
+    (
+        lambda: private().predict(samples(), batch_size=4),
+        ValueError,
+        "`batch_size` must",
+    ),
     (lambda: PrivateModel(net()).evaluate(X, Y), ValueError, r"`compile\(\)`"),
     (
         lambda: fit(checked(net(OwnNoise(), keras.layers.Dense(1)))),
