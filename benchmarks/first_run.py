@@ -49,7 +49,7 @@ class Task(NamedTuple):
     """A script as its author wrote it.
 
     Attributes:
-        data: Returns x, y, x_test, y_test.
+        data: Returns x, y, x_test, y_test. A pair `y` has sample weights, too.
         model: Returns the compiled model for the data.
         epochs: Of the script.
     """
@@ -138,6 +138,26 @@ def ratings(records: int = 20_000) -> tuple[Any, ...]:
     score += generator.normal(0, 0.3, len(x))
     y = (1 / (1 + np.exp(-score))).astype("float32")[:, np.newaxis]
     return x[:-4000], y[:-4000], x[-4000:], y[-4000:]
+
+
+def hidden_tokens(records: int = 8000, length: int = 20) -> tuple[Any, ...]:
+    """Returns drawn sequences of 60 tokens of which some are hidden.
+
+    Four of five tokens follow from the one before. Those that are hidden, 15 %,
+    have the weight 1, and the others 0.
+    """
+    generator = np.random.default_rng(8)
+    shape = (records + 2000, length)
+    after, drawn = generator.permutation(60), generator.integers(60, size=shape)
+    follows = generator.random(shape) < 0.8
+    for place in range(1, length):
+        known = after[drawn[:, place - 1]]
+        drawn[:, place] = np.where(follows[:, place], known, drawn[:, place])
+    is_hidden = generator.random(shape) < 0.15
+    x = np.where(is_hidden, 60, drawn).astype("int32")
+    y = drawn, is_hidden.astype("float32")
+    kept, rest = slice(-2000), slice(-2000, None)
+    return x[kept], rows_of(y, kept), x[rest], rows_of(y, rest)
 
 
 def waves(records: int = 8000) -> tuple[Any, ...]:
@@ -268,6 +288,34 @@ def _forecaster(x: Any) -> keras.Model:
     return model
 
 
+class Places(layers.Layer):  # type: ignore[misc]
+    """Adds a learned vector of each place."""
+
+    def build(self, shape: Any) -> None:
+        """Makes the vectors."""
+        self.vectors = self.add_weight(shape=shape[1:], initializer="uniform")
+
+    def call(self, x: Any) -> Any:
+        """Returns inputs, each with the vector of its place."""
+        return x + self.vectors
+
+
+def _masked_language_model(x: Any) -> keras.Model:
+    tokens = keras.Input(x.shape[1:], dtype="int32")
+    given = Places()(layers.Embedding(61, 32)(tokens))
+    seen = layers.MultiHeadAttention(2, 16)(given, given)
+    seen = layers.LayerNormalization()(given + seen)
+    found = layers.Dense(32)(layers.Dense(64, activation="relu")(seen))
+    found = layers.LayerNormalization()(seen + found)
+    model = keras.Model(tokens, layers.Dense(60)(found))
+    model.compile(
+        ADAM(3e-3),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=["accuracy"],
+    )
+    return model
+
+
 ADAM, SGD = keras.optimizers.Adam, keras.optimizers.SGD
 
 
@@ -357,6 +405,7 @@ TASKS = {
     "labels40": Task(_same(several_labels, 40), _several_labels(40), 10),
     "recommender": Task(ratings, _recommender, 10),
     "waves": Task(waves, _forecaster, 10),
+    "tokens": Task(hidden_tokens, _masked_language_model, 30),
     "mnist_cnn15k_tanh": Task(
         _same(images, "mnist", 15_000),
         _classifier(lambda: _convolutions("tanh"), 10, ADAM),
@@ -481,10 +530,14 @@ def train(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     if settings["factor"] is not None:
         scripts = float(model.optimizer.learning_rate)
         given["learning_rate"] = scripts * settings["factor"]
-    private = keras_dp.make_private(model, (x, y), **given, verbose=False)
+    records = (x, *y) if isinstance(y, tuple) else (x, y)
+    private = keras_dp.make_private(model, records, **given, verbose=False)
     private.fit(verbose=0)
     query, inner = private.optimizer.query, private.optimizer.inner
-    scores = model.evaluate(x_test, y_test, batch_size=2000, verbose=0)
+    y_test, weight = y_test if isinstance(y_test, tuple) else (y_test, None)
+    scores = model.evaluate(
+        x_test, y_test, sample_weight=weight, batch_size=2000, verbose=0
+    )
     return {
         "metric": float(np.ravel(scores)[-1]),
         "loss": float(np.ravel(scores)[0]),

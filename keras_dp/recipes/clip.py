@@ -37,6 +37,17 @@ _MEANS_OF_CLASSES = (
     keras.losses.binary_focal_crossentropy,
 )
 
+# Losses that are a mean over the positions of a record, such as the words of a
+# text, each with a gradient of at most sqrt(2) by its logits.
+_MEANS_OF_POSITIONS = (
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.CategoricalFocalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+    keras.losses.categorical_crossentropy,
+    keras.losses.categorical_focal_crossentropy,
+    keras.losses.sparse_categorical_crossentropy,
+)
+
 
 def choose_clip(settings: Settings) -> Settings:
     """Chooses the bound on a gradient by the loss."""
@@ -78,6 +89,19 @@ def clip_of(
     return float(l2_norm_clip), None
 
 
+def positions_of(loss: Any, model: keras.Model) -> int:
+    """Returns how many positions of a record have a class, 1 for one label.
+
+    With several losses, the one of most positions counts.
+    """
+    return max(
+        math.prod(outputs[:-1])
+        if outputs and is_one_of(one, _MEANS_OF_POSITIONS)
+        else 1
+        for one, outputs in _losses_with_outputs(loss, model)
+    )
+
+
 def is_one_of(loss: Any, kinds: tuple[Any, ...]) -> bool:
     """Returns whether a loss, or each of several, is one of some kinds."""
     if isinstance(loss, (list, tuple, dict)):
@@ -110,7 +134,9 @@ def _clip_of_loss(loss: Any, shape: tuple[int, ...] | None) -> float | None:
     if is_one_of(loss, _ERRORS):
         return _CLIP_OF_ERRORS
     if is_one_of(loss, _MEANS_OF_CLASSES):
-        return _clip_of_classes(shape)
+        return _clip_of_mean(shape)
+    if is_one_of(loss, _MEANS_OF_POSITIONS):
+        return _clip_of_mean(shape and shape[:-1])
     if loss is None:
         return None
     if not callable(loss) or isinstance(loss, keras.losses.Loss):
@@ -118,7 +144,7 @@ def _clip_of_loss(loss: Any, shape: tuple[int, ...] | None) -> float | None:
     return _clip_of_function(loss, shape)
 
 
-def _clip_of_classes(shape: tuple[int, ...] | None) -> float:
+def _clip_of_mean(shape: tuple[int, ...] | None) -> float:
     nearest = round(-math.log2(max(1, math.prod(shape or ()))) / 2)
     return max(_CLIP_OF_ERRORS, _CLIP * 2.0**nearest)
 
@@ -158,7 +184,7 @@ def _clip_of_function(loss: Any, shape: tuple[int, ...] | None) -> float | None:
                 for each in (bits, 1 - bits, y)
             ]
             if np.allclose(ratios, ratios[0], rtol=1e-3):
-                return _clip_of_classes(shape)
+                return _clip_of_mean(shape)
     except Exception:  # noqa: BLE001 - it may expect any other numbers.
         return _CLIP
     return _CLIP

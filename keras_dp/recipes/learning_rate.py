@@ -33,7 +33,7 @@ from keras_dp.keras_internals import (
     optimizers_in,
 )
 from keras_dp.optimizers.inner_optimizer import check_inner, is_closed
-from keras_dp.recipes.clip import is_one_of
+from keras_dp.recipes.clip import is_one_of, positions_of
 from keras_dp.recipes.settings import Settings
 from keras_dp.recipes.training_data import build_for_records
 from keras_dp.sampling import Sampler
@@ -48,6 +48,9 @@ _LONGEST_ON_TABLES = 0.6
 # A record that is to be reproduced says more than a label: where it has so many
 # numbers as targets, this is the walk. SGD then diverged, and keeps `_WALK`.
 _MANY_TARGETS, _WALK_TO_MANY = 64, 3.2
+# So does one of classes at many positions, such as the words of a text: times
+# the fourth root of their number, at most twice.
+_FOR_POSITIONS = 2.0
 # In tables whose rows are averaged, weak signals get a longer walk: times
 # sqrt(10,000 / signal), between 1 and 2.
 _CLEAR_SIGNAL, _WHERE_AVERAGED = 10_000.0, 2.0
@@ -191,6 +194,7 @@ def choose_learning_rate(settings: Settings) -> Settings:
         trained_weights(model),
         compiled["loss"],
         numbers_to_reproduce(settings.samples),
+        positions_of(compiled["loss"], model),
     )
     if found is None:
         name = type(optimizer).__name__
@@ -246,6 +250,7 @@ def chosen_rate(
     weights: Weights,
     loss: Any = None,
     targets: int = 1,
+    positions: int = 1,
 ) -> ChosenRate | None:
     """Returns the learning rate that suits the noise of a training.
 
@@ -261,6 +266,7 @@ def chosen_rate(
         classifies or isinstance(optimizer, keras.optimizers.SGD)
     )
     wanted = _wanted_walk(query, rounds, weights, reproduces)
+    wanted *= min(positions**0.25, _FOR_POSITIONS)
     stddev = _size_of_answers(query, rounds, weights, wanted, classifies)
     stretch = 1.0
     if callable(own):

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from keras_dp.recipes.clip import clip_of
+from keras_dp.recipes.clip import clip_of, positions_of
 
 
 def model(*shape):
@@ -65,8 +65,33 @@ class TestClip:
         loss = keras.losses.BinaryCrossentropy()
 
         assert clip_of(None, loss, model(*shape)) == (clip, None)
-        # Control: other classes have a gradient of about 1, however many.
-        assert clip_of(None, "categorical_crossentropy", model(*shape))[0] == 1
+
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            "sparse_categorical_crossentropy",
+            keras.losses.CategoricalCrossentropy(from_logits=True),
+        ],
+        ids=["sparse", "one-hot"],
+    )
+    @pytest.mark.parametrize(
+        ("shape", "clip", "positions"),
+        [
+            ((10,), 1, 1),
+            ((20, 10), 1 / 4, 20),
+            ((14, 14, 10), 1 / 16, 196),
+        ],
+        ids=str,
+    )
+    def test_is_smaller_for_classes_at_many_positions(
+        self, loss, shape, clip, positions
+    ) -> None:
+        made = model(*shape)
+
+        assert clip_of(None, loss, made) == (clip, None)
+        assert positions_of(loss, made) == positions
+        # Control: outputs of other losses are no positions.
+        assert positions_of("binary_crossentropy", made) == 1
 
     def test_is_that_of_the_loss_beside_a_penalty(self) -> None:
         """The penalty says nothing of how long the gradients are."""

@@ -68,6 +68,22 @@ class TestAWalk:
 
 
 class TestTheRate:
+    @pytest.mark.parametrize(
+        ("positions", "times"), [(1, 1), (5, 5**0.25), (16, 2), (1000, 2)]
+    )
+    def test_is_longer_for_labels_at_many_positions(
+        self, positions, times
+    ) -> None:
+        def chosen(count):
+            return chosen_rate(
+                optimizers.Adam(), query(), ROUNDS, WEIGHTS, positions=count
+            )
+
+        found, one = chosen(positions), chosen(1)
+
+        assert found.walk == pytest.approx(times * one.walk)
+        assert found.rate == pytest.approx(times * one.rate, rel=0.1)
+
     @pytest.mark.nightly
     @pytest.mark.parametrize(
         "kind",
