@@ -60,6 +60,7 @@ def planned():
         batch_sizes=[100],
         neighbours=None,
         rows_per_unit=1,
+        ledger=None,
     )
     return COMMANDS["plan"].answer(options)
 
