@@ -94,12 +94,12 @@ def positions_of(loss: Any, model: keras.Model) -> int:
 
     With several losses, the one of most positions counts.
     """
-    return max(
+    counts = [
         math.prod(outputs[:-1])
-        if outputs and is_one_of(one, _MEANS_OF_POSITIONS)
-        else 1
         for one, outputs in _losses_with_outputs(loss, model)
-    )
+        if outputs and is_one_of(one, _MEANS_OF_POSITIONS)
+    ]
+    return max(counts, default=1)
 
 
 def is_one_of(loss: Any, kinds: tuple[Any, ...]) -> bool:

@@ -92,6 +92,7 @@ class TestClip:
         assert positions_of(loss, made) == positions
         # Control: outputs of other losses are no positions.
         assert positions_of("binary_crossentropy", made) == 1
+        assert positions_of({}, made) == 1
 
     def test_is_that_of_the_loss_beside_a_penalty(self) -> None:
         """The penalty says nothing of how long the gradients are."""
