@@ -25,9 +25,9 @@ _FORWARD_PASSES = 3.0
 _LONG = 0.2
 # Where nobody says how much memory there is, as on an accelerator.
 _MOST_BYTES = 4 * 2**30
-# On a CPU, XLA takes 2 to 3.5 s longer to compile a small network of these
-# layers, and saves 0.3 to 0.5 ms a round (docs/measurements.md). Larger
-# products take as long, and convolutions four times as long.
+# On a CPU, XLA takes seconds to compile a small network of these layers, and
+# saves a fifth to a half of a round (docs/measurements.md). Larger products
+# take as long, and convolutions four times as long.
 _LEAST_BY_XLA = 20_000
 _MOST_WEIGHTS_BY_XLA = 200_000
 _BY_XLA = (
