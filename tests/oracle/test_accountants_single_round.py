@@ -1,4 +1,4 @@
-"""One sampled Gaussian round against its definition in many digits."""
+"""One Gaussian round, sampled or not, against its definition in many digits."""
 
 import math
 
@@ -9,6 +9,7 @@ import pytest
 from keras_dp.accountants.compose import root
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.curve import Curve
+from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.gaussian_profile import log_delta_bounds
 from keras_dp.accountants.loss.mixture import MixtureLoss
 
@@ -82,20 +83,6 @@ def test_delta_bounds_hold_delta(
             assert lower <= true <= upper
 
 
-@pytest.mark.parametrize("is_added", [False, True])
-def test_delta_bounds_are_close(is_added) -> None:
-    """Relative to log delta, down to 1e-217 of delta."""
-    for noise_multiplier, epsilon in [(1.0, 1e-9), (0.5, 0.01), (2.0, 0.3)]:
-        law = law_of(noise_multiplier, 0.5, is_added)
-        lower, upper = log_delta_bounds(law, epsilon)
-        assert upper - lower < 1e-11
-
-    law = law_of(1.0, 0.5, is_added=False)
-    lower, upper = log_delta_bounds(law, 30.0)
-    assert upper < -400
-    assert upper - lower < 1e-11
-
-
 def test_delta_is_nothing_beyond_the_largest_loss() -> None:
     """Adding a record has losses below -log(1 - q) only."""
     law = law_of(1.0, 0.5, is_added=True)
@@ -105,18 +92,30 @@ def test_delta_is_nothing_beyond_the_largest_loss() -> None:
     assert epsilon_bounds(law, -1e4)[1] <= math.log(2) * (1 + 1e-8)
 
 
-def test_epsilon_is_nothing_where_delta_allows_everything() -> None:
-    """delta(0) of q = 1e-3, z = 1 is 1e-3 times that of the Gaussian, .383."""
-    for is_added in [False, True]:
-        law = law_of(1.0, 1e-3, is_added)
+def log_delta_in_many_digits(sensitivity, epsilon) -> float:
+    """The formula of Balle and Wang, Theorem 8, as it stands."""
+    with mp.workdps(120):
+        mu, eps = mp.mpf(sensitivity), mp.mpf(epsilon)
+        delta = mp.ncdf(mu / 2 - eps / mu) - mp.exp(eps) * mp.ncdf(
+            -mu / 2 - eps / mu
+        )
+        return float(mp.log(delta))
 
-        assert epsilon_bounds(law, math.log(3.9e-4)) == (0.0, 0.0)
-        assert epsilon_bounds(law, math.log(3.8e-4))[0] > 0
 
+@pytest.mark.parametrize(
+    "sensitivity",
+    [1e-10, 1e-3, 0.5, 0.999, 1.0, 1.001, 3.0, 30.0, 12345.678, 9876543.2],
+)
+@pytest.mark.parametrize("quantile", [-0.4, 0.0, 0.3, 1.0, 4.0, 12.0, 37.0])
+def test_delta_of_a_gaussian(sensitivity, quantile) -> None:
+    """Rounded up by 1e-12 of delta and 1e-15 of its log, never down.
 
-def test_both_orders_without_sampling_are_the_gaussian() -> None:
-    removed = epsilon_bounds(law_of(1.0, 1.0, is_added=False), math.log(1e-5))
-    added = epsilon_bounds(law_of(1.0, 1.0, is_added=True), math.log(1e-5))
+    The slack is for what the rounding of epsilon does to the quantile.
+    """
+    epsilon = max(0.0, sensitivity * (quantile + sensitivity / 2))
 
-    assert removed == pytest.approx(added, rel=1e-10)
-    assert removed[1] == pytest.approx(4.377178, abs=1e-6)
+    got = float(gaussian_profile.log_delta(sensitivity, epsilon))
+
+    true = log_delta_in_many_digits(sensitivity, epsilon)
+    slack = 1e-15 * (1 + abs(quantile)) * (abs(quantile) + sensitivity)
+    assert true <= got <= true + 2e-12 + 3e-15 * abs(true) + slack

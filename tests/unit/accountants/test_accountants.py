@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 import pytest
+from scipy import stats
 
 from keras_dp.accountants import RDP, Fourier, available_accountants
 from keras_dp.errors import UnsupportedEventError
@@ -215,6 +216,14 @@ class TestRDP:
 
         assert RDP().epsilon(ledger, delta=1e-5) == 0
         assert RDP().delta(ledger, epsilon=0.0) < 1e-7
+
+    @pytest.mark.parametrize("noise", [0.3, 1.0, 30.0, 1e3])
+    def test_delta_covers_the_total_variation(self, noise) -> None:
+        """At epsilon 0, which a bound of its own may answer."""
+        ledger = counted(FullDataset(), noise=noise)
+
+        exact = 2 * stats.norm.cdf(0.5 / noise) - 1
+        assert RDP().delta(ledger, epsilon=0.0) >= exact
 
     def test_never_above_moments(self) -> None:
         for delta in (0.1, 1e-5, 1e-50):
