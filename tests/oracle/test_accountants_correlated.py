@@ -1,8 +1,7 @@
-"""Correlated noise against every pattern, and against adaptive adversaries.
+"""Correlated noise against every pattern of participation.
 
 Tiny mechanisms of one coordinate are enumerated from their definition: every
-pattern of participation, every sequence of unit vectors, and every adversary
-that chooses the next vector by the signs of earlier answers.
+pattern, and every sequence of unit vectors.
 """
 
 import itertools
@@ -177,129 +176,6 @@ def test_bands_that_overlap_cost_more_than_a_cycle() -> None:
     separate = count * float(rdp(mechanism, np.array([3.0]))[0])
     assert math.log(true) / 2 > 1.2 * separate
     assert "Sampled" not in repr(normalize(cycles(strategy, 6, 2, 0.3, 1.5)))
-
-
-def nodes(points):
-    """Returns points and weights for N(0, 1), exact on each half line."""
-    x, weights = np.polynomial.legendre.leggauss(points)
-    half, of_half = 4 * (x + 1), 4 * weights
-    both = np.concatenate([-half[::-1], half])
-    density = np.exp(-(both**2) / 2) / math.sqrt(2 * math.pi)
-    return both, np.concatenate([of_half[::-1], of_half]) * density
-
-
-def coins(places, probability):
-    """Returns the chances of sets of rounds, with a coin for each round."""
-    return [
-        (
-            math.prod(probability if x else 1 - probability for x in taken),
-            [t for x, t in zip(taken, places, strict=True) if x],
-        )
-        for taken in itertools.product([0, 1], repeat=len(places))
-    ]
-
-
-def largest_deltas(matrix, participations, stddev, epsilon, points):
-    """Returns the largest delta of adversaries, both ways round.
-
-    An adversary chooses the vector of each round, 1 or -1, by the signs of all
-    earlier answers. The record takes part in sets of rounds, each with a
-    chance.
-    """
-    rounds = len(matrix)
-    point, weight = nodes(points)
-    grid = np.meshgrid(*[point] * rounds, indexing="ij")
-    outputs = np.stack([each.ravel() for each in grid])
-    density = np.ones(outputs.shape[1])
-    for each in np.meshgrid(*[weight] * rounds, indexing="ij"):
-        density *= each.ravel()
-    # Which history of signs each point has before each round.
-    signs = (outputs > 0).astype(int)
-    histories = [
-        signs[:t].T @ (1 << np.arange(t)) if t else np.zeros(len(density), int)
-        for t in range(rounds)
-    ]
-    places = sorted({t for _, taken in participations for t in taken})
-    sizes = [1 << t for t in places]
-    best = np.zeros(2)
-    # The first vector is 1 without loss: all signs can be turned.
-    for table in itertools.product([-1.0, 1.0], repeat=sum(sizes)):
-        choices, start = {}, 0
-        for t, size in zip(places, sizes, strict=True):
-            own = np.array(table[start : start + size])
-            choices[t], start = own[histories[t]], start + size
-        if places[0] == 0 and table[0] < 0:
-            continue
-        ratio = np.zeros(len(density))
-        for chance, taken in participations:
-            if not chance:
-                continue
-            moved = np.zeros_like(outputs)
-            for t in taken:
-                moved += matrix[:, t, np.newaxis] * choices[t] / stddev
-            ratio += chance * np.exp(
-                (moved * outputs - moved**2 / 2).sum(axis=0)
-            )
-        found = [
-            density @ np.maximum(ratio - math.exp(epsilon), 0),
-            density @ np.maximum(1 - math.exp(epsilon) * ratio, 0),
-        ]
-        best = np.maximum(best, found)
-    return best
-
-
-# The integrand has a kink, where a rule of so many points is off by less.
-QUADRATURE = 2e-3
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("coefficients", [(1.0, 0.5, 0.25), (1.0, 0.9)])
-def test_adaptive_adversaries_without_amplification(coefficients) -> None:
-    """In all of three rounds; 64 adversaries, each with answers of its own."""
-    strategy, stddev, epsilon = BandedToeplitz(coefficients), 2.0, 1.0
-    event = CorrelatedSum("sum", 1.0, stddev, strategy, 3, "one")
-
-    found = largest_deltas(
-        strategy.matrix(3), [(1.0, [0, 1, 2])], stddev, epsilon, 24
-    )
-
-    priced, cheaper = (
-        Fourier().delta([(Round(FullDataset(), (each,)), 3)], epsilon=epsilon)
-        for each in (event, noisier(event))
-    )
-    assert max(found) <= priced * (1 + QUADRATURE)
-    assert max(found) >= priced * (1 - QUADRATURE)  # The price is exact.
-    assert max(found) > cheaper  # So a lower price would be found out.
-
-
-def noisier(event):
-    """Returns the event with a tenth more noise: too low a price."""
-    return CorrelatedSum(
-        event.name,
-        event.l2_norm_bound,
-        1.1 * event.noise_stddev,
-        event.strategy,
-        event.rounds,
-        event.mechanism_id,
-    )
-
-
-@pytest.mark.full
-def test_adaptive_adversaries_of_cyclic_samples() -> None:
-    """In rounds 0 and 2 of four, if a coin says so."""
-    strategy, stddev, q, epsilon = BandedToeplitz((1.0, 0.75)), 1.0, 0.4, 0.75
-
-    found = largest_deltas(
-        strategy.matrix(4), coins([0, 2], q), stddev, epsilon, 12
-    )
-
-    priced, cheaper = (
-        Fourier().delta(cycles(strategy, 4, 2, q, each), epsilon=epsilon)
-        for each in (stddev, 1.1 * stddev)
-    )
-    assert max(found) <= priced * (1 + 5 * QUADRATURE)
-    assert max(found) >= priced * (1 - 5 * QUADRATURE)
-    assert max(found) > cheaper
 
 
 def test_disjoint_epochs_take_part_once_each() -> None:

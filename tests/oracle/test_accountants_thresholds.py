@@ -15,7 +15,6 @@ from scipy import special
 from keras_dp.accountants import Fourier
 from keras_dp.accountants.normalize.mechanisms import Exposure
 from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.accountants.replay import group_of
 from keras_dp.ledger import FullDataset, PoissonSampling, Round, ThresholdedSum
 from tests.analytic_gaussian import AnalyticGaussian
 
@@ -130,55 +129,6 @@ def test_no_data_set_exceeds_delta(threshold, neighbours, probability) -> None:
     assert max(ratios) > (0.5 if neighbours == "add_or_remove_one" else 0.25)
 
 
-@pytest.mark.parametrize("probability", [1.0, 0.3])
-@pytest.mark.parametrize("neighbours", ["zero_out", "replace_one"])
-def test_no_pair_of_records_exceeds_the_delta_of_two(
-    neighbours, probability
-) -> None:
-    """Two records more, or two that are others; each is drawn or not."""
-    threshold = 4.0
-    ledger = [(Round(PoissonSampling(probability), (query(threshold),)), 1)]
-    chances = [(1 - probability), probability]
-
-    def output(others, group):
-        """The mixture over who of the group is in the sample."""
-        return sum(
-            chances[first]
-            * chances[second]
-            * cells(
-                added(
-                    others,
-                    *[
-                        record(*keys, of="ab")
-                        for keys, drawn in zip(
-                            group, (first, second), strict=True
-                        )
-                        if drawn
-                    ],
-                ),
-                threshold,
-            )
-            for first in (0, 1)
-            for second in (0, 1)
-        )
-
-    groups = list(itertools.combinations_with_replacement(RECORDS, 2))
-    for epsilon in (0.0, 1.0, 4.0):
-        group = group_of(ledger, None, neighbours, 2)
-        delta = group.delta(epsilon)
-        largest = 0.0
-        for others in OTHERS:
-            outputs = [output(others, group) for group in groups]
-            if neighbours == "zero_out":
-                q = output(others, [(), ()])
-                found = [(p, q) for p in outputs] + [(q, p) for p in outputs]
-            else:
-                found = list(itertools.permutations(outputs, 2))
-            for p, q in found:
-                largest = max(largest, divergence(p, q, epsilon))
-        assert largest <= delta
-
-
 @pytest.mark.parametrize("threshold", [1.2, 3.0])
 def test_keys_of_one_record_alone_are_what_slack_is(threshold) -> None:
     """With no other record delta is the chance to pass, at every epsilon."""
@@ -220,29 +170,3 @@ def test_rounds_compose(threshold) -> None:
                 divergence(second, first, epsilon),
             )
         assert delta / 3 < largest <= delta
-
-
-def test_agrees_with_distributions_of_dp_accounting() -> None:
-    """Theirs multiply (1 - chance); the bound adds chances: a share of 1e-5."""
-    common = pytest.importorskip("dp_accounting.pld.common")
-    library = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
-    threshold = 8.0
-    rounds = [(Round(FullDataset(), (query(threshold, 1),)), 3)]
-    by = AnalyticGaussian()
-    (slack,) = [
-        each.mechanism.chance
-        for each in normalize(rounds, "zero_out")
-        if isinstance(each.mechanism, Exposure)
-    ]
-    theirs = library.from_gaussian_mechanism(STDDEV).compose(
-        library.from_privacy_parameters(
-            common.DifferentialPrivacyParameters(0.0, slack)
-        )
-    )
-    theirs = theirs.self_compose(3)
-
-    for epsilon in (0.5, 2.0, 5.0):
-        ours = by.delta(rounds, epsilon=epsilon, neighbours="zero_out")
-        assert ours == pytest.approx(
-            theirs.get_delta_for_epsilon(epsilon), rel=1e-3
-        )

@@ -97,20 +97,6 @@ def test_the_weights_are_those_of_unbiased_sums() -> None:
         )
 
 
-def test_no_unbiased_weights_have_less_variance() -> None:
-    """Of the nodes within a block: least squares, for blocks of 2^level."""
-    for level in range(5):
-        design = [
-            [1.0 * (first <= leaf < first + size) for leaf in range(2**level)]
-            for first, size in nodes(2**level)
-        ]
-        inverse = np.linalg.inv(np.transpose(design) @ design)
-
-        found = TREE.variances_of_sums(2**level)[-1]
-
-        assert found == pytest.approx(inverse.sum())
-
-
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_the_filter_multiplies_by_the_inverse(rounds) -> None:
     how = TREE.filter(rounds)
