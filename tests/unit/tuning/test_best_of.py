@@ -31,12 +31,6 @@ def test_a_score_that_is_not_finite_is_the_worst(bad) -> None:
     assert best.score == -5.0
 
 
-def test_trials_without_a_score_give_nothing() -> None:
-    assert (
-        best_of(LAW, lambda: Found(None, {}, math.nan), _many_trials()) is None
-    )
-
-
 def test_the_number_is_drawn_before_the_first_trial_and_once() -> None:
     order = []
     draw = random.Random(5).random

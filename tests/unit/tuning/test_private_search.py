@@ -138,12 +138,16 @@ class TestATrialThatFails:
             raise KeyboardInterrupt("a record of a patient")
 
         monkeypatch.setattr(Trials, "run", interrupted)
+        ledger = PrivacyLedger.in_memory(dataset="doc")
+        search = search_of(ledger=ledger)
 
-        with pytest.raises(KeyboardInterrupt) as raised:
-            search_of().run(rehearsal=False)
+        for _ in range(2):  # The second one is a second draw.
+            with pytest.raises(KeyboardInterrupt) as raised:
+                search.run(rehearsal=False)
 
-        assert raised.value.args == ()
-        assert _is_alone(raised.value)
+            assert raised.value.args == ()
+            assert _is_alone(raised.value)
+        assert len(ledger) == 2
 
 
 def _is_alone(error) -> bool:
@@ -268,22 +272,6 @@ class TestTheRow:
         assert (run.name, run.outcome, len(run)) == ("tuned", "finished", 1)
         assert run.rounds == ((search.round, 1),)
         assert run.plan == run.rounds
-
-    def test_is_there_after_an_interrupt(
-        self, three_trials, monkeypatch
-    ) -> None:
-        def interrupted(self, settings, noise_multiplier):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(Trials, "run", interrupted)
-        ledger = PrivacyLedger.in_memory(dataset="doc")
-        search = search_of(ledger=ledger)
-
-        for _ in range(2):  # The second one is a second draw.
-            with pytest.raises(KeyboardInterrupt):
-                search.run(rehearsal=False)
-
-        assert len(ledger) == 2
 
     def test_has_a_plan_for_each_batch_size_and_length(
         self, three_trials

@@ -64,7 +64,20 @@ def _noisy_build(settings):
     return build(settings)
 
 
+class _Held:
+    """What a trial leaves behind: something that refers to itself."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def _alive():
+    kinds = (keras.Model, PrivacyLedger, _Held, Prefetched)
+    return [each for each in gc.get_objects() if isinstance(each, kinds)]
+
+
 def _noisy_score(model):
+    model.held = _Held()
     sys.stdout.write("score\n")
     absl_logging.error("score")
     return float(model.layers[-1].bias.numpy()[0])
@@ -93,6 +106,8 @@ def traces(monkeypatch, tmp_path, capfd, noise_is_given):
         keras.utils.set_random_seed(5)
         capfd.readouterr()
         handler.lines.clear()
+        gc.collect()
+        others = {id(each) for each in _alive()}
         ledger = PrivacyLedger.open(folder / "a.ledger", dataset="doc")
         search = search_of(
             _noisy_score,
@@ -100,7 +115,13 @@ def traces(monkeypatch, tmp_path, capfd, noise_is_given):
             ledger=ledger,
             verbose=True,
         )
+        tf.random.uniform([])  # noqa: TID251 - the generator moves on.
         found = search.run()
+        left = [each for each in _alive() if id(each) not in others]
+        for thread in threading.enumerate():
+            if thread.name == "keras_dp input":
+                thread.join()  # It was told to end.
+        assert found.model in left
         out, error = capfd.readouterr()
         lines = [
             line.replace(str(folder), "FOLDER")
@@ -116,6 +137,9 @@ def traces(monkeypatch, tmp_path, capfd, noise_is_given):
             "errors": error,
             "logged": list(handler.lines),
             "rows": rows,
+            "alive": sorted(type(each).__name__ for each in left),
+            "threads": threading.active_count(),
+            "descriptors": len(os.listdir("/dev/fd")),
             "files": sorted(each.name for each in folder.rglob("*")),
             "names": name_counts(),
             "layers": [layer.name for layer in found.model.layers],
@@ -146,6 +170,23 @@ def test_they_differ_where_trials_are_not_silenced(traces, monkeypatch) -> None:
     # TensorFlow has lines of its own, once in a process.
     assert one["errors"].count("building") < three["errors"].count("building")
     assert len(one["logged"]) < len(three["logged"])
+
+
+@pytest.mark.nightly
+def test_they_differ_where_nobody_frees_trials(traces, monkeypatch) -> None:
+    """The control: Python has not looked for them when the search ends."""
+    monkeypatch.setattr(
+        "keras_dp.tuning.best_of.gc",
+        types.SimpleNamespace(collect=lambda: None),
+    )
+    monkeypatch.setattr(threading.Thread, "join", lambda self: None)
+    gc.disable()
+    try:
+        one, three = (traces(n, str(n))["alive"] for n in (1, 3))
+    finally:
+        gc.enable()
+
+    assert len(one) < len(three)
 
 
 def test_the_last_row_is_written_before_the_first_trial(
@@ -275,80 +316,3 @@ def test_a_handler_that_is_made_inside_works_afterwards(capsys) -> None:
     logger.warning("shown")
 
     assert capsys.readouterr() == ("", "shown\n")
-
-
-@pytest.mark.full
-def test_a_search_of_one_trial_leaves_what_others_leave(
-    monkeypatch, noise_is_given
-) -> None:
-    def after(trials):
-        keras.utils.set_random_seed(3)
-        monkeypatch.setattr(
-            TruncatedNegativeBinomial, "trials", lambda *_: trials
-        )
-        search = search_of()
-        tf.random.uniform([])  # noqa: TID251 - the generator moves on.
-        search.run(rehearsal=False)
-        return _next_numbers()
-
-    assert after(1) == after(2) == after(3)
-
-
-class _Held:
-    """What a trial leaves behind: something that refers to itself."""
-
-    def __init__(self):
-        self.itself = self
-
-
-@pytest.fixture
-def held_after(monkeypatch, noise_is_given):
-    """Returns a function from a number of trials to what is still there."""
-
-    def score(model):
-        model.held = _Held()
-        return 1.0
-
-    def left_by(trials):
-        monkeypatch.setattr(
-            TruncatedNegativeBinomial, "trials", lambda self, uniform: trials
-        )
-        gc.collect()
-        others = {id(each) for each in _alive()}
-        found = search_of(score).run(rehearsal=False)
-        left = [each for each in _alive() if id(each) not in others]
-        for thread in threading.enumerate():
-            if thread.name == "keras_dp input":
-                thread.join()  # It was told to end.
-        assert found.model in left
-        kinds = sorted(type(each).__name__ for each in left)
-        return kinds, threading.active_count(), len(os.listdir("/dev/fd"))
-
-    return left_by
-
-
-def _alive():
-    kinds = (keras.Model, PrivacyLedger, _Held, Prefetched)
-    return [each for each in gc.get_objects() if isinstance(each, kinds)]
-
-
-@pytest.mark.full
-def test_no_live_object_or_thread_is_a_count_of_trials(held_after) -> None:
-    assert held_after(1) == held_after(3)
-
-
-@pytest.mark.nightly
-def test_they_are_where_nobody_frees_them(held_after, monkeypatch) -> None:
-    """The control: Python has not looked for them when the search ends."""
-    monkeypatch.setattr(
-        "keras_dp.tuning.best_of.gc",
-        types.SimpleNamespace(collect=lambda: None),
-    )
-    monkeypatch.setattr(threading.Thread, "join", lambda self: None)
-    gc.disable()
-    try:
-        one, three = held_after(1)[0], held_after(3)[0]
-    finally:
-        gc.enable()
-
-    assert len(one) < len(three)
