@@ -1,7 +1,5 @@
 """Clips that follow the mean norm, by hand and by their events."""
 
-import math
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -50,42 +48,19 @@ def test_the_divisor_is_the_expected_number():
     assert clip_after(query) == pytest.approx(2.25, rel=1e-12)
 
 
-class TestEvents:
-    """Costs of one round, in units of the sum's."""
+def test_events_follow_the_clip():
+    query = AdaptiveClipSumQuery(2.0, 0.5, 1.5, 2)
+    state = query.initial_global_state(4)
+    state = one_round(query, state).global_state
+    clip = float(state.sum.l2_norm_clip)
 
-    def noise_multiplier(self, events):
-        costs = [e.l2_norm_bound / e.noise_stddev for e in events]
-        return 1 / math.hypot(*costs)
+    gradient, norms = query.ledger_events(query.planned_event(state), "g")
 
-    def events(self, query):
-        return query.ledger_events(
-            query.planned_event(query.initial_global_state()), "g"
-        )
-
-    def test_of_one_layer(self):
-        query = AdaptiveClipSumQuery(2.0, 0.725, 2.5, 128)
-
-        events = self.events(query)
-
-        assert events == (
-            GaussianSum("g", 2.0, 1.45),
-            GaussianSum("g/norms", 2.0, 10.0),
-        )
-        assert self.noise_multiplier(events) == pytest.approx(0.7175, abs=5e-5)
-
-    def test_follow_the_clip(self):
-        query = AdaptiveClipSumQuery(2.0, 0.5, 1.5, 2)
-        state = query.initial_global_state(4)
-        state = one_round(query, state).global_state
-        clip = float(state.sum.l2_norm_clip)
-
-        gradient, norms = query.ledger_events(query.planned_event(state), "g")
-
-        assert clip != 2.0
-        assert gradient == GaussianSum("g", clip, 0.5 * clip)
-        assert norms.l2_norm_bound == clip
-        assert norms.noise_stddev == pytest.approx(1.5 * 2 * clip, rel=1e-15)
-        assert query.adapts
+    assert clip != 2.0
+    assert gradient == GaussianSum("g", clip, 0.5 * clip)
+    assert norms.l2_norm_bound == clip
+    assert norms.noise_stddev == pytest.approx(1.5 * 2 * clip, rel=1e-15)
+    assert query.adapts
 
 
 @pytest.mark.full

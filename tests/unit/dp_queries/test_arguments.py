@@ -226,15 +226,9 @@ def test_valid_arguments_are_taken():
     [
         lambda z: GaussianSumQuery(3.0, noise_multiplier=z),
         lambda z: GaussianAverageQuery(3.0, noise_multiplier=z, denominator=9),
-        lambda z: keras_dp.dp_queries.JointClipQuery(
-            [1.0], 3.0, noise_multiplier=z, denominator=9
-        ),
-        lambda z: keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
-            3.0, z, 0.5, 0.2, 1.0, 9.0
-        ),
-        lambda z: keras_dp.dp_queries.DiscretizedSumQuery(
-            0.1, 3.0, noise_multiplier=z
-        ),
+        lambda z: JointClipQuery([1.0], 3.0, noise_multiplier=z, denominator=9),
+        lambda z: QuantileAdaptiveClipSumQuery(3.0, z, 0.5, 0.2, 1.0, 9.0),
+        lambda z: DiscretizedSumQuery(0.1, 3.0, noise_multiplier=z),
     ],
 )
 def test_noise_that_is_too_small_for_the_grid_is_refused(make_query):

@@ -148,28 +148,6 @@ class TestValue:
                     got[place], factor * plain[place], rtol=1e-5
                 )
 
-    def test_is_a_function_of_the_release_alone(self):
-        """Two sums and noises with the same sum have the same answer."""
-        query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
-        inner = query.query
-        noise = released(inner, tf.zeros([SIZE], tf.float64), seed=1).value
-        other = released(inner, tf.zeros([SIZE], tf.float64), seed=2).value
-
-        one = released(query, noise, seed=1, total=other).value
-        two = released(query, noise, seed=2, total=noise).value
-
-        np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-12)
-
-    @pytest.mark.full
-    @each_way
-    def test_an_answer_without_noise_is_itself(self, way):
-        query = KSDenoisedQuery(GaussianSumQuery(1.0, 0.0))
-        total = tf.constant([3.0, -1.0, 0.0])
-
-        got = released(query, total, way=way, total=total).value
-
-        np.testing.assert_array_equal(got, total)
-
     @pytest.mark.full
     @each_way
     def test_no_noise_in_one_leaf_is_no_noise_in_its_vector(self, way):

@@ -1,5 +1,7 @@
 """Hand cases, and records that try to get past the clip."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -78,6 +80,7 @@ ADVERSARIES = {
     "square-overflows": [1e20, 1e20, 0.0],
     "square-underflows": [1e-25, 1e-25, 0.0],
     "tiny": [1e-30, 0.0, 1e-30],
+    "subnormal": [2.0**-149, 0.0, 2.0**-140],
     "smallest": [TINY, TINY, TINY],
     "one-hot": [0.0, 100.0, 0.0],
     "huge-and-tiny": [1e38, 1e-38, 0.0],
@@ -88,33 +91,40 @@ ADVERSARIES = {
     "inf-and-nan": [np.inf, np.nan, 0.0],
     "finite-and-nan": [1e38, np.nan, 1.0],
 }
-CLIPS = [0.0, 1e-35, 1e-6, 1.0, 1e30]
+# Without a gamma a record is clipped, and with one it is always scaled.
+CLIPS = [
+    *((clip, None) for clip in (0.0, 1e-35, 1e-6, 1.0, 1e30)),
+    *itertools.product((0.0, 1e-12, 1.0, 1e6), (1e-12, 0.01, 1.0, 1e6)),
+]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize(("clip", "gamma"), CLIPS)
 @pytest.mark.parametrize("name", ADVERSARIES)
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_no_record_exceeds_the_clip(name, clip, jit_compile):
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.full)]
+)
+def test_no_record_exceeds_the_clip(name, clip, gamma, jit_compile):
     """Finite ones are scaled down, no further; others count as nothing."""
     record = np.array(ADVERSARIES[name])
-    query = GaussianSumQuery(clip, 0.0)
+    query = GaussianSumQuery(clip, 0.0, gamma=gamma)
 
     got = _single(query, jit_compile)(tf.constant(record, tf.float32))
 
     got = got.numpy().astype(np.float64)
     norm = np.linalg.norm(record)
-    assert np.linalg.norm(got) <= clip * (1 + 4 * ULP)
+    assert np.linalg.norm(got) <= clip * (1 + 8 * ULP) + TINY
     if not np.isfinite(norm) or norm > LARGEST:
         np.testing.assert_array_equal(got, 0)
-    else:
-        factor = 1 if norm <= clip else clip / norm
-        if factor < TINY:
-            factor = 0  # Rounded down: a record 1e38 times too long.
-        # Below the smallest normal number, digits are lost.
-        np.testing.assert_allclose(
-            got, record * factor, rtol=4 * ULP, atol=TINY
-        )
+        return
+    factor, unit = 1 if norm <= clip else clip / norm, 1
+    if gamma is not None:
+        factor, unit = gamma / (norm + gamma), clip / gamma
+    if factor < TINY:
+        factor = 0  # Rounded down: a record 1e38 times too long.
+    # Below the smallest normal number, digits are lost.
+    np.testing.assert_allclose(
+        got, record * factor * unit, rtol=8 * ULP, atol=TINY * max(1, unit)
+    )
 
 
 def _single(query, jit_compile):
