@@ -23,9 +23,6 @@ from keras_dp.sampling.random_words import (
     random_subset,
 )
 
-# Records of the data sets, physical batch size: places are at most 6.
-SIZES = [(1, 1), (1, 4), (2, 3), (3, 3), (3, 2), (4, 3), (5, 3), (2, 6), (5, 6)]
-
 
 def orders(places):
     """Yields every order of distinct words, as a source of words."""
@@ -38,131 +35,20 @@ def places_for(count, physical):
     return max(1, -(-count // physical)) * physical
 
 
-def placements(records, physical, place=in_random_rows):
-    """Returns how often records stand in which rows, over all orders.
-
-    A placement is a frozen set of pairs: a record, and its physical batch and
-    row.
-    """
-    counted = collections.Counter()
-    units = np.array(records, np.int64).reshape(-1, 1)
-    for words in orders(places_for(len(records), physical)):
-        laid = place(units, physical, words)
-        batches, rows = np.nonzero(laid >= 0)
-        stand = zip(
-            laid[batches, rows].tolist(),
-            zip(batches.tolist(), rows.tolist(), strict=True),
-            strict=True,
-        )
-        counted[frozenset(stand)] += 1
-    return counted
-
-
-def without(record, counted):
-    """Returns the placements of the others."""
-    others = collections.Counter()
-    for placement, count in counted.items():
-        kept = frozenset(pair for pair in placement if pair[0] != record)
-        others[kept] += count
-    return others
-
-
-def in_order(units, physical, words):
-    """Control: the order of the data."""
-    return in_random_rows(
-        units, physical, lambda count: np.arange(count, dtype=np.uint64)
-    )
-
-
-def shuffled_in_front(units, physical, words):
-    """Control: a random order, and padding behind it."""
-    order = np.argsort(words(places_for(len(units), physical)))
-    order = order[order < len(units)]
-    return in_order(units[order], physical, words)
-
-
-@pytest.mark.parametrize(("count", "physical"), SIZES)
-def test_every_placement_is_equally_likely(count, physical):
-    places = places_for(count, physical)
-
-    counted = placements(range(count), physical)
-
-    assert len(counted) == math.perm(places, count)
-    assert set(counted.values()) == {math.factorial(places - count)}
-
-
-def keeps_its_place(count, physical, place):
-    """Whether the others are placed alike with and without each record."""
-    with_it = placements(range(count), physical, place)
-    return all(
-        without(record, with_it)
-        == placements(
-            [other for other in range(count) if other != record],
-            physical,
-            place,
-        )
-        for record in range(count)
-    )
-
-
-SAME_BATCHES = [
-    (count, physical)
-    for count, physical in SIZES
-    if places_for(count, physical) == places_for(count - 1, physical)
+# Microbatches, their rows, and the physical batch size: at most 6 places.
+SIZES = [
+    *[(1, 1, 1), (1, 1, 4), (2, 1, 3), (3, 1, 3), (3, 1, 2), (4, 1, 3)],
+    *[(5, 1, 3), (2, 1, 6), (5, 1, 6), (2, 2, 6), (2, 3, 3)],
 ]
 
 
-@pytest.mark.parametrize(("count", "physical"), SAME_BATCHES)
-def test_removing_a_record_leaves_the_others_where_they_are(count, physical):
-    """Their placements have one distribution, with the record and without.
+@pytest.mark.parametrize(("groups", "rows", "physical"), SIZES)
+def test_every_placement_is_equally_likely(groups, rows, physical):
+    """Of microbatches as wholes. So the others tell nothing of a record.
 
-    So both can be drawn together: every other record has the same physical
-    batch and row, and contributes the same, whatever layers do with rows.
+    Their placements have one distribution, with it and without, as long as
+    there are as many physical batches.
     """
-    assert keeps_its_place(count, physical, in_random_rows)
-
-
-@pytest.mark.parametrize("place", [in_order, shuffled_in_front])
-@pytest.mark.parametrize(("count", "physical"), [(2, 3), (4, 3), (5, 6)])
-def test_other_placements_move_records(count, physical, place):
-    """Control: removing a record is seen in the rows of the others."""
-    assert not keeps_its_place(count, physical, place)
-
-
-@pytest.mark.parametrize(("count", "physical"), [(4, 3), (3, 2)])
-def test_where_batches_become_more_rows_change(count, physical):
-    """Control: the limit that the guarantee states is there."""
-    assert not keeps_its_place(count, physical, in_random_rows)
-
-
-@pytest.mark.parametrize(("count", "physical"), [(4, 3), (3, 2), (2, 3)])
-def test_secret_draws_by_row_hide_rows(count, physical):
-    """Nothing changes either where rows bring independent draws of their own.
-
-    What record r contributes is r plus the fair bit of its row, times r. The
-    sum of all but the last has one distribution, with the last record and
-    without.
-    """
-
-    def sums(records):
-        counted, kept = collections.Counter(), count - 1
-        for placement, times in placements(records, physical).items():
-            rows = dict(placement)
-            for bits in itertools.product((0, 1), repeat=kept):
-                by_row = dict(
-                    zip((rows[r] for r in range(kept)), bits, strict=True)
-                )
-                assert len(by_row) == kept  # No two share a row, and a bit.
-                total = sum(r + r * by_row[rows[r]] for r in range(kept))
-                counted[total] += times
-        whole = sum(counted.values())
-        return {total: n / whole for total, n in counted.items()}
-
-    assert sums(range(count)) == pytest.approx(sums(range(count - 1)))
-
-
-@pytest.mark.parametrize(("groups", "rows", "physical"), [(2, 2, 6), (2, 3, 3)])
-def test_microbatches_are_placed_as_wholes(groups, rows, physical):
     units = np.arange(groups * rows).reshape(groups, rows)
     places = places_for(groups * rows, physical) // rows
     counted = collections.Counter()
@@ -174,7 +60,7 @@ def test_microbatches_are_placed_as_wholes(groups, rows, physical):
         counted[tuple(laid[:, 0].tolist())] += 1
 
     assert len(counted) == math.perm(places, groups)
-    assert len(set(counted.values())) == 1
+    assert set(counted.values()) == {math.factorial(places - groups)}
 
 
 def test_equal_words_are_drawn_again():

@@ -28,11 +28,8 @@ from keras_dp.sampling import (
     Sampler,
     ShuffledBatches,
     UserBatches,
-    random_words,
 )
-from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.draw import Pass
-from keras_dp.sampling.random_words import random_places
 from tests.waiting import let_others_run
 
 SEED = 11
@@ -224,23 +221,6 @@ def test_iterators_share_no_draw_however_they_interleave():
         np.testing.assert_array_equal(one, two.records)
     for one, two in zip(mixed[1::2], alone[1], strict=True):
         np.testing.assert_array_equal(one, two.records)
-
-
-def test_without_a_seed_all_randomness_is_the_operating_systems(monkeypatch):
-    words = random_words.from_seed(3, 0)
-    expected = BernoulliDraw(1000, 0.01).indices(words)
-    rows = random_places(len(expected), 24, words)
-    fake = random_words.from_seed(3, 0)
-    monkeypatch.setattr(
-        random_words.os, "urandom", lambda count: fake(count // 8).tobytes()
-    )
-
-    records, mask, _ = next(
-        iter(PoissonBatches(np.arange(1000), sampling_probability=0.01))
-    )
-
-    np.testing.assert_array_equal(records[rows], expected)
-    np.testing.assert_array_equal(np.flatnonzero(mask), np.sort(rows))
 
 
 def test_importing_and_drawing_loads_no_tensorflow():
