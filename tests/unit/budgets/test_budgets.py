@@ -8,7 +8,6 @@ import pytest
 
 from keras_dp import budgets
 from keras_dp.accountants import RDP, Fourier
-from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.budgets.budget import UNITS, units
 from keras_dp.errors import (
     BudgetExceededError,
@@ -32,7 +31,6 @@ from keras_dp.ledger import (
     Selection,
     TruncatedNegativeBinomial,
     TruncatedPoissonSampling,
-    UnverifiedSampling,
 )
 from keras_dp.ledger.places import connections
 from keras_dp.ledger.rows.codec import canonical
@@ -563,15 +561,6 @@ class TestGuarantee:
     def epsilon(self, count) -> float:
         return Fourier().epsilon([(self.STEP, count)], delta=DELTA)
 
-    def test_a_plan_that_ran_is_one_number(self, ledger) -> None:
-        self.run(ledger, 1000, 1000)
-
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis == "plan"
-        assert found.is_unconditional
-        assert found.claim.epsilon == self.epsilon(1000)
-        assert found.ex_post is None
-
     def test_a_plan_that_stopped_early_costs_the_plan(self, ledger) -> None:
         self.run(ledger, 1000, 400, outcome="stopped")
 
@@ -661,38 +650,6 @@ class TestGuarantee:
         found = budgets.guarantee(ledger, delta=DELTA)
         assert found.basis == "as if fixed"
         assert found.claim.epsilon == Fourier().epsilon(ledger, delta=DELTA)
-
-    @pytest.mark.parametrize("is_planned", [False, True])
-    def test_a_plan_is_kept_under_the_relation_of_the_claim(
-        self, ledger, is_planned
-    ) -> None:
-        """Each is one mechanism under the strongest relation of its own.
-
-        Under the relation that both support, one has half the noise.
-        """
-        full = Round(FullDataset(), (GaussianSum("sum", 1.0, 1.0),))
-        given = Round(UnverifiedSampling(), (GaussianSum("sum", 1.0, 2.0),))
-        planned, ran = (full, given) if is_planned else (given, full)
-        assert normalize([(planned, 4)]) == normalize([(ran, 4)])
-        run = ledger.start_run("a")
-        run.plan([(planned, 4)])
-        run.record(ran.sampling, ran.queries, 4)
-
-        found = budgets.guarantee(ledger, delta=DELTA)
-        relation = found.claim.neighbours
-        assert relation == (
-            "replace_one" if is_planned else "add_or_remove_one"
-        )
-        counted = [(planned if is_planned else ran, 4)]
-        assert found.claim.epsilon == Fourier().epsilon(
-            counted, delta=DELTA, neighbours=relation
-        )
-        assert found.claim.epsilon >= Fourier().epsilon(
-            ledger, delta=DELTA, neighbours=relation
-        )
-        assert found.basis == ("plan" if is_planned else "as if fixed")
-        again = budgets.guarantee(ledger, delta=DELTA, neighbours=relation)
-        assert again.claim == found.claim
 
 
 class TestASearch:

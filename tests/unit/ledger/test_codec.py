@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger import Account, CountedRound
 from keras_dp.ledger.events import rounds
 from keras_dp.ledger.events.noise_families import GaussianNoise
 from keras_dp.ledger.rows.author import Author
@@ -44,12 +45,14 @@ QUERIES = [
     rounds.ThresholdedSum("words", 1.0, 4.0, 10**12, 1e300),
 ]
 AUTHOR = Author("ann", "host", "hash", 1, "2", "fit.py", "", ())
+PLANNED = rounds.Round(rounds.FullDataset(), (QUERIES[0],))
 STATEMENTS = [
-    RunStart("night", "training", "", None, "", AUTHOR),
-    RunPlan(()),
+    RunStart("night", "training", "", None, "other 1.0", AUTHOR),
+    RunPlan((CountedRound(PLANNED, 3),)),
     RunEnd("stopped"),
     Seal("note"),
 ]
+ACCOUNT = Account("a", (1, 2), '{"rule":"none"}')  # Of any terms.
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=repr)
@@ -63,6 +66,16 @@ def test_rounds_round_trip(
 
     assert round_from_text(text) == stored
     assert text_from_round(round_from_text(text)) == text
+
+
+@pytest.mark.parametrize(
+    "statement", [*STATEMENTS, ACCOUNT], ids=lambda each: each.kind
+)
+def test_statements_round_trip(statement) -> None:
+    text = text_from_statement(statement)
+
+    assert statement_from_text(statement.kind, text) == statement
+    assert canonical(json.loads(text)) == text
 
 
 def test_minus_zero_is_stored_as_zero() -> None:
@@ -132,7 +145,7 @@ def test_what_no_event_can_be_is_refused(change) -> None:
     [
         (
             round_from_text,
-            text_from_round(rounds.Round(rounds.FullDataset(), (QUERIES[0],))),
+            text_from_round(PLANNED),
         ),
         (Header.from_text, Header("clinic").as_text()),
         *(

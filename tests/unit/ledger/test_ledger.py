@@ -71,17 +71,6 @@ def test_a_million_equal_steps_of_one_writer_are_one_row(ledger) -> None:
     assert counts(ledger) == [1_000_000]
 
 
-def test_a_block_is_settled_once(ledger) -> None:
-    block = ledger.start_run("a")
-    block.cover(Round(SAMPLING, QUERIES), 10)
-    block.settle(used=3)
-
-    with pytest.raises(ValueError, match="`used` must"):
-        block.settle(used=3)
-    block.settle()
-    assert len(ledger) == 3
-
-
 @pytest.mark.parametrize("used", [-1, 11])
 def test_no_more_is_used_than_was_reserved(ledger, used: int) -> None:
     block = ledger.start_run("a")

@@ -1,7 +1,6 @@
 """Runs, plans, accounts and seals in a ledger."""
 
 import contextlib
-import json
 import os
 import sqlite3
 
@@ -17,7 +16,6 @@ from keras_dp.errors import (
 from keras_dp.ledger import (
     Account,
     Charge,
-    CountedRound,
     FullDataset,
     GaussianSum,
     PoissonSampling,
@@ -25,7 +23,7 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.ledger.rows import chain, log, statements
-from tests.ledger_faults import in_a_fork, run_together
+from tests.ledger_faults import in_a_fork
 from tests.paying import Priced, paying
 
 SAMPLING = PoissonSampling(0.01)
@@ -426,28 +424,6 @@ class TestAccounts:
         with pytest.raises(ValueError, match="`capacities`"):
             account("a", capacity)
 
-    def test_threads_never_overspend_together(self, address) -> None:
-        with PrivacyLedger.open(address, dataset="d") as ledger:
-            number = ledger.open_account(account("all", 100)).number
-        charge = Charge(number, ((0, 1),))
-        granted = []
-
-        def spend() -> None:
-            with PrivacyLedger.open(address) as ledger:
-                run = paying(ledger, "all", charge)
-                for _ in range(40):
-                    try:
-                        run.record(SAMPLING, QUERIES)
-                    except BudgetExceededError:
-                        return
-                    granted.append(1)
-
-        run_together(spend)
-
-        assert len(granted) == 100
-        with PrivacyLedger.open(address, mode="r") as ledger:
-            assert ledger.accounts[0].balance.spent == (100,)
-
 
 class TestSeals:
     def test_no_row_before_a_seal_is_folded(self, ledger) -> None:
@@ -485,22 +461,6 @@ class TestTexts:
     ) -> None:
         with pytest.raises(LedgerFormatError):
             statements.statement_from_text(kind, text)
-
-    def test_a_statement_comes_back(self, ledger) -> None:
-        run = ledger.start_run("a")
-        plan = statements.RunPlan((CountedRound(Round(SAMPLING, QUERIES), 3),))
-        for statement in (
-            run.start,
-            ledger.start_run("b", library="other 1.0").start,
-            plan,
-            statements.RunEnd("stopped"),
-            Account("a", (1, 2), '{"rule":"none"}'),
-            statements.Seal("x"),
-        ):
-            text = statements.text_from_statement(statement)
-            again = statements.statement_from_text(statement.kind, text)
-            assert again == statement
-            assert json.loads(text)
 
 
 def _edited(path, *edits) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sqlite3
-import threading
 
 import pytest
 
@@ -29,7 +28,7 @@ from keras_dp.ledger.rows import run_writer
 from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
 from keras_dp.spending.run import RunDetails, RunLimits, new_run
-from tests.ledger_faults import start_fork
+from tests.ledger_faults import run_together, start_fork
 
 DELTA = 1e-5
 STEP = Round(PoissonSampling(0.1), (GaussianSum("gradients", 1.0, 4.0),))
@@ -121,23 +120,6 @@ class TestARace:
         own = ledger.runs[0]
         assert (own.outcome, len(own)) == ("budget", 5)
         assert sum(count for _, count in own.plan) == 10
-
-
-class TestALedgerThatIsClosed:
-    def test_stops_before_the_next_round(self, tmp_path) -> None:
-        ledger = PrivacyLedger.open(tmp_path / "l.db", dataset="d")
-        run = new_run(ledger, most=9)
-        train(run, 2, most=1)
-        ledger.close()
-
-        with pytest.raises(LedgerWriteError, match="The ledger is closed"):
-            run.cover(STEP, most=1)
-        with pytest.raises(LedgerError, match="The ledger is closed"):
-            run.finish("failed")
-        with PrivacyLedger.open(tmp_path / "l.db") as again:
-            (own,) = again.runs
-            # The third round may have run, for all that the ledger knows.
-            assert (own.outcome, len(own)) == (None, 2)
 
 
 class TestAnAccountThatIsOpenedMeanwhile:
@@ -420,17 +402,6 @@ class TestTwoTrainingsWithOneTarget:
             run.cover(STEP)
 
 
-class TestAnUnknownNumberOfRounds:
-    def test_has_no_plan_and_finishes(self, ledger) -> None:
-        with new_run(ledger) as run:
-            train(run, 7)
-
-        (own,) = ledger.runs
-        assert (own.plan, own.outcome, len(own)) == (None, "finished", 7)
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert (found.basis, found.ex_post) == ("as if fixed", None)
-
-
 class TestSeveralRoundsOfOneCall:
     """As where one compiled call runs them all."""
 
@@ -602,11 +573,7 @@ class TestWhatIsReleasedIsCovered:
             for _ in range(100):
                 run.record(STEP.sampling, STEP.queries)
 
-        threads = [threading.Thread(target=record) for _ in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        run_together(record)
         run.finish()
 
         assert (len(ledger), ledger.runs[0].outcome) == (400, "finished")
