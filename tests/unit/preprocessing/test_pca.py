@@ -73,16 +73,6 @@ def test_a_record_with_noise_of_all_digits_keeps_the_bound() -> None:
     assert 0.999 < np.linalg.norm(summed) <= 1.0
 
 
-def test_what_is_released_has_the_norm_of_the_matrix() -> None:
-    """The weights make the L2 norm of the triangle the Frobenius norm."""
-    matrix = PCA(1, 1.0).bounded_sum(np.array([[1.0, 2.0, -3.0]]))
-    above = np.triu_indices(3, 1)
-
-    released = np.concatenate([np.diag(matrix), math.sqrt(2) * matrix[above]])
-
-    assert np.linalg.norm(released) == pytest.approx(np.linalg.norm(matrix))
-
-
 class TestTheNoise:
     def test_is_symmetric_with_less_off_the_diagonal(self) -> None:
         # 1000 variables have a stddev known to 2.3 %, and 499,500 to 0.1 %; 5

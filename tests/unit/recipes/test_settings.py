@@ -42,21 +42,6 @@ def said(**options):
     return {each.name: str(each) for each in private.settings.choices}
 
 
-class TestTable:
-    def test_has_a_line_for_each_choice(self) -> None:
-        assert list(said()) == [
-            "target",
-            "records",
-            "clip",
-            "epochs",
-            "samples",
-            "noise",
-            "learning rate",
-            "average",
-            "signal",
-        ]
-
-
 @pytest.mark.parametrize(
     ("scale", "clip"), [(2.14223, 3.3), (0.7, 0.1), (1.3, 0.7), (0.81951, 3.3)]
 )

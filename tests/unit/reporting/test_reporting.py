@@ -15,7 +15,6 @@ from keras_dp.ledger import (
     GaussianNoise,
     GaussianSum,
     LaplaceNoise,
-    NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
     Round,
@@ -212,18 +211,6 @@ class TestTheText:
     def test_rounds_epsilon_up(self, epsilon, shown) -> None:
         table = _cost_table({"it": epsilon}, DELTA, "zero_out", together=1)
         assert table.rows == (("it", f"<= {shown}"),)
-
-
-class TestTheJson:
-    def test_says_inf_as_text(self) -> None:
-        ledger = in_memory((FullDataset(), [NonPrivateSum("loss")], 1))
-
-        content = json.loads(
-            render(make_report(ledger, delta=DELTA), "json"),
-            parse_constant=pytest.fail,  # `Infinity` is no JSON.
-        )
-
-        assert set(content["epsilon"].values()) == {"inf"}
 
 
 class TestTheValues:

@@ -122,23 +122,6 @@ class TestALayerThatIsCalledOnMany:
         differ = (before[0] != after[0]).reshape(len(before[0]), -1).any(axis=1)
         assert differ.sum() == 3 * 2
 
-    def test_does_what_it_does_to_one(self, kind) -> None:
-        """In distribution: the means over many draws agree."""
-        make, _ = LAYERS[kind]
-        layer = make()
-        alike = np.broadcast_to(IMAGES[:1], (400, *SHAPE))
-
-        rows, mask = rows_of(sampler([layer], alike))
-        # A function is called on one record at a time.
-        single = sampler([layer, lambda x: x], alike)
-        assert not single.map.is_rowwise
-        one, other = rows_of(single)
-
-        rows, one = rows[mask], one[other]
-        error = np.sqrt((rows.var(0) + one.var(0)) / 400) + 1e-6
-        # About 200 correlated comparisons at 6 standard errors.
-        assert (np.abs(rows.mean(0) - one.mean(0)) < 6 * error).all()
-
 
 def test_layers_that_share_a_draw_are_called_on_one_record_at_a_time() -> None:
     alike = np.broadcast_to(IMAGES[:1], IMAGES.shape)

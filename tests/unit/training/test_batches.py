@@ -186,38 +186,6 @@ class TestFit:
         assert threads() == 0
 
     @pytest.mark.full
-    def test_leaves_no_thread_behind(self):
-        private, _ = private_model()
-        data = np.ones([500, 3], np.float32), np.ones([500])
-        seen = []
-        counted = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda step, logs: seen.append(
-                threads("keras_dp input")
-            )
-        )
-
-        private.fit(sampler(data), epochs=2, verbose=0, callbacks=[counted])
-
-        assert set(seen) == {1}  # Control: there was one.
-        assert threads() == 0
-
-    @pytest.mark.full
-    def test_that_is_interrupted_leaves_no_thread_behind(self):
-        private, _ = private_model()
-        data = np.ones([500, 3], np.float32), np.ones([500])
-
-        def interrupt(step, logs):
-            if step == 3:
-                raise KeyboardInterrupt
-
-        stop = keras.callbacks.LambdaCallback(on_train_batch_end=interrupt)
-
-        with contextlib.suppress(KeyboardInterrupt):
-            private.fit(sampler(data), verbose=0, callbacks=[stop])
-
-        assert threads() == 0
-
-    @pytest.mark.full
     def test_is_reproducible_with_seeds_and_continues_over_epochs(self):
         generator = np.random.default_rng(5)
         x = generator.normal(size=[500, 3]).astype(np.float32)
@@ -262,14 +230,16 @@ class TestFreed:
 
     @pytest.mark.parametrize("at_once", [1, 2])
     @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
-    def test_a_model_keeps_no_records(self, at_once, error):
+    def test_a_model_keeps_no_records_and_no_threads(self, at_once, error):
         private, _ = private_model()
         private.steps_per_execution = at_once
         x = np.ones([500, 3], np.float32)
         held = weakref.ref(x)
         data = sampler((x, np.ones([500, 1], np.float32)))
+        seen = set()
 
         def act(batch, logs):
+            seen.add(threads("keras_dp input"))
             if error is not None:
                 raise error
 
@@ -282,6 +252,8 @@ class TestFreed:
         gc.collect()
 
         assert held() is None
+        assert seen == {1}  # Control: there was one.
+        assert threads() == 0
 
     def test_a_run_of_batches_keeps_none_of_them(self):
         private, _ = private_model()

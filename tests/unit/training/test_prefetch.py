@@ -1,7 +1,6 @@
 """`Prefetched` yields what the iterator yields, and its thread ends."""
 
 import gc
-import itertools
 import threading
 
 import pytest
@@ -154,19 +153,6 @@ def test_the_thread_does_not_keep_the_iterator_of_a_closed_one():
     gc.collect()
 
     assert not [each for each in gc.get_objects() if type(each) is Held]
-
-
-def test_many_in_a_row_leave_nothing_behind():
-    before = len(threads())
-    for _ in range(50):
-        assert list(itertools.islice(Prefetched(Endless(), ahead=2), 3)) == [
-            1,
-            2,
-            3,
-        ]
-    gc.collect()
-
-    wait_until(lambda: len(threads()) <= before)
 
 
 def test_ahead_must_be_positive():
