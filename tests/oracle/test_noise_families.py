@@ -69,11 +69,6 @@ class TestDensity:
                 # Sums of up to a hundred terms, of which all are positive.
                 assert abs(got - exact) <= 16 * EPS * constant
 
-    @pytest.mark.full
-    @each_noise
-    def test_integrates_to_one(self, noise):
-        assert abs(2 * integral(noise, 0) - 1) < 1e-12
-
 
 class TestMoments:
     @each_noise

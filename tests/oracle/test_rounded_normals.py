@@ -6,13 +6,11 @@ free, the tests of laws would fail for a correct library with probability
 """
 
 import functools
-import math
 
 import mpmath
 import numpy as np
 import pytest
 import tensorflow as tf
-from scipy import special, stats
 
 from keras_dp.noise import box_muller, seeds, streams
 from keras_dp.noise.xla import Arithmetic
@@ -262,74 +260,3 @@ class TestStream:
         assert np.flatnonzero(changed).tolist() == sorted(
             place for place in places if place < 1000
         )
-
-
-def test_the_tail_goes_on_beyond_the_last_float():
-    """The probability of further cells is that of real normal variables.
-
-    Their first 64 bits of radius are 0. In float64 all have one radius.
-    """
-    drawn = rng().integers(0, 2**32, (1000, 4), np.uint32)
-    more = rng().integers(0, 2**32, (1000, 4), np.uint32)
-    drawn[:, :2] = 0
-    limit = 9.6
-
-    found = box_muller.refined(tf.constant(drawn), tf.constant(more), UNIT)
-
-    count = int(np.sum(np.abs(found) > limit * STDDEV))
-    # Both tails, of two variables: at most one of a pair is so large.
-    p = 2 * special.erfc(limit / math.sqrt(2)) * 2.0**64
-    assert stats.binomtest(count, 1000, p).pvalue > FALSE_ALARM
-    assert np.abs(fast(drawn)[0]).max() < limit * STDDEV
-    assert stats.binomtest(0, 1000, p).pvalue < FALSE_ALARM
-
-
-@functools.cache
-def counts(cells, draws, stddev):
-    """Returns how many of rounded normals are in each cell around 0."""
-    size = min(draws, 2**24)
-    draw = tf.function(
-        lambda seed: streams.rounded_normals(
-            size, seed, tf.constant(stddev, tf.float64)
-        )
-    )
-    seed, total = seeds.fresh(11), np.zeros(cells + 2, np.int64)
-    for _ in range(draws // size):
-        drawn, seed = draw(seed)
-        places = np.clip(drawn.numpy() + cells // 2 + 1, 0, cells + 1)
-        total += np.bincount(places, minlength=cells + 2)
-    return total
-
-
-def cells_p_value(found, stddev):
-    """Chi squared over single integers, and all beyond."""
-    cells = len(found) - 2
-    edges = (np.arange(cells + 1) - cells // 2 - 0.5) / stddev
-    # The difference of the smaller tails, which keeps all digits.
-    signs = np.where(edges[1:] > 0, -1, 1)
-    inside = signs * (
-        special.ndtr(signs * edges[1:]) - special.ndtr(signs * edges[:-1])
-    )
-    tails = special.ndtr(edges[0]), special.ndtr(-edges[-1])
-    law = np.concatenate([tails[:1], inside, tails[1:]])
-    return stats.chisquare(found, law * found.sum() / law.sum()).pvalue
-
-
-@pytest.mark.parametrize(
-    ("cells", "draws", "stddev"),
-    [
-        pytest.param(1001, 2**22, 130.0, marks=pytest.mark.full),
-        pytest.param(
-            1_000_001, 2**28, 2.0**17 * 1.1, marks=pytest.mark.nightly
-        ),
-    ],
-)
-def test_every_cell_has_the_probability_of_the_law(cells, draws, stddev):
-    found = counts(cells, draws, stddev)
-
-    assert cells_p_value(found, stddev) > FALSE_ALARM
-    # Control: one cell in eight holds 1 % too much of its neighbour.
-    wrong, moved = found.copy(), found[:-1:8] // 20
-    wrong[:-1:8] -= moved
-    wrong[1::8] += moved
-    assert cells_p_value(wrong, stddev) < FALSE_ALARM

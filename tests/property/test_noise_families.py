@@ -3,12 +3,11 @@
 import dataclasses
 import math
 
-import mpmath as mp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.noise_table import STANDARD, log_density
+from tests.noise_table import STANDARD
 
 EPS = 2.0**-52
 law = settings(max_examples=300)
@@ -40,15 +39,3 @@ def test_the_density_does_not_rise_away_from_0(noise, scale, one, other):
         assert far == near
         return
     assert far <= near + 16 * EPS * (1 + abs(near) + abs(math.log(scale)))
-
-
-@law
-@given(NOISES, st.floats(1e-6, 1e6))
-def test_the_density_of_textbooks_falls_at_every_point(noise, x):
-    """Its logarithmic derivative is negative for every `x > 0`."""
-    with mp.workdps(60):
-        h = mp.mpf(x) * mp.mpf(10) ** -15
-        ahead = log_density(noise, mp.mpf(x) + h)
-        slope = (ahead - log_density(noise, mp.mpf(x) - h)) / (2 * h)
-
-    assert slope < 0

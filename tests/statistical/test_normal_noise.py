@@ -7,7 +7,6 @@ it ought.
 
 import functools
 
-import mpmath
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -128,58 +127,6 @@ def test_seeds_are_independent():
     assert stats.pearsonr(one, two).pvalue > FALSE_ALARM
 
 
-# Number of the probability, 64 bits: the tail, a step of the exponent, the
-# middle, where digits move from it to its complement, and 1.
-NUMBERS = [
-    *(0, 1, 2, 3, 1000, 2**20 - 1, 2**31, 2**32 - 1, 2**32, 2**40 + 12345),
-    *(2**44, 2**62, 2**63, 13043817825332782212, 13043817900000000000),
-    *(2**64 - 2**33, 2**64 - 2**31, 2**64 - 1000, 2**64 - 2, 2**64 - 1),
-]
-ANGLES = [
-    0,
-    1,
-    2,
-    3,
-    4,
-    12345678,
-    2**30,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    0xABCDEF01,
-]
-
-
-def pair_of(number, angle):
-    words = [number >> 32, number & 0xFFFFFFFF, angle, angle ^ 0x5A5A5A5A]
-    one, other, _ = box_muller.pair(
-        Arithmetic(), [tf.constant([w], tf.uint32) for w in words]
-    )
-    return one, other
-
-
-@pytest.mark.parametrize("angle", ANGLES)
-@pytest.mark.parametrize("number", NUMBERS)
-def test_words_become_what_the_definition_says(number, angle):
-    """To a relative 4e-16 and more, far into the tail and next to 0."""
-    rest = angle ^ 0x5A5A5A5A
-    with mpmath.workdps(40):
-        v = (mpmath.mpf(number) + 0.5) / 2**64
-        radius = mpmath.sqrt(-2 * mpmath.log(v))
-        high = angle - 2**32 * (angle >= 2**31)
-        turn = mpmath.mpf(2**32 * high + (rest & ~3) + 2) / 2**64
-        turn *= mpmath.pi / 2
-        cosine = radius * mpmath.cos(turn) * (-1) ** (rest & 1)
-        expected = [cosine, radius * mpmath.sin(turn)]
-        if rest & 2:
-            expected.reverse()
-
-        found = [float(value[0]) for value in pair_of(number, angle)]
-
-        for one, other in zip(found, expected, strict=True):
-            assert abs(one - other) <= 1e-15 * abs(other)
-
-
 def test_every_word_becomes_a_finite_number_that_is_not_zero():
     bits = [0, 1, 2, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF]
     grid = np.array(np.meshgrid(*[bits] * 4), np.uint32).reshape(4, -1)
@@ -220,13 +167,3 @@ def test_rounded_float32_normals_would_be_seen():
     wrong = np.rint(draws()[:ROUNDED].astype(np.float64) * UNIT)
 
     assert low_bits_p_value(wrong.astype(np.int64)) < FALSE_ALARM
-
-
-def test_kernel_and_operations_round_alike(monkeypatch):
-    stddev, seed = tf.constant(1.5 * UNIT, tf.float64), seeds.fresh(6)
-    fused = streams.rounded_normals(5000, seed, stddev)[0].numpy()
-    monkeypatch.setattr(streams, "_is_trusted", lambda *_: False)
-
-    portable = streams.rounded_normals(5000, seed, stddev)[0].numpy()
-
-    np.testing.assert_array_equal(fused, portable)

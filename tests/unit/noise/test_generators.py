@@ -62,21 +62,6 @@ class TestRoundedNormals:
 
         assert len(np.unique(draw.numpy().view(np.uint64))) == count
 
-    @pytest.mark.full
-    def test_are_the_same_in_any_graph(self):
-        seed, like = seed_of(), [tf.zeros([200_000])]
-        draws = [
-            way(drawn)(like, seed)[0][0]
-            for way in (
-                lambda f: f,
-                tf.function,
-                lambda f: tf.function(f, jit_compile=True),
-            )
-        ]
-
-        np.testing.assert_array_equal(draws[1], draws[0])
-        np.testing.assert_array_equal(draws[2], draws[0])
-
     def test_of_shapes_that_are_not_known_are_drawn(self):
         draw = tf.function(
             lambda leaf, seed: drawn([leaf], seed),
