@@ -26,18 +26,6 @@ def compiled(function):
     return tf.function(function, jit_compile=True)
 
 
-WAYS = [lambda function: function, tf.function]
-each_way = pytest.mark.parametrize(
-    "way",
-    [
-        pytest.param(WAYS[0], id="eager"),
-        pytest.param(WAYS[1], id="tf"),
-        # The contract of queries asks XLA before the night.
-        pytest.param(compiled, id="xla", marks=pytest.mark.nightly),
-    ],
-)
-
-
 class LaplaceAnswers(GaussianSumQuery):
     """A Gaussian sum that says its noise is Laplace, in two groups."""
 
@@ -48,12 +36,12 @@ class LaplaceAnswers(GaussianSumQuery):
         ]
 
 
-def released(query, template, seed=5, way=WAYS[0], total=None):
+def released(query, template, seed=5, total=None):
     """Returns the release for a sum that is `total`, by default 0."""
     state = query.initial_global_state(seed)
     if total is None:
         total = query.initial_sample_state(template)
-    return way(query.get_noised_result)(total, state)
+    return query.get_noised_result(total, state)
 
 
 def vector(*leaves):
@@ -65,16 +53,13 @@ def statistic(values, noise=GaussianNoise(1.0)):  # noqa: B008
 
 
 class TestDistance:
-    @pytest.mark.full
-    @each_way
     @pytest.mark.parametrize("noise", STANDARD, ids=name_of)
-    def test_is_that_of_scipy(self, noise, way):
+    def test_is_that_of_scipy(self, noise):
         values = np.random.default_rng(1).standard_cauchy(SIZE)
-        distance = way(lambda x: ks_distance(x, noise))
 
         for shift in (0.0, 0.1, 3.0):
             # The distribution functions are good to 1e-9 here.
-            assert float(distance(tf.constant(values + shift))) == (
+            assert float(ks_distance(tf.constant(values + shift), noise)) == (
                 pytest.approx(statistic(values + shift, noise), rel=0, abs=1e-9)
             )
 
@@ -94,8 +79,15 @@ class TestDistance:
 
 
 class TestValue:
-    @pytest.mark.full
-    @each_way
+    @pytest.mark.parametrize(
+        "way",
+        [
+            pytest.param(lambda function: function, id="eager"),
+            pytest.param(tf.function, id="tf", marks=pytest.mark.full),
+            # The contract of queries asks XLA before the night.
+            pytest.param(compiled, id="xla", marks=pytest.mark.nightly),
+        ],
+    )
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     def test_is_the_answer_times_the_distance(self, dtype, way):
         inner = GaussianSumQuery(1.0, 3.0)
@@ -148,17 +140,15 @@ class TestValue:
                     got[place], factor * plain[place], rtol=1e-5
                 )
 
-    @pytest.mark.full
-    @each_way
-    def test_no_noise_in_one_leaf_is_no_noise_in_its_vector(self, way):
+    def test_no_noise_in_one_leaf_is_no_noise_in_its_vector(self):
         inner = NestedQuery(
             [GaussianSumQuery(1.0, 0.0), GaussianSumQuery(1.0, 2.0)]
         )
         template = [tf.zeros([30]), tf.zeros([30])]
 
-        got = released(KSDenoisedQuery(inner), template, way=way).value
+        got = released(KSDenoisedQuery(inner), template).value
 
-        plain = released(inner, template, way=way).value
+        plain = released(inner, template).value
         np.testing.assert_array_equal(got[0], plain[0])
         assert not np.allclose(got[1], plain[1])
 
