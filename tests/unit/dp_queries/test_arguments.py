@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp import _check
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     AdaptiveScaleQuery,
@@ -303,16 +302,3 @@ class TestNoiseOverTheClip:
             getattr(keras_dp.dp_queries, name)(
                 l2_norm_clip=3.0, **(noise if given == "both" else {}), **others
             )
-
-
-@pytest.mark.parametrize("value", [1, 9, 1.0, 9.0, 0])
-def test_a_range_has_its_ends_and_zero_if_allowed(value) -> None:
-    _check.within(1, 9, or_zero=True, number=value)
-
-
-@pytest.mark.parametrize(
-    "value", [0, -1, math.nextafter(1, 0), math.nextafter(9, 10), math.nan]
-)
-def test_numbers_out_of_a_range_are_refused(value) -> None:
-    with pytest.raises(ValueError, match="`number` must be in"):
-        _check.within(1, 9, number=value)

@@ -1,7 +1,5 @@
 """Preselected vectors against draws that are sorted, one by one."""
 
-import math
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -78,30 +76,6 @@ class TestVectors:
         one, two = (np.log(each[:, 4] / each[:, 0]) for each in (mine, theirs))
 
         assert stats.ks_2samp(one, two).pvalue < FALSE_ALARM
-
-    @pytest.mark.full
-    @pytest.mark.parametrize("law", FAMILIES[:3], ids=repr)
-    def test_in_blocks_have_the_shape_of_draws(self, law):
-        """The mean over vectors, at each rank, is that of sorted draws.
-
-        Not of single draws, which blocks smooth; ten standard errors of the
-        mean and the half-width of a block are allowed for.
-        """
-        recipe = PreselectedVectors(law, 400, 2000, 1.0, floor=0, levels=200)
-        mine, theirs = expanded(recipe), sorted_draws(law, 400, 2000)
-        errors = (mine.std(axis=0) + theirs.std(axis=0)) / math.sqrt(400)
-        apart = np.abs(mine.mean(axis=0) - theirs.mean(axis=0))
-
-        starts = np.cumsum(np.r_[0, block_sizes(2000, 200)])[:-1]
-        within = np.repeat(
-            theirs.mean(axis=0)[starts]
-            - theirs.mean(axis=0)[np.r_[starts[1:] - 1, 1999]],
-            block_sizes(2000, 200),
-        )
-        assert (apart <= 10 * errors + within).all()
-        # As vectors, they are nearer than half a percent of their norm.
-        blocks = np.linalg.norm(mine.mean(axis=0) - theirs.mean(axis=0))
-        assert blocks < 0.02
 
     def test_below_the_floor_are_zero_before_the_norm_is_made(self):
         plain, floored = (

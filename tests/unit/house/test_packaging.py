@@ -4,7 +4,6 @@ import ast
 import importlib
 import importlib.metadata
 import re
-import runpy
 import sys
 import tomllib
 
@@ -155,38 +154,6 @@ class TestTheConsoleScript:
 
         assert name == "keras-dp"
         assert callable(getattr(importlib.import_module(module), function))
-
-
-FILLED = {
-    "keras_dp/_version.py": '__version__ = "9.8.7"',
-    "CHANGELOG.md": "# Changes\n\n## 9.8.7 (2030-01-01)\n",
-    "tests/data/ledgers/9.8.7/epsilons.json": "{}",
-    "recipe/meta.yaml": '{% set version = "9.8.7" %}',
-    "pyproject.toml": '[project]\nauthors = [{ name="A", email="a@b.c" }]',
-    "CITATION.cff": "authors:\n  - name: A",
-    "notebooks/README.md": "https://colab/github/someone/keras_dp",
-}
-
-
-class TestWhatAMaintainerFillsIn:
-    LEFT = staticmethod(runpy.run_path(str(ROOT / ".ci/ready.py"))["left"])
-
-    def left(self, folder, tag="", **other):
-        for name, text in {**FILLED, **other}.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-        return [*self.LEFT(folder, tag)]
-
-    def test_is_nothing_once_it_is_filled_in(self, tmp_path) -> None:
-        assert self.left(tmp_path, "v9.8.7") == []
-
-    def test_is_named_until_then(self, tmp_path) -> None:
-        left = {"CITATION.cff": "authors:\n  - name: The keras_dp authors"}
-
-        (found,) = self.left(tmp_path, **left)
-
-        assert found.startswith("CITATION.cff: ")
 
 
 class TestTheRecipeOfConda:

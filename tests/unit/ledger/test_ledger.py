@@ -7,13 +7,10 @@ import pytest
 from keras_dp.errors import LedgerError, LedgerIntegrityError, LedgerWriteError
 from keras_dp.ledger import (
     GaussianSum,
-    Header,
     PoissonSampling,
     PrivacyLedger,
     Round,
 )
-from keras_dp.ledger.places import connections, schema
-from keras_dp.ledger.places.place import FileHandle, place_of
 from keras_dp.ledger.rows import codec
 from keras_dp.ledger.rows import log as ledger_log
 from tests.ledger_faults import run_together
@@ -25,28 +22,6 @@ OTHER = [GaussianSum("gradients", 1.0, 5.0)]
 
 
 BODY = codec.text_from_round(Round(SAMPLING, tuple(QUERIES)))
-
-
-@pytest.fixture(
-    params=["memory", "file", pytest.param("server", marks=pytest.mark.full)]
-)
-def handle(request, tmp_path):
-    """Reads and writes the ledger below."""
-    if request.param == "memory":
-        connection = schema.new_database(Header("d").as_text())
-        connections.adopt(connection)
-        return FileHandle(connection, None, writable=True)
-    place = place_of(tmp_path / "l.db")
-    if request.param == "server":
-        place = place_of(request.getfixturevalue("server").new_url())
-    place.create(Header("d").as_text())
-    return place.open(writable=True)
-
-
-@pytest.fixture
-def ledger(handle):
-    with PrivacyLedger(handle) as opened:
-        yield opened
 
 
 def counts(ledger: PrivacyLedger) -> list[int]:

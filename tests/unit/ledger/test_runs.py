@@ -31,21 +31,6 @@ QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
 OTHERS = (GaussianSum("counts", 1.0, 8.0),)
 
 
-@pytest.fixture(
-    params=["memory", "file", pytest.param("server", marks=pytest.mark.full)]
-)
-def ledger(request, tmp_path):
-    if request.param == "memory":
-        opened = PrivacyLedger.in_memory(dataset="d")
-    elif request.param == "file":
-        opened = PrivacyLedger.open(tmp_path / "l.db", dataset="d")
-    else:
-        url = request.getfixturevalue("server").new_url()
-        opened = PrivacyLedger.open(url, dataset="d")
-    with opened:
-        yield opened
-
-
 def account(name="all", *capacities: int, **more) -> Account:
     return Account(name, capacities or (10,), "{}", **more)
 

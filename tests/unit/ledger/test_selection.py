@@ -17,7 +17,6 @@ from keras_dp.ledger import (
     TruncatedNegativeBinomial,
 )
 from keras_dp.ledger.rows import codec
-from tests.trial_laws import generating
 
 LAWS: list[TruncatedNegativeBinomial] = [
     TruncatedNegativeBinomial(-0.5, 3.0),
@@ -46,15 +45,6 @@ class TestLaws:
         assert math.fsum(masses) == pytest.approx(1, rel=1e-9)
         assert mean == pytest.approx(law.largest_mean, rel=1e-7)
         assert masses[0] == 0
-
-    @pytest.mark.parametrize("s", [0.0, 0.3, 0.99, 1.0])
-    def test_the_generating_function_is_of_the_masses(
-        self, law: TruncatedNegativeBinomial, s: float
-    ) -> None:
-        masses = itertools.islice(law.masses(), 3000)
-        expected = math.fsum(mass * s**k for k, mass in enumerate(masses))
-
-        assert generating(law, s) == pytest.approx(expected, rel=1e-8)
 
     def test_uniform_numbers_give_the_law(
         self, law: TruncatedNegativeBinomial

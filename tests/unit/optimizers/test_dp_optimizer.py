@@ -212,22 +212,6 @@ class TestEncodedSums:
 
 
 class TestCompile:
-    def test_is_refused_while_training(self) -> None:
-        private = private_model()
-
-        class Compiles(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                private.compile(optimizer(), loss="mse")
-
-        with pytest.raises(PrivateTrainingError, match="while it trains"):
-            private.fit(
-                tf.ones([8, 2]),
-                tf.ones([8, 1]),
-                batch_size=4,
-                verbose=0,
-                callbacks=[Compiles()],
-            )
-
     METRICS = {  # noqa: RUF012
         "loss": keras_dp.training.PrivateLoss(query(5.0))
     }
@@ -242,11 +226,6 @@ class TestCompile:
             private.compile(
                 private.optimizer, "mse", private_metrics=self.METRICS
             )
-
-
-def test_no_optimizer_is_private_twice() -> None:
-    with pytest.raises(TypeError, match="private already"):
-        DPOptimizer(optimizer(), query=query(), ledger=optimizer().ledger)
 
 
 def test_what_was_loaded_trains_with_the_ledger_that_it_is_given() -> None:

@@ -132,32 +132,6 @@ class TestNarrowBoundsThatAreLarger:
 
         assert self.epsilon(Fourier(), at) > 1
 
-    @pytest.mark.full
-    @pytest.mark.parametrize(
-        ("sampling_probability", "rounds", "delta", "target", "neighbours"),
-        [
-            (1.5636e-05, 3, 3.689e-08, 0.014125, "replace_one"),
-            pytest.param(
-                *(8.77e-06, 10, 7.218e-07, 0.019487, "add_or_remove_one"),
-                marks=pytest.mark.nightly,
-            ),
-        ],
-    )
-    def test_happen_for_few_rounds_that_seldom_sample(
-        self, sampling_probability, rounds, delta, target, neighbours
-    ) -> None:
-        case = {
-            "sampling_probability": sampling_probability,
-            "rounds": rounds,
-            "delta": delta,
-        }
-
-        noise = calibrate_noise(
-            target_epsilon=target, neighbours=neighbours, **case
-        )
-
-        assert spent(Fourier(), noise, case, neighbours) <= target
-
 
 def test_a_search_ends_where_epsilon_jumps() -> None:
     """After 100 values; what it returns was computed, and is safe."""

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP
-from keras_dp.errors import CalibrationError
 from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
@@ -76,11 +75,6 @@ class TestTheRows:
 def test_bad_arguments_raise(name, value, kind) -> None:
     with pytest.raises(kind, match=f"`{name}`"):
         planned(**{name: value})
-
-
-def test_an_impossible_target_raises() -> None:
-    with pytest.raises(CalibrationError, match="most private value"):
-        planned(target_epsilon=0.01, accountant=RDP(conversion="moments"))
 
 
 class TestTheRecommendedRow:

@@ -104,33 +104,6 @@ class TestTFRecordShards:
 
         assert everything(source).tolist() == sizes
 
-    def test_poisson_samples_by_a_parser_of_tensorflow(self, tmp_path):
-        path = str(tmp_path / "examples")
-        with tf.io.TFRecordWriter(path) as writer:
-            for index in range(400):
-                feature = tf.train.Feature(
-                    float_list=tf.train.FloatList(value=[index, -index])
-                )
-                features = tf.train.Features(feature={"x": feature})
-                example = tf.train.Example(features=features)
-                writer.write(example.SerializeToString())
-
-        @tf.function
-        def parsed(serialized):
-            spec = {"x": tf.io.FixedLenFeature([2], tf.float32)}
-            return tf.io.parse_example(serialized, spec)["x"]
-
-        def batch(data):
-            batches = PoissonBatches(data, sampling_probability=0.1, seed=SEED)
-            return next(iter(batches))
-
-        source = TFRecordShards(path, parse=lambda s: parsed(tf.constant(s)))
-        index = np.arange(400, dtype=np.float32)
-
-        ours, expected = batch(source), batch(np.stack([index, -index], 1))
-        np.testing.assert_array_equal(ours.records, expected.records)
-        np.testing.assert_array_equal(ours.mask, expected.mask)
-
     def test_a_parser_that_changes_shapes_is_refused(self, tmp_path):
         source = TFRecordShards(
             written(tmp_path, [9]),
