@@ -10,7 +10,6 @@ the secret state of the dead one, which it must not use. HOW is
 
 * `query`: rounds of a query and a recorder alone. Draws are all zero, because
   theirs take a second to compile; keys follow from one another as ever;
-* `fit`: rounds of a whole training, with its noise;
 * `thief`: as `query`, in a ledger that lets any process go on: a control;
 * `late`: as `query`, covered after the release: a control.
 
@@ -33,11 +32,9 @@ from unittest import mock
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-import keras_dp
 from keras_dp.accountants import Fourier
 from keras_dp.dp_queries import CorrelatedSumQuery
 from keras_dp.errors import (
@@ -48,22 +45,19 @@ from keras_dp.errors import (
 from keras_dp.ledger import (
     BandedToeplitz,
     CorrelatedSum,
-    CyclicPoissonSampling,
     FullDataset,
     PrivacyLedger,
     Round,
-    SamplingEvent,
 )
 from keras_dp.ledger.rows import log
 from keras_dp.noise import grid
-from keras_dp.optimizers.private_round import GRADIENTS
 from keras_dp.spending import RunDetails
 from keras_dp.spending.run import new_run
 from tests.ledger_faults import start_fork
 from tests.waiting import let_others_run, until
 
 STRATEGY, STDDEV, ROUNDS = BandedToeplitz((1.0, 0.5, 0.25)), 20.0, 24
-CLASSES, DELTA = 3, 1e-5
+DELTA = 1e-5
 # Then another ledger begins, because a check reads all of it.
 KILLS_OF_A_LEDGER = 25
 QUERY = CorrelatedSumQuery(STRATEGY, 1.0, STDDEV, ROUNDS, tf.TensorSpec([2]))
@@ -153,58 +147,8 @@ def run_rounds(place, ledger, state, continues, how=""):
     run.finish()
 
 
-def run_fit(place: Place, how: str, begins: str) -> None:
-    """Trains without end, on samples of classes."""
-    ledger = PrivacyLedger.open(place.ledger)
-    x = np.zeros([60, 1], "float32")
-    specs = [tf.TensorSpec((1, 1)), tf.TensorSpec((1,))]
-
-    def note(model: keras_dp.PrivateModel) -> None:
-        state = model.optimizer.read_state()[GRADIENTS]
-        made, (step, _, key) = state
-        place.note(made.numpy(), int(step) - 1, key.numpy())
-
-    while True:
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        private = keras_dp.PrivateModel(model, self_check_examples=0)
-        query = CorrelatedSumQuery(STRATEGY, 1.0, STDDEV, ROUNDS, specs)
-        private.compile(
-            keras_dp.DPSGD(0.1, query=query, ledger=ledger), loss="mse"
-        )
-        samples = keras_dp.sampling.CyclicPoissonBatches(
-            (x, x), classes=CLASSES, sampling_probability=0.5
-        )
-        private.fit(
-            samples,
-            epochs=1,
-            steps_per_epoch=ROUNDS,
-            verbose=0,
-            callbacks=[
-                keras.callbacks.LambdaCallback(
-                    on_batch_end=lambda batch, logs: note(private)  # noqa: B023
-                )
-            ],
-        )
-
-
-def all_records(mechanism: str, row: int) -> SamplingEvent:
-    """Returns how the rows of `run_query` are sampled."""
-    return FullDataset()
-
-
-def sampled_class(mechanism: str, row: int) -> SamplingEvent:
-    """Returns how a row of `run_fit` is sampled."""
-    return CyclicPoissonSampling(f"{mechanism}-{row // CLASSES}", CLASSES, 0.5)
-
-
-def check(
-    place: Place, sampling: Callable[[str, int], SamplingEvent]
-) -> tuple[int, int, int]:
+def check(place: Place) -> tuple[int, int, int]:
     """Returns how many mechanisms and rows ran, and how many rows count.
-
-    Args:
-        place: The ledger and the releases.
-        sampling: Returns the sampling of a row of a mechanism.
 
     Raises:
         ViolationError: A row ran twice, out of order, in two processes, with
@@ -233,8 +177,7 @@ def check(
                 f"{name}: {len(found)} rows, {covered[name]} in the ledger."
             )
         event = CorrelatedSum("sum", 1.0, STDDEV, STRATEGY, ROUNDS, name)
-        counts = collections.Counter(sampling(name, row) for row in found)
-        ran += [(Round(each, (event,)), n) for each, n in counts.items()]
+        ran.append((Round(FullDataset(), (event,)), len(found)))
     spent = Fourier().epsilon(ran, delta=DELTA) if ran else 0.0
     if paid < (1 - 1e-6) * spent:
         raise ViolationError(f"{spent} was spent, and {paid} is counted.")
@@ -275,15 +218,12 @@ def count(folder: Path, kills: int, how: str) -> dict[str, int]:
         ViolationError: See `check`.
     """
     chosen, totals = random.Random(32), np.zeros(3, int)
-    run, sampling = run_query, all_records
-    if how == "fit":
-        run, sampling = run_fit, sampled_class
     for number in range(kills):
         if number % KILLS_OF_A_LEDGER == 0:
             place = Place(folder / f"{how}-{number}")
         begins = chosen.choice(["anew", "with the plan", "with the state"])
-        kill(lambda: run(place, how, begins), place, chosen)  # noqa: B023
-        found = check(place, sampling)
+        kill(lambda: run_query(place, how, begins), place, chosen)  # noqa: B023
+        found = check(place)
         if (number + 1) % KILLS_OF_A_LEDGER == 0 or number + 1 == kills:
             totals += found
     names = "mechanisms", "released", "covered"

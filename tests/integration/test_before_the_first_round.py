@@ -152,28 +152,3 @@ class TestFit:
             private.fit(X, Y, verbose=0)
 
         assert not own.runs
-
-
-def test_a_process_that_dies_is_charged_for_the_epoch_that_was_open(
-    tmp_path, monkeypatch
-) -> None:
-    """Blocks grow with the speed of rounds, and end with the epoch."""
-    monkeypatch.setattr(keras_dp.ledger.rows.run_writer, "BLOCK_SECONDS", 1e9)
-    own = keras_dp.PrivacyLedger.open(tmp_path / "own.ledger", dataset="test")
-    copies = []
-
-    class Dies(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            copies.append(len(own))
-
-    compiled(own).fit(
-        PoissonBatches((X, Y), sampling_probability=0.1),
-        epochs=4,
-        verbose=0,
-        callbacks=[Dies()],
-    )
-
-    # What the ledger would hold if the process died after that round.
-    assert copies[24] == 30
-    assert max(copies) == 40
-    assert len(own) == 40

@@ -1,9 +1,5 @@
 """Rounds that are one dispatch are the rounds that run one by one."""
 
-import signal
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -292,10 +288,18 @@ def test_a_round_costs_four_bytes_a_row_and_a_part_of_a_dispatch(
     assert len(private.optimizer.ledger) == 100
 
 
+def mapped():
+    """Records of which one array stays in a file."""
+    x, y = data()
+    np.save("x.npy", x)
+    x = np.load("x.npy", mmap_mode="r")
+    return PoissonBatches((x, y), sampling_probability=0.1)
+
+
 @pytest.mark.parametrize(
     ("given", "sampler", "why"),
     [
-        ({}, lambda: data(), "from the caller"),
+        ({}, data, "from the caller"),
         ({"run_eagerly": True}, poisson, "run_eagerly"),
         ({}, lambda: poisson(map=lambda x, y: (x, y)), "map"),
         (
@@ -308,12 +312,18 @@ def test_a_round_costs_four_bytes_a_row_and_a_part_of_a_dispatch(
             poisson,
             "depends on the rounds before",
         ),
+        ({}, mapped, "read from files"),
+        ({}, poisson, "more than a third of the memory"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_needs_each_round_runs_one_by_one(
-    given, sampler, why, monkeypatch
+    given, sampler, why, monkeypatch, tmp_path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     calls = calls_of(monkeypatch)
+    if "memory" in why:
+        monkeypatch.setattr(rounds_at_once, "_most_bytes", lambda: 100.0)
     private = compiled(5, **given)
     lines: list[str] = []
 
@@ -325,20 +335,6 @@ def test_what_needs_each_round_runs_one_by_one(
     assert not calls
     assert len(private.optimizer.ledger) == 3
     assert why in lines[-1]
-
-
-def test_records_in_a_file_run_one_by_one(tmp_path, monkeypatch) -> None:
-    calls = calls_of(monkeypatch)
-    np.save(tmp_path / "x.npy", data()[0])
-    x = np.load(tmp_path / "x.npy", mmap_mode="r")
-
-    compiled(5).fit(
-        PoissonBatches((x, data()[1]), sampling_probability=0.1),
-        steps_per_epoch=3,
-        verbose=0,
-    )
-
-    assert not calls
 
 
 def test_another_size_of_batches_is_checked_anew(monkeypatch) -> None:
@@ -359,83 +355,42 @@ def test_another_size_of_batches_is_checked_anew(monkeypatch) -> None:
     assert [len(places) for places in calls] == [1] * 5
 
 
-def test_too_many_records_run_one_by_one(monkeypatch) -> None:
-    monkeypatch.setattr(rounds_at_once, "_most_bytes", lambda: 100.0)
-    calls = calls_of(monkeypatch)
-    private, lines = compiled(5), []
-
-    private.fit(poisson(), steps_per_epoch=3, verbose=0)
-    private.summary(print_fn=lambda line, **_: lines.append(line))
-
-    assert not calls
-    assert "more than a third of the memory" in lines[-1]
+COUNTS = keras.metrics.AUC, keras.metrics.Precision, keras.metrics.Recall
 
 
 @pytest.mark.parametrize(
-    "metric",
+    "kinds",
     [
-        lambda: keras.metrics.SparseCategoricalAccuracy(),
-        lambda: keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
-        lambda: keras.metrics.SparseTopKCategoricalAccuracy(2),
+        [keras.metrics.SparseCategoricalAccuracy],
+        [
+            lambda name: keras.metrics.SparseCategoricalCrossentropy(
+                name, from_logits=True
+            )
+        ],
+        [lambda name: keras.metrics.SparseTopKCategoricalAccuracy(2, name)],
+        COUNTS,
     ],
+    ids=["accuracy", "cross-entropy", "top 2", "counts"],
 )
-def test_metrics_by_weights_are_those_without_padding(metric) -> None:
+def test_metrics_by_weights_are_those_without_padding(kinds) -> None:
     """A metric of another class is not trusted with weights."""
-
-    def logs(wrapped):
-        own = metric()
-        if wrapped:
-            own.__class__ = type("Own", (type(own),), {})
-        options = {"metrics": [own], "weighted_metrics": ["accuracy"]}
-        _, _, history = ended(
-            compiled(5, **options), poisson(), class_weight={0: 3.0}
-        )
-        return {k: v for k, v in history.items() if k != "epsilon"}
-
-    by_weights, cut = logs(wrapped=False), logs(wrapped=True)
-    for (_, one), (_, other) in zip(
-        by_weights.items(), cut.items(), strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
-
-
-def test_a_metric_that_is_not_finite_on_zeros_is_cut_off() -> None:
-    private = compiled(
-        head=layers.Dense(CLASSES, activation="softmax"),
-        loss="categorical_crossentropy",
-        metrics=["categorical_crossentropy", keras.metrics.Poisson()],
-    )
     x, y = data()
-    sampler = PoissonBatches(
-        (x, np.eye(CLASSES, dtype="float32")[y]), sampling_probability=0.1
-    )
+    if kinds is COUNTS:
+        y = (y > 0)[:, None].astype("float32")
 
-    history = ended(private, sampler)[2]
-
-    np.testing.assert_allclose(
-        history["categorical_crossentropy"], history["loss"], rtol=1e-5
-    )
-    assert np.isfinite(history["poisson"]).all()
-
-
-def test_counts_by_weights_are_those_without_padding() -> None:
     def logs(wrapped):
-        kinds = keras.metrics.AUC, keras.metrics.Precision, keras.metrics.Recall
-        metrics = [kind(name=kind.__name__) for kind in kinds]
+        keras.utils.set_random_seed(1)
+        metrics = [kind(name=f"m{n}") for n, kind in enumerate(kinds)]
         if wrapped:
-            metrics[0].__class__ = type("Own", (kinds[0],), {})
-        private = compiled(
-            head=layers.Dense(1, activation="sigmoid"),
-            loss="binary_crossentropy",
-            metrics=metrics,
-        )
-        x, y = data()
-        sampler = PoissonBatches(
-            (x, (y > 0)[:, None].astype("float32")),
-            sampling_probability=0.1,
-            seed=2,
-        )
-        return ended(private, sampler)[2]
+            own = type(metrics[0])
+            metrics[0].__class__ = type("Own", (own,), {})
+        options, fit = {"weighted_metrics": ["accuracy"]}, {0: 3.0}
+        if kinds is COUNTS:
+            head, fit = layers.Dense(1, activation="sigmoid"), None
+            options = {"head": head, "loss": "binary_crossentropy"}
+        sampler = PoissonBatches((x, y), sampling_probability=0.1, seed=2)
+        private = compiled(5, metrics=metrics, **options)
+        return ended(private, sampler, class_weight=fit)[2]
 
     by_weights, cut = logs(wrapped=False), logs(wrapped=True)
     assert list(by_weights) == list(cut)
@@ -476,75 +431,33 @@ def test_a_changed_state_is_withheld_in_all_rounds_of_a_block(
     assert counts == {10.0: 10, 0.1: 5}
 
 
-# Writes a byte at the end of each round, from inside the block.
-_KILLED = """
-import os, signal, sys
-import keras, keras_dp, numpy as np, tensorflow as tf
+def test_all_rounds_of_a_block_are_covered_before_it_runs(monkeypatch) -> None:
+    """And what fails then, such as for lack of memory, has paid for them."""
+    monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+    private, left = compiled(5), []
+    ledger, prepare = private.optimizer.ledger, TrainingStep.prepare_block
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-ended, ledger, last = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    def prepared(*arguments):
+        run = prepare(*arguments)
 
-def note(values):
-    with open(ended, "ab") as file:
-        file.write(b".")
-    if os.path.getsize(ended) == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return values
+        def runs(places):
+            left.append(len(ledger) - sum(map(len, ran)) - len(places))
+            ran.append(places)
+            if len(ran) == 3:
+                raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+            return run(places)
 
-class Notes(keras.metrics.Mean):
-    def update_state(self, y, output, sample_weight=None):
-        noted = tf.py_function(note, [tf.reduce_sum(output)], tf.float32)
-        noted.set_shape([])
-        super().update_state(noted)
+        return runs
 
-x = np.random.default_rng(0).normal(size=(100, 3)).astype("float32")
-private = keras_dp.PrivateModel(
-    keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-)
-private.compile(
-    keras_dp.optimizers.DPSGD(
-        0.1,
-        query=keras_dp.GaussianAverageQuery(1.0, 1.0, 10),
-        ledger=keras_dp.PrivacyLedger.open(ledger, dataset="killed"),
-    ),
-    loss="mse", metrics=[Notes()], steps_per_execution=100,
-)
-samples = keras_dp.sampling.PoissonBatches(
-    (x, x[:, :1]), sampling_probability=0.1)
-private.fit(samples, steps_per_epoch=100, verbose=0)
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("last", [2, 9, 40])
-def test_a_process_that_dies_inside_a_block_has_paid_for_it(
-    last, tmp_path
-) -> None:
-    ended, path = tmp_path / "ended", tmp_path / "run.ledger"
-
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, ended, path, str(last)],
-        check=False,
-        capture_output=True,
-    )
-
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert ended.stat().st_size == last
-    with keras_dp.PrivacyLedger.open(path) as ledger:
-        assert last <= len(ledger) < 100
-
-
-def test_a_device_without_memory_is_named(monkeypatch) -> None:
-    def fails(places):
-        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
-
-    monkeypatch.setattr(TrainingStep, "prepare_block", lambda *_: fails)
-    private = compiled(5)
+    ran = []
+    monkeypatch.setattr(TrainingStep, "prepare_block", prepared)
 
     with pytest.raises(PrivateTrainingError, match="`physical_batch_size`"):
-        private.fit(poisson(), steps_per_epoch=5, verbose=0)
+        private.fit(poisson(), steps_per_epoch=20, verbose=0)
 
-    assert len(private.optimizer.ledger) >= 1  # What may have run counts.
+    assert [len(places) for places in ran] == [1, 4, 5]
+    assert min(left) >= 0
+    assert len(ledger) >= 10
 
 
 class TestAuto:

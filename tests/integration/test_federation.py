@@ -1,7 +1,6 @@
 """Federated averaging over Flower, with nodes of every temper."""
 
 import functools
-import textwrap
 
 import keras
 import numpy as np
@@ -35,8 +34,6 @@ from keras_dp.experimental.federation import (
 )
 from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
 from keras_dp.sampling import random_words
-from tests import programs
-from tests.waiting import HUNG_SECONDS
 
 USERS, DENOMINATOR, CLIP = 5, 3.0, 0.05
 LOCAL = LocalTraining(0.02, epochs=2)
@@ -377,35 +374,6 @@ class TestTheLedger:
         (run,) = ledger.runs
         assert (run.name, run.outcome) == ("a", "finished")
         assert not ledger.unsettled
-
-    @pytest.mark.full
-    def test_has_the_round_in_which_the_server_dies(self, tmp_path) -> None:
-        path = tmp_path / "a.ledger"
-        script = """
-            import os, sys
-            from keras_dp.ledger import PrivacyLedger
-            from tests.integration import test_federation as tests
-
-            def node(message):
-                if message.content["config"]["server-round"] == 3:
-                    os._exit(9)
-                return tests.idle(message)
-
-            tests.identify()
-            ledger = PrivacyLedger.open(
-                sys.argv[1], dataset="d", unit="user"
-            )
-            made = tests.federated(tests.average(1.0), ledger)
-            tests.trained(made, {1: node}, rounds=5)
-        """
-
-        process = programs.python(
-            "-c", textwrap.dedent(script), path, timeout=HUNG_SECONDS
-        )
-
-        assert process.returncode == 9, process.stderr
-        with PrivacyLedger.open(path) as ledger:
-            assert len(ledger) == 3
 
     def test_has_the_round_in_which_the_network_fails(self) -> None:
         def node(message):

@@ -2,10 +2,6 @@
 
 import contextlib
 import itertools
-import signal
-import subprocess
-import sys
-import textwrap
 
 import keras
 import numpy as np
@@ -195,58 +191,6 @@ class TestTheLedger:
 
         with pytest.raises(LedgerWriteError):
             next(answers)
-
-    @pytest.mark.full
-    def test_counts_a_round_that_was_killed_before_its_release(
-        self, tmp_path
-    ) -> None:
-        script = """
-            import os, signal, sys
-            import numpy as np, keras, keras_dp
-            from keras_dp.training.step.training_step import TrainingStep
-
-            prepare, calls = TrainingStep.prepare_block, []
-
-            def prepared(*arguments):
-                run = prepare(*arguments)
-
-                def killed(places):
-                    calls.append(None)
-                    if len(calls) == 3:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    return run(places)
-
-                return killed
-
-            TrainingStep.prepare_block = prepared
-            gradients = keras_dp.PrivateGradients(
-                keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]),
-                "mse",
-                query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4),
-                ledger=keras_dp.PrivacyLedger.open(sys.argv[1], dataset="d"),
-                self_check_examples=0,
-            )
-            data = np.zeros([8, 2], "float32"), np.zeros([8, 1], "float32")
-            samples = keras_dp.PoissonBatches(
-                data, sampling_probability=0.5, physical_batch_size=8
-            )
-            for _ in gradients.over(samples, rounds=9):
-                print("answer", flush=True)
-        """
-        path = tmp_path / "killed.ledger"
-
-        ended = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script), str(path)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        assert ended.stdout.split() == ["answer"] * 2
-        with keras_dp.PrivacyLedger.open(path, mode="r") as ledger:
-            assert len(ledger) >= 3
-            assert ledger.unsettled >= 1
 
 
 class TestSideQueries:
