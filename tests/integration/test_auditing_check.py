@@ -91,28 +91,10 @@ SAMPLERS = {
         sampling_probability=0.2,
         records_per_user=3,
     ),
-    "truncated": lambda: samples(truncate_at=40),
-    "users of other sizes": lambda: UserBatches(
-        (X, Y),
-        user_ids=np.arange(200) ** 2 % 67,
-        sampling_probability=0.2,
-        records_per_user=5,
-    ),
     "weights of examples": lambda: PoissonBatches(
         (X, Y, np.ones(200, "float32")), sampling_probability=0.1
     ),
     "a batch": lambda: (X[:20], Y[:20]),
-    "batches of tf.data": lambda: tf.data.Dataset.from_tensor_slices(
-        (X, Y)
-    ).batch(20),
-}
-
-
-# Each is of the kind of one that is checked before the night.
-MORE = {
-    "batches of tf.data",
-    "truncated",
-    "users of other sizes",
 }
 
 
@@ -123,24 +105,19 @@ LONG = {
 }
 
 
-def _pairs():
-    """A query is that of the sampler beside it: each is checked once.
-
-    The first check of all is that which leaves no trace.
-    """
-    early = [name for name in SAMPLERS if name not in MORE]
-    for pair in zip(early, QUERIES, strict=True):
-        later = pytest.mark.nightly if pair[1] in LONG else pytest.mark.full
-        yield pytest.param(*pair, marks=later)
-    for name in SAMPLERS:
-        if name in MORE:
-            yield pytest.param(name, "average", marks=pytest.mark.nightly)
-
-
-@pytest.mark.parametrize(("sampler", "kind"), [*_pairs()])
+@pytest.mark.parametrize(
+    ("sampler", "kind"),
+    [
+        pytest.param(
+            *pair,
+            marks=pytest.mark.nightly if pair[1] in LONG else pytest.mark.full,
+        )
+        for pair in zip(SAMPLERS, QUERIES, strict=True)
+    ],
+)
 def test_every_query_and_sampler_pass(sampler, kind):
-    query = average() if kind == "average" else QUERIES[kind]()
-    groups = None
+    """A query is that of the sampler beside it: each is checked once."""
+    query, groups = QUERIES[kind](), None
     if isinstance(query, (dp_queries.NestedQuery, dp_queries.JointClipQuery)):
         groups = {"hidden": "*hidden/*", "head": "*head/*"}
     source = SAMPLERS[sampler]()

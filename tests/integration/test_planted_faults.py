@@ -10,7 +10,7 @@ import pytest
 
 from keras_dp.auditing import check, draw
 from tests.audited import samples, training
-from tests.planted_faults import FAULTS
+from tests.planted_faults import FAULTS, of_users, truncated
 
 PAGE = Path(__file__).parents[2] / "docs" / "auditing.md"
 
@@ -61,4 +61,5 @@ def test_a_sampler_that_favours_a_record_is_found():
     report = check(training(), source, records=2)
 
     assert {finding.question for finding in report.findings} == {"draw"}
-    assert not draw.departures(samples())
+    for honest in (samples(), truncated(truncate_at=20), of_users()):
+        assert not draw.departures(honest)
