@@ -1,7 +1,7 @@
 """Trains models on some virtual devices, for tests that compare them.
 
 Run as a process of its own, because devices are fixed when TensorFlow starts:
-`python replica_training.py FILE [SCENARIO...]` writes arrays, each named
+`python replica_training.py FILE` writes arrays, each named
 `REPLICAS/SCENARIO/WHAT`.
 """
 
@@ -25,8 +25,6 @@ from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import (
     PoissonBatches,
-    RandomMicrobatches,
-    UserBatches,
 )
 from keras_dp.training.metrics.private_metrics import PrivateLoss
 
@@ -91,7 +89,6 @@ class Training:
         query=None,
         groups=None,
         inner=adam,
-        unit="example",
         checked=0,
         **compiled,
     ):
@@ -107,9 +104,7 @@ class Training:
                 DPOptimizer(
                     inner(),
                     query=query or average(),
-                    ledger=keras_dp.PrivacyLedger.in_memory(
-                        dataset="test", unit=unit
-                    ),
+                    ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
                     groups=groups,
                     seed=3,
                 ),
@@ -129,7 +124,7 @@ class Training:
 
         return tf.variable_creator_scope(create)
 
-    def fit(self, physical_batch_size=48, epochs=2, **options):
+    def fit(self, physical_batch_size=16, **options):
         batches = PoissonBatches(
             data(),
             sampling_probability=0.125,
@@ -137,11 +132,8 @@ class Training:
             seed=5,
             **options,
         )
-        return self.fit_over(batches, epochs)
-
-    def fit_over(self, batches, epochs=2):
         with self.noting():
-            self.history = self.private.fit(batches, epochs=epochs, verbose=0)
+            self.history = self.private.fit(batches, epochs=2, verbose=0)
         return self.results()
 
     def results(self):
@@ -182,10 +174,7 @@ def correlated():
 
 # Called with a strategy, each returns what its training left.
 SCENARIOS = {
-    "several_a_call": lambda on: Training(
-        on, query=NOISED, steps_per_execution=4
-    ).fit(),
-    "correlated": lambda on: Training(on, query=correlated()).fit(16),
+    "correlated": lambda on: Training(on, query=correlated()).fit(),
     "adaptive_in_groups": lambda on: Training(
         on,
         query=NestedQuery(
@@ -198,43 +187,22 @@ SCENARIOS = {
             }
         ),
         groups={"first": "kernel", "rest": ...},
-    ).fit(16),
+    ).fit(),
     "beside": lambda on: Training(
         on,
         model=normalized,
         query=average(0.5),
         batch_statistics=average(0.5),
         private_metrics={"loss": PrivateLoss(average(0.1))},
-    ).fit(16),
-    "dropout": lambda on: Training(on, model=with_dropout).fit(16),
-    # 13 rows each, of which two replicas take two.
-    "microbatches": lambda on: Training(on).fit(
-        52, microbatches=RandomMicrobatches(2)
-    ),
+    ).fit(),
+    "dropout": lambda on: Training(on, model=with_dropout).fit(),
     # 15 records of three rows, of which two replicas take 8 with padding.
     "noised_parts_mapped": lambda on: Training(
         on,
         query=NOISED,
         private_metrics={"loss": PrivateLoss(average(0.1))},
     ).fit(15, map=blurred(), views=3),
-    "users_decayed": lambda on: Training(
-        on,
-        query=NOISED,
-        unit="user",
-        inner=lambda: keras.optimizers.AdamW(
-            0.01, use_ema=True, ema_momentum=0.9
-        ),
-    ).fit_over(
-        UserBatches(
-            data(),
-            user_ids=np.arange(RECORDS) // 3,
-            sampling_probability=0.125,
-            records_per_user=2,
-            seed=5,
-        )
-    ),
     "evaluated": lambda on: evaluated(on),
-    "arrays": lambda on: arrays(on),
     "noise_alone": lambda on: noise_alone(on),
 }
 
@@ -272,15 +240,6 @@ def evaluated(strategy):
     return training.results()
 
 
-def arrays(strategy):
-    """Ordinary input, whose last batch two replicas cannot share."""
-    training = Training(strategy)
-    training.history = training.private.fit(
-        *(part[:61] for part in data()), batch_size=20, epochs=2, verbose=0
-    )
-    return training.results()
-
-
 def noise_alone(strategy):
     """One update of noise: nothing of the records passes a clip of 0."""
     training = Training(
@@ -302,7 +261,7 @@ def noise_alone(strategy):
     return {**training.results(), "steps": steps}
 
 
-def main(path: str, *names: str) -> None:
+def main(path: str) -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * 2
@@ -313,7 +272,7 @@ def main(path: str, *names: str) -> None:
     }
     results = {}
     for replicas, strategy in strategies.items():
-        for name in names or SCENARIOS:
+        for name in SCENARIOS:
             if replicas > 1 or name not in NOT_ON_ONE:
                 for key, value in SCENARIOS[name](strategy).items():
                     results[f"{replicas}/{name}/{key}"] = value

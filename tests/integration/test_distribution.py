@@ -1,8 +1,5 @@
 """Training on two replicas is training on one."""
 
-import functools
-import subprocess
-import sys
 import types
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from keras_dp.training import private_model
 from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import LedgerOfChief, refusal_of
+from tests import programs
 from tests.waiting import HUNG_SECONDS
 
 SCRIPT = Path(__file__).with_name("replica_training.py")
@@ -35,67 +33,38 @@ COMPARED = [
     "noised_parts_mapped",
     "evaluated",
 ]
-# Of a kind with one of these.
-LATE = ["several_a_call", "microbatches", "users_decayed", "arrays"]
-EARLY = [*COMPARED, "dropout", "noise_alone"]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Returns results by scenario, number of replicas and what it is."""
-
-    @functools.cache
-    def run(late):
-        path = tmp_path_factory.mktemp("replicas") / "trained.npz"
-        done = subprocess.run(
-            [
-                sys.executable,
-                str(SCRIPT),
-                str(path),
-                *(LATE if late else EARLY),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=HUNG_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        results = {1: {}, 2: {}}
-        with np.load(path) as arrays:
-            for name in arrays:
-                replicas, _, what = name.partition("/")
-                results[int(replicas)][what] = arrays[name]
-        return results
-
-    return lambda name: run(name in LATE)
+    """Returns results by number of replicas, and by what they are."""
+    path = tmp_path_factory.mktemp("replicas") / "trained.npz"
+    done = programs.python(SCRIPT, path, timeout=HUNG_SECONDS)
+    assert done.returncode == 0, done.stderr[-4000:]
+    results = {1: {}, 2: {}}
+    with np.load(path) as arrays:
+        for name in arrays:
+            replicas, _, what = name.partition("/")
+            results[int(replicas)][what] = arrays[name]
+    return results
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "name",
-    [
-        *COMPARED,
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in LATE),
-    ],
-)
+@pytest.mark.parametrize("name", COMPARED)
 class TestTwoReplicas:
     def test_weights_are_those_of_one(self, trained, name) -> None:
         """Sums in another order differ by a few units of rounding a round.
 
         Adam divides by roots of squares: it makes more of small differences.
         """
-        one, two = (trained(name)[n][f"{name}/weights"] for n in (1, 2))
+        one, two = (trained[n][f"{name}/weights"] for n in (1, 2))
 
         np.testing.assert_allclose(two, one, rtol=0, atol=1e-5)
         assert np.linalg.norm(one) > 0.1
 
     def test_logs_are_those_of_one(self, trained, name) -> None:
         one, two = (
-            {
-                k: v
-                for k, v in trained(name)[n].items()
-                if k.startswith(f"{name}/log")
-            }
+            {k: v for k, v in trained[n].items() if k.startswith(f"{name}/log")}
             for n in (1, 2)
         )
 
@@ -105,23 +74,23 @@ class TestTwoReplicas:
             np.testing.assert_allclose(two[key], values, rtol=1e-4, err_msg=key)
 
     def test_every_round_is_recorded_once(self, trained, name) -> None:
-        one, two = (trained(name)[n][f"{name}/rounds"] for n in (1, 2))
+        one, two = (trained[n][f"{name}/rounds"] for n in (1, 2))
 
         assert one == two > 0
 
     def test_replicas_stay_equal_bit_by_bit(self, trained, name) -> None:
         """Weights, optimizer, the public state of the query, and seeds."""
-        assert trained(name)[2][f"{name}/apart"] == 0
+        assert trained[2][f"{name}/apart"] == 0
 
     def test_a_kind_of_batch_is_traced_once(self, trained, name) -> None:
         """Four at most: a whole sample, and the first, middle and last part."""
-        assert trained(name)[2][f"{name}/traces"] <= 4
+        assert trained[2][f"{name}/traces"] <= 4
 
 
 @pytest.mark.full
 def test_dropout_is_drawn_on_replicas(trained) -> None:
-    assert np.isfinite(trained("dropout")[2]["dropout/weights"]).all()
-    assert trained("dropout")[2]["dropout/apart"] == 0
+    assert np.isfinite(trained[2]["dropout/weights"]).all()
+    assert trained[2]["dropout/apart"] == 0
 
 
 def _p_value(steps: np.ndarray, stddev: float) -> float:
@@ -133,7 +102,7 @@ def _p_value(steps: np.ndarray, stddev: float) -> float:
 class TestTheNoise:
     def test_is_added_once(self, trained, replicas) -> None:
         """An update in which nothing of the records is left."""
-        steps = trained("noise_alone")[replicas]["noise_alone/steps"]
+        steps = trained[replicas]["noise_alone/steps"]
 
         assert _p_value(steps, 3.0) > FALSE_ALARM
 
@@ -142,7 +111,7 @@ class TestTheNoise:
     )
     def test_the_check_above_can_fail(self, trained, replicas, wrong) -> None:
         """Control: added twice, drawn twice, halved, or averaged."""
-        steps = trained("noise_alone")[replicas]["noise_alone/steps"]
+        steps = trained[replicas]["noise_alone/steps"]
 
         assert _p_value(steps, wrong) < FALSE_ALARM
 
@@ -150,8 +119,8 @@ class TestTheNoise:
         self, trained, replicas
     ) -> None:
         np.testing.assert_array_equal(
-            trained("noise_alone")[replicas]["noise_alone/steps"],
-            trained("noise_alone")[1]["noise_alone/steps"],
+            trained[replicas]["noise_alone/steps"],
+            trained[1]["noise_alone/steps"],
         )
 
 
