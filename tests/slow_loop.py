@@ -47,6 +47,35 @@ def loop(loss_of, variables, data):
     return [np.stack(each) for each in zip(*gradients, strict=True)]
 
 
+def flat_gradients(model, x, y, loss_of):
+    """Returns the gradients of a model, `[batch, weights]`, one by one.
+
+    Args:
+        model: Built.
+        x: Inputs.
+        y: Targets.
+        loss_of: Of targets and outputs.
+    """
+    gradients = loop(
+        lambda row: loss_of(row[1], model(row[0], training=True)),
+        model.trainable_variables,
+        (x, y),
+    )
+    rows = [each.reshape(len(x), -1) for each in gradients]
+    return np.concatenate(rows, axis=1).astype("float64")
+
+
+def clipped(gradients, clip):
+    """Returns the gradients `[batch, weights]` whose norms are at most it."""
+    norms = np.linalg.norm(gradients, axis=-1, keepdims=True)
+    return gradients * np.minimum(1.0, clip / np.maximum(norms, 1e-300))
+
+
+def flat(model):
+    """Returns all weights of a model in one vector."""
+    return np.concatenate([np.ravel(w) for w in model.get_weights()])
+
+
 class Answers(NamedTuple):
     """What the records of one variable answer."""
 

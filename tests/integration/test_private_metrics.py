@@ -11,13 +11,15 @@ from keras_dp.accountants import RDP
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
 from keras_dp.ledger import GaussianSum, PoissonSampling
-from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import PrivateClassCounts, PrivateLoss, PrivateMean
 from keras_dp.training.metrics.private_metrics import Examples
 from keras_dp.training.metrics.side_queries import SideQueries
+from tests.private_models import private_of
+from tests.slow_loop import flat_gradients
 
 RECORDS, FEATURES, CLASSES = 60, 5, 3
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 ACCURACY = keras.metrics.sparse_categorical_accuracy
 
 
@@ -39,39 +41,23 @@ def all_metrics(stddev=0.0, clip=100.0):
     }
 
 
-def trained_by(ledger=None, metrics=None, learning_rate=0.0, **options):
+def trained_by(ledger=None, metrics=None, rate=0.0, **options):
     keras.utils.set_random_seed(3)
-    model = keras.Sequential([keras.Input((FEATURES,)), layers.Dense(CLASSES)])
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(
-        DPSGD(
-            learning_rate,
-            query=averaged(1.0, 1.0),
-            ledger=ledger or keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    return private_of(
+        keras.Sequential([keras.Input((FEATURES,)), layers.Dense(CLASSES)]),
+        averaged(1.0, 1.0),
+        ledger,
+        rate=rate,
+        loss=LOSS,
         metrics=["accuracy"],
         private_metrics=all_metrics() if metrics is None else metrics,
         **options,
     )
-    return private
 
 
 def examples(targets, outputs=None):
     """Returns a batch without losses and gradients."""
     return Examples(targets, outputs, None, [])
-
-
-def gradient_norms(model, x, y):
-    """Returns the norm of each example's gradient, one example at a time."""
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    norms = []
-    for i in range(len(x)):
-        with tf.GradientTape() as tape:
-            value = loss(y[i : i + 1], model(x[i : i + 1], training=True))
-        parts = tape.gradient(value, model.trainable_weights)
-        norms.append(float(tf.linalg.global_norm(parts)))
-    return np.array(norms)
 
 
 class TestGradientMetrics:
@@ -108,7 +94,9 @@ class TestTheirValues:
         assert logs["accuracy"] == pytest.approx(true["accuracy"], rel=1e-5)
         counts = [logs[f"count_{index}"] for index in range(CLASSES)]
         assert counts == np.bincount(y, minlength=CLASSES).tolist()
-        norms = gradient_norms(private.model, x, y)
+        norms = np.linalg.norm(
+            flat_gradients(private.model, x, y, LOSS), axis=1
+        )
         assert 0.1 < np.mean(norms > 1.0) < 0.9
         assert logs["clipped"] == pytest.approx(np.mean(norms > 1.0), abs=1e-6)
         assert logs["norm"] == pytest.approx(np.mean(norms), rel=1e-5)
@@ -193,7 +181,7 @@ class TestNothingRaw:
                 seen.append(dict(logs))
                 seen.append(dict(self.model.get_metrics_result()))
 
-        private = trained_by(metrics=all_metrics(clip=0.0), learning_rate=0.1)
+        private = trained_by(metrics=all_metrics(clip=0.0), rate=0.1)
         history = private.fit(
             PoissonBatches((x, y), sampling_probability=0.5),
             epochs=2,
@@ -216,16 +204,13 @@ class TestNothingRaw:
     @pytest.mark.full
     def test_control_without_private_metrics_raw_ones_do_leave(self) -> None:
         x, y = data()
-        model = keras.Sequential(
-            [keras.Input((FEATURES,)), layers.Dense(CLASSES)]
+        model = keras.Sequential([keras.Input((FEATURES,)), layers.Dense(3)])
+
+        history = private_of(model, averaged()).fit(
+            x, np.eye(CLASSES)[y], verbose=0
         )
-        private = keras_dp.PrivateModel(model, self_check_examples=0)
-        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-        private.compile(DPSGD(0.1, query=averaged(), ledger=ledger), loss="mse")
 
-        history = private.fit(x, np.eye(CLASSES)[y], verbose=0).history
-
-        assert history["loss"][0] > 0
+        assert history.history["loss"][0] > 0
 
 
 class TestTheLedger:
