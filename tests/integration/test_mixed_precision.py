@@ -6,13 +6,11 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import GradientEngine
 from keras_dp.gradients.records.records import (
     MaterializedRecords,
     ScaledRecords,
 )
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.step.step_parts import resolved_loss_scale
 from tests.private_models import CROSS_ENTROPY, private_of
@@ -162,15 +160,3 @@ class TestScaledRecords:
         np.testing.assert_array_equal(
             scaled.weighted_sum(weights), plain.weighted_sum(weights)
         )
-
-
-class TestVariables:
-    def test_an_optimizer_that_scales_is_refused(self) -> None:
-        inner = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
-
-        with pytest.raises((TypeError, PrivateTrainingError), match="scale"):
-            DPOptimizer(
-                inner,
-                query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=2.0),
-                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-            )
