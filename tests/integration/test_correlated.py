@@ -132,13 +132,6 @@ class TestATraining:
         assert run.plan == run.rounds
         assert run.plan[0].round.queries[0].l2_norm_bound == 2.0
 
-    def test_has_no_more_rounds_than_its_noise(self, ledger) -> None:
-        private = private_model(query(rounds=3), ledger)
-
-        with pytest.raises(ValueError, match="Correlated noise must have"):
-            private.fit(samples(), epochs=2, steps_per_epoch=2, verbose=0)
-        assert len(ledger) == 0
-
 
 def bands_of(private):
     """Returns what was chosen of bands, and why."""

@@ -13,7 +13,6 @@ from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
-    PoissonSampling,
     PrivacyLedger,
     UnverifiedSampling,
 )
@@ -252,21 +251,6 @@ class TestATarget:
         assert 4 < count < 200
         assert TIGHT.epsilon([(round_, count)], delta=DELTA) <= 6.0
         assert TIGHT.epsilon([(round_, count + 1)], delta=DELTA) > 6.0
-
-    def test_counts_what_the_ledger_holds(self) -> None:
-        ledger = in_memory((PoissonSampling(0.25), STEP, 50))
-        private, samples = private_model(ledger)
-        before = len(ledger)
-
-        private.fit(
-            samples, epochs=50, target_epsilon=6.0, delta=DELTA, verbose=0
-        )
-
-        ((held, counted), (round_, count)) = ledger.rounds
-        assert counted == before
-        for more, fits in ((0, True), (1, False)):
-            rounds = [(held, counted), (round_, count + more)]
-            assert (TIGHT.epsilon(rounds, delta=DELTA) <= 6.0) == fits
 
     def test_ends_single_rounds_too(self) -> None:
         ledger = in_memory()

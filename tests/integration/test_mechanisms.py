@@ -106,9 +106,6 @@ QUERIES = {
     ),
 }
 ADAPTIVE = {"adaptive", "quantile", "tree-restarted", "five-levels"}
-# Saved early: a state that adapts, a tree, both inside others, and none.
-SAVED = {"average", "quantile", "scaled", "tree-restarted", "five-levels"}
-SAVED |= {"correlated"}
 # Name, and whether XLA compiles the step. The files of the queries compile each
 # one alone, and so do the contract tests.
 TRAINED = [
