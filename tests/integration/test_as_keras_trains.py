@@ -10,6 +10,7 @@ import pytest
 from keras import layers
 
 import keras_dp
+from tests.private_models import private_of
 
 RECORDS, BATCH = 24, 8
 GENERATOR = np.random.default_rng(0)
@@ -38,13 +39,8 @@ def compiled(kind, model, **options):
     if kind == "keras":
         model.compile(keras.optimizers.SGD(0.1), **options)
         return model
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
     query = keras_dp.GaussianAverageQuery(1e6, 0.0, denominator=BATCH)
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-    private.compile(
-        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger), **options
-    )
-    return private
+    return private_of(model, query, **options)
 
 
 def weights_of(trainer):

@@ -16,7 +16,7 @@ from keras_dp.dp_queries import (
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import BandedToeplitz
 from keras_dp.ledger.rows import run_writer
-from keras_dp.optimizers import DPSGD, DPAdam
+from keras_dp.optimizers import DPAdam
 from keras_dp.sampling import (
     CyclicPoissonBatches,
     FixedSizeBatches,
@@ -30,6 +30,7 @@ from keras_dp.training.loop import TrainingLoop
 from keras_dp.training.metrics.private_metrics import PrivateLoss
 from keras_dp.training.step.engine_check import EngineCheck
 from keras_dp.training.step.training_step import TrainingStep
+from tests.private_models import private_of
 
 RECORDS, FEATURES, CLASSES = 200, 5, 3
 ROUNDS = 10
@@ -53,34 +54,14 @@ def average():
     return keras_dp.GaussianAverageQuery(1.0, 10.0, 20)
 
 
-def compiled(
-    steps=1,
-    *,
-    query=None,
-    kind=DPSGD,
-    rate=0.1,
-    hidden=(),
-    seed=3,
-    inner=None,
-    head=None,
-    loss=LOSS,
-    **options,
-):
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-    private = keras_dp.PrivateModel(model(hidden, head), self_check_examples=0)
-    private.compile(
-        kind(
-            rate,
-            query=query or average(),
-            ledger=ledger,
-            seed=seed,
-            **inner or {},
-        ),
-        loss=loss,
+def compiled(steps=1, *, query=None, hidden=(), head=None, **options):
+    defaults = {"seed": 3, "loss": LOSS, "metrics": ["accuracy"]}
+    return private_of(
+        model(hidden, head),
+        query or average(),
         steps_per_execution=steps,
-        **{"metrics": ["accuracy"], **options},
+        **{**defaults, **options},
     )
-    return private
 
 
 def poisson(**options):

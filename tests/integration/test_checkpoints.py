@@ -1,15 +1,13 @@
 """What is saved of a private training can be loaded where it is needed."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 from keras import layers
 
 import keras_dp
-from tests.imports import ROOT
+from tests import programs
+from tests.private_models import private_of
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = np.ones((8, 1), "float32")
@@ -38,29 +36,11 @@ def functional():
     return keras.Model(inputs, layers.Dense(1)(inputs))
 
 
-def private_model(model, stddev=1.0, rounds=1):
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(
-        keras_dp.optimizers.DPAdam(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(1.0, stddev, denominator=8),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
-        loss="mse",
-    )
-    for _ in range(rounds):
-        private.train_on_batch(X, Y)
+def private_model(model, stddev=1.0):
+    query = keras_dp.GaussianAverageQuery(1.0, stddev, denominator=8)
+    private = private_of(model, query, kind=keras_dp.DPAdam)
+    private.train_on_batch(X, Y)
     return private
-
-
-def run(source, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", source, *map(str, arguments)],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
 
 
 class TestInANewProcess:
@@ -71,7 +51,8 @@ class TestInANewProcess:
         """Without it Keras names the class, as `docs/sharp_edges.md` says."""
         private_model(sequential()).save(tmp_path / "private.keras")
 
-        done = run(
+        done = programs.python(
+            "-c",
             "import sys, keras, keras_dp\n"
             "try:\n"
             "    keras.saving.load_model(sys.argv[1])\n"
@@ -98,7 +79,8 @@ class TestInANewProcess:
 
         private.fit(X, Y, epochs=2, callbacks=saves, verbose=0)
 
-        done = run(
+        done = programs.python(
+            "-c",
             "import sys, keras\n"
             "model = keras.saving.load_model(f'{sys.argv[1]}.keras')\n"
             "other = keras.Sequential([keras.Input((3,)), "

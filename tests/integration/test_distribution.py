@@ -19,6 +19,7 @@ from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import LedgerOfChief, refusal_of
 from tests import programs
+from tests.private_models import private_of
 from tests.waiting import HUNG_SECONDS
 
 SCRIPT = Path(__file__).with_name("replica_training.py")
@@ -198,15 +199,8 @@ class TestRefusals:
 
         elsewhere, strategy = made(), kind(["CPU:0"])
         with strategy.scope():
-            private = keras_dp.PrivateModel(elsewhere if outside else made())
-            private.compile(
-                keras_dp.optimizers.DPSGD(
-                    0.1,
-                    query=GaussianAverageQuery(1.0, 1.0, denominator=2.0),
-                    ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-                ),
-                "mse",
-            )
+            model = elsewhere if outside else made()
+            private = private_of(model, GaussianAverageQuery(1.0, 1.0, 2.0))
 
         with pytest.raises(PrivateTrainingError, match=match):
             private.train_on_batch(np.zeros([2, 2]), np.zeros([2, 1]))
@@ -214,17 +208,12 @@ class TestRefusals:
     def test_xla_on_several_replicas(self, monkeypatch) -> None:
         many = types.SimpleNamespace(are_many=True)
         monkeypatch.setattr(private_model, "Replicas", lambda strategy: many)
-        private = keras_dp.PrivateModel(
-            keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        )
-        optimizer = keras_dp.optimizers.DPSGD(
-            0.1,
-            query=GaussianAverageQuery(1.0, 1.0, denominator=2.0),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        )
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 
         with pytest.raises(ValueError, match="`jit_compile` must"):
-            private.compile(optimizer, "mse", jit_compile=True)
+            private_of(
+                model, GaussianAverageQuery(1.0, 1.0, 2.0), jit_compile=True
+            )
 
     def test_a_process_on_its_own_without_a_ledger(self) -> None:
         alone = Replicas(tf.distribute.get_strategy())

@@ -16,21 +16,12 @@ from keras_dp.ledger import BinaryTree
 from keras_dp.noise import streams
 from keras_dp.sampling import FixedSizeBatches
 from tests.audited import X, Y, average, dense, samples
+from tests.private_models import private_of
 
 
-def fitted(canaries=None, *, query=None, epochs=2, source=None, **options):
+def fitted(canaries=None, *, query=None, epochs=2, source=None):
     keras.utils.set_random_seed(0)
-    made = keras_dp.PrivateModel(dense(), self_check_examples=0)
-    made.compile(
-        keras_dp.DPSGD(
-            0.1,
-            query=query or average(),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="d"),
-            seed=7,
-        ),
-        "mse",
-        **options,
-    )
+    made = private_of(dense(), query or average(), seed=7)
     source = samples(seed=3) if source is None else source
     made.fit(source, epochs=epochs, verbose=0, callbacks=canaries)
     return made

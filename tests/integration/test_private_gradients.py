@@ -19,7 +19,7 @@ from keras_dp.errors import (
     UnsupportedLayerError,
 )
 from keras_dp.keras_internals import seed_generators_of
-from keras_dp.optimizers import DPSGD
+from tests.private_models import private_of
 
 RECORDS, FEATURES, RATE = 60, 5, 0.5
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -95,9 +95,8 @@ class TestTheAnswers:
     )
     def test_are_what_fit_applies_and_records(self, query, options) -> None:
         fitted, fit_ledger = new_model(), new_ledger()
-        private = keras_dp.PrivateModel(fitted, self_check_examples=0)
-        private.compile(
-            DPSGD(RATE, query=query(), ledger=fit_ledger, seed=7), loss=LOSS
+        private = private_of(
+            fitted, query(), fit_ledger, rate=RATE, seed=7, loss=LOSS
         )
         own, own_ledger = new_model(), new_ledger()
         optimizer = keras.optimizers.SGD(RATE)

@@ -7,6 +7,7 @@ from keras import layers
 
 import keras_dp
 from keras_dp.errors import UnsupportedLayerError
+from tests.private_models import CROSS_ENTROPY, private_of
 
 NORM = layers.BatchNormalization
 
@@ -71,15 +72,8 @@ def test_trains_privately_with_all_other_weights(make) -> None:
             for one, two in zip(old.weights, new.weights, strict=True):
                 assert one is not two
                 np.testing.assert_array_equal(one, two)
-    private = keras_dp.PrivateModel(replaced)
-    private.compile(
-        keras_dp.optimizers.DPSGD(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=6),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
+    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=6)
+    private = private_of(replaced, query, checks=4, loss=CROSS_ENTROPY)
     assert len(replaced.trainable_variables) == len(model.trainable_variables)
     before = model.get_weights()
     private.train_on_batch(*images())

@@ -9,10 +9,10 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp.accountants.normalize.samplings import strongest_neighbours
-from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import BinaryTree, FixedSizeWithoutReplacement
 from keras_dp.sampling import TFRecordShards
 from keras_dp.training.data.batches import Batches
+from tests.private_models import private_of
 
 RECORDS, FEATURES, SIZE = 50, 3, 8
 LOSS = keras.losses.BinaryCrossentropy(from_logits=True)
@@ -43,17 +43,11 @@ def new_model():
     return keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
 
 
-def compiled(ledger, noise_multiplier=4.0, **options):
-    private = keras_dp.PrivateModel(new_model(), self_check_examples=0)
-    query = keras_dp.GaussianAverageQuery(
+def compiled(ledger, noise_multiplier=4.0, query=None):
+    query = query or keras_dp.GaussianAverageQuery(
         1.0, noise_multiplier=noise_multiplier, denominator=SIZE
     )
-    private.compile(
-        keras_dp.optimizers.DPSGD(0.5, query=query, ledger=ledger),
-        loss=LOSS,
-        **options,
-    )
-    return private
+    return private_of(new_model(), query, ledger, rate=0.5, loss=LOSS)
 
 
 def samples_of(batches):
@@ -110,16 +104,13 @@ def ledger():
 
 
 # Others are asked the same: each fit is traced anew.
-TIERS = {"truncated": "full", "shuffled": "full"}
-
-
 @pytest.fixture(
     params=[
-        pytest.param(
-            name,
-            marks=[getattr(pytest.mark, TIERS[name])] if name in TIERS else [],
-        )
-        for name in SAMPLERS
+        "fixed size",
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in ("truncated", "shuffled")
+        ),
     ]
 )
 def new_samples(request):
@@ -177,19 +168,6 @@ class TestEverySampler:
 
         assert len(answers) == len(ledger) == 9
 
-    def test_stores_a_data_set(self, new_samples) -> None:
-        dataset = tf.data.Dataset.from_tensor_slices(data()).batch(16)
-        kind = type(new_samples(data()))
-        size = {
-            "FixedSizeBatches": {"sample_size": SIZE},
-            "PoissonBatches": {"sampling_probability": 0.1},
-            "ShuffledBatches": {"batch_size": SIZE},
-        }[kind.__name__]
-
-        samples = kind.from_dataset(dataset, **size, verbose=False)
-
-        assert samples.population_size == RECORDS
-
     def test_takes_samples_in_parts(self, new_samples) -> None:
         """Physical batches that are smaller have the same records."""
         parts = new_samples(data(), physical_batch_size=3, seed=3)
@@ -245,18 +223,6 @@ class TestEverySampler:
         assert found.claim.epsilon <= 4.0
         assert found.basis == "plan"
 
-    def test_has_no_workers(self, new_samples) -> None:
-        with pytest.raises(ValueError, match=r"`(shard|truncate_at)` must"):
-            new_samples(data()).shard(1, 2)
-
-    def test_goes_with_a_ledger_of_examples_only(self, new_samples) -> None:
-        ledger = keras_dp.PrivacyLedger.in_memory(
-            dataset="test", unit="microbatch"
-        )
-
-        with pytest.raises(PrivateTrainingError, match="unit of the ledger"):
-            compiled(ledger).fit(new_samples(data()), verbose=0)
-
 
 def test_samples_of_fixed_size_are_recorded(ledger) -> None:
     compiled(ledger).fit(SAMPLERS["fixed size"](data()), epochs=2, verbose=0)
@@ -299,19 +265,6 @@ class TestShuffledPasses:
         assert [count for _, count in ledger.rounds] == [2, 2, 2]
         assert len({each.sampling.epoch_id for each, _ in ledger.rounds}) == 3
 
-    def test_cost_a_round_each(self, ledger) -> None:
-        compiled(ledger).fit(SAMPLERS["shuffled"](data()), epochs=2, verbose=0)
-        query = ledger.rounds[0][0].queries
-        whole = keras_dp.ledger.Round(keras_dp.ledger.FullDataset(), query)
-        fourier = keras_dp.accountants.Fourier()
-
-        for neighbours in ("replace_one", "zero_out"):
-            assert fourier.epsilon(
-                ledger, delta=1e-5, neighbours=neighbours
-            ) == fourier.epsilon(
-                [(whole, 2)], delta=1e-5, neighbours=neighbours
-            )
-
     def test_go_on_from_a_backup_with_a_new_pass(
         self, ledger, tmp_path
     ) -> None:
@@ -337,7 +290,6 @@ class TestShuffledPasses:
         assert len({each.sampling.epoch_id for each, _ in ledger.rounds}) == 4
 
     def test_carry_trees(self, ledger) -> None:
-        private = keras_dp.PrivateModel(new_model(), self_check_examples=0)
         query = keras_dp.dp_queries.NormalizedQuery(
             keras_dp.dp_queries.CorrelatedSumQuery(
                 BinaryTree(),
@@ -349,12 +301,8 @@ class TestShuffledPasses:
             ),
             denominator=SIZE,
         )
-        private.compile(
-            keras_dp.optimizers.DPSGD(0.5, query=query, ledger=ledger),
-            loss=LOSS,
-        )
 
-        private.fit(
+        compiled(ledger, query=query).fit(
             SAMPLERS["shuffled"](data()),
             epochs=50,
             target_epsilon=3.0,
@@ -365,24 +313,6 @@ class TestShuffledPasses:
         fourier = keras_dp.accountants.Fourier()
         assert 2.0 < fourier.epsilon(ledger, delta=1e-3) <= 3.0
         assert len(ledger) % 7 == 0
-
-    def test_of_a_dead_process_count_in_full(self, ledger) -> None:
-        """What was reserved stays in the ledger, under the id of its pass."""
-
-        class DiedError(BaseException):
-            pass
-
-        class Dies(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                if batch == 3:
-                    raise DiedError
-
-        samples, private = SAMPLERS["shuffled"](data()), compiled(ledger)
-        with pytest.raises(DiedError):
-            private.fit(samples, verbose=0, callbacks=[Dies()])
-        private.fit(samples, verbose=0)
-
-        assert [count for _, count in ledger.rounds] == [4, 7]
 
 
 class TestTruncatedSamples:

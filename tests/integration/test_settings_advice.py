@@ -15,9 +15,9 @@ from keras_dp.sampling import (
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import (
     PREPARED,
-    TARGETS,
     VALIDATION,
 )
+from tests.private_models import private_of
 
 
 def training(
@@ -32,16 +32,8 @@ def training(
 ):
     """Runs a tiny private training."""
     x = np.zeros([size, 3], "float32")
-    private = keras_dp.PrivateModel(
-        keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
-        self_check_examples=0,
-    )
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="d")
-    private.compile(
-        keras_dp.DPSGD(0.1, query=query, ledger=ledger),
-        loss="mse",
-        run_eagerly=True,
-    )
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    private = private_of(model, query, run_eagerly=True)
     records = (x, x[:, :1])
     if weight is not None:
         records = (*records, np.full(len(x), weight, "float32"))
@@ -62,11 +54,8 @@ def test_lost_records_are_told_where_a_relu_hides_them(caplog) -> None:
     x = np.ones([64, 3], "float32")
     x[::3] = np.nan
     layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(1)]
-    private = keras_dp.PrivateModel(
-        keras.Sequential([keras.Input((3,)), *layers]), self_check_examples=0
-    )
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="d")
-    private.compile(keras_dp.DPSGD(0.1, query=average(), ledger=ledger), "mse")
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    private = private_of(model, average())
 
     private.fit(x, np.ones([64, 1]), batch_size=64, verbose=0)
 
@@ -140,17 +129,6 @@ def test_records_that_are_trained_on_do_not_validate(
 
     count = caplog.text.count("records that are trained on")
     assert count == (2 if is_said else 0)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "words"),
-    [(1000.0, "protects hardly anyone"), (3.0, "")],
-)
-def test_a_target_that_nobody_means(epsilon, words, caplog) -> None:
-    judge(TARGETS, epsilon)
-
-    assert bool(caplog.text) == bool(words)
-    assert words in caplog.text
 
 
 @pytest.mark.parametrize(

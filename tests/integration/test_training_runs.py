@@ -14,6 +14,7 @@ from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.ledger.places import connections, storage
 from keras_dp.ledger.places.place import FileHandle
 from keras_dp.spending import RunLimits
+from tests.private_models import adaptive_average, private_of
 
 DELTA = 1e-4
 
@@ -23,25 +24,19 @@ def ledger() -> PrivacyLedger:
     return PrivacyLedger.in_memory(dataset="d")
 
 
-def private_model(
-    ledger, noise: float = 2.0, checked: int = 0, **query
-) -> keras_dp.PrivateModel:
+def linear(*hidden):
     keras.utils.set_random_seed(1)
-    model = keras.Sequential(
-        [keras.Input((3,)), keras.layers.Dense(1)], name="linear"
+    return keras.Sequential(
+        [keras.Input((3,)), *hidden, keras.layers.Dense(1)], name="linear"
     )
-    private = keras_dp.PrivateModel(model, self_check_examples=checked)
-    private.compile(
-        keras_dp.DPSGD(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(
-                1.0, noise, denominator=16, **query
-            ),
-            ledger=ledger,
-        ),
-        loss="mse",
-    )
-    return private
+
+
+def average(noise=2.0):
+    return keras_dp.GaussianAverageQuery(1.0, noise, denominator=16)
+
+
+def private_model(ledger, *hidden, checks=0):
+    return private_of(linear(*hidden), average(), ledger, checks=checks)
 
 
 def batches() -> keras_dp.PoissonBatches:
@@ -111,7 +106,7 @@ def test_details_are_written(ledger) -> None:
     details = keras_dp.RunDetails(
         "rate 0.1", purpose="trial", description="the first of three"
     )
-    fit(private_model(ledger, checked=2), run=details)
+    fit(private_model(ledger, checks=2), run=details)
 
     start = ledger.runs[0].start
     assert (start.name, start.purpose) == ("rate 0.1", "trial")
@@ -133,23 +128,8 @@ def test_a_model_that_is_only_tested_is_told_from_one_that_is_proven(
     ledger, caplog
 ) -> None:
     """By a warning, once; by the ledger; and by the summary."""
-    private = private_model(ledger, checked=2)
-    model = keras.Sequential(
-        [
-            keras.Input((3,)),
-            OnRareInputs(name="rare"),
-            keras.layers.Dense(1),
-        ]
-    )
-    tested = keras_dp.PrivateModel(model)
-    tested.compile(
-        keras_dp.DPSGD(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(1.0, 2.0, denominator=16),
-            ledger=ledger,
-        ),
-        loss="mse",
-    )
+    private = private_model(ledger, checks=2)
+    tested = private_model(ledger, OnRareInputs(name="rare"), checks=2)
     lines: list[list[str]] = []
     warnings = []
     for each in (private, tested):
@@ -239,25 +219,8 @@ def test_another_ledger_begins_another_run_of_batches(ledger) -> None:
     assert [run.outcome for run in ledger.runs] == ["finished"]
 
 
-def test_a_target_holds_for_the_next_batch(ledger) -> None:
-    private = private_model(ledger)
-    private.train_on_batch(np.ones((4, 3)), np.ones(4))
-
-    with pytest.raises(BudgetExceededError):
-        private.train_on_batch(
-            np.ones((4, 3)), np.ones(4), target_epsilon=0.01, delta=DELTA
-        )
-    assert len(ledger) == 1
-
-
 def test_own_loops_are_runs(ledger) -> None:
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    gradients = keras_dp.PrivateGradients(
-        model,
-        "mse",
-        query=keras_dp.GaussianAverageQuery(1.0, 2.0, denominator=16),
-        ledger=ledger,
-    )
+    gradients = own_loop(ledger)
     for _ in gradients.over(batches(), rounds=3, run="three"):
         pass
     for _ in gradients.over(batches(), rounds=3, run="left"):
@@ -269,23 +232,15 @@ def test_own_loops_are_runs(ledger) -> None:
     ]
 
 
-def adapting_model(ledger) -> keras_dp.PrivateModel:
-    """Each of its rounds is another, and a block of its own."""
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    query = keras_dp.dp_queries.NormalizedQuery(
-        keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
-            initial_l2_norm_clip=1.0,
-            noise_multiplier=2.0,
-            target_unclipped_quantile=0.5,
-            learning_rate=0.2,
-            clipped_count_stddev=2.0,
-            expected_num_records=16,
-        ),
-        16,
+def own_loop(ledger):
+    return keras_dp.PrivateGradients(
+        linear(), "mse", query=average(), ledger=ledger
     )
-    private.compile(keras_dp.DPSGD(0.1, query=query, ledger=ledger), loss="mse")
-    return private
+
+
+def adapting_model(ledger):
+    """Each of its rounds is another, and a block of its own."""
+    return private_of(linear(), adaptive_average(2.0, 16), ledger)
 
 
 def test_a_clip_that_adapts_keeps_to_its_plan(ledger) -> None:
@@ -325,18 +280,6 @@ class TestAccounts:
             fit(private)
         np.testing.assert_array_equal(private.get_weights()[0], weights[0])
 
-    def test_a_plan_refuses_other_rounds(self, ledger) -> None:
-        budgets.open_account(
-            ledger,
-            "all",
-            budgets.FixedPlan([(self.planned(ledger), 5)], 10.0, DELTA),
-        )
-        with pytest.raises(BudgetExceededError, match="in the plan"):
-            fit(private_model(ledger, noise=1.0))
-        fit(private_model(ledger))
-
-        assert len(ledger) == 5
-
     def test_one_of_several_must_be_named(self, ledger) -> None:
         for name in "ab":
             budgets.open_account(ledger, name, budgets.RenyiFilter(20.0, DELTA))
@@ -348,29 +291,6 @@ class TestAccounts:
         a, b = ledger.accounts
         assert not any(a.balance.spent)
         assert any(b.balance.spent)
-
-    def test_a_run_takes_turns_with_another(self, ledger) -> None:
-        """Neither overspends, and the one that comes too late stops."""
-        planned = self.planned(ledger)
-        budgets.open_account(
-            ledger, "all", budgets.FixedPlan([(planned, 10)], 10.0, DELTA)
-        )
-        other = ledger.start_run("other", limits=RunLimits(ledger))
-
-        def spends(model) -> None:
-            other.record(
-                planned.sampling, planned.queries, 3, seeded=planned.seeded
-            )
-
-        fit(
-            private_model(ledger),
-            epochs=10,
-            callbacks=[StopsAfter(1, spends)],
-        )
-
-        assert len(ledger) == 10
-        own = next(run for run in ledger.runs if run.name == "linear")
-        assert own.outcome == "budget"
 
     @pytest.mark.parametrize("loop", ["fit", "own"])
     def test_a_run_whose_room_is_taken_in_between_stops(
@@ -398,13 +318,7 @@ class TestAccounts:
             fit(private, epochs=10, callbacks=[StopsAfter(1, spends)])
             assert int(private.optimizer.iterations) == 1
         else:
-            gradients = keras_dp.PrivateGradients(
-                keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
-                "mse",
-                query=keras_dp.GaussianAverageQuery(1.0, 2.0, denominator=16),
-                ledger=ledger,
-            )
-            answers = gradients.over(batches(), rounds=40)
+            answers = own_loop(ledger).over(batches(), rounds=40)
             next(answers)
             spends()
             assert list(answers) == []

@@ -7,6 +7,8 @@ import pytest
 import keras_dp
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
+from tests.private_models import private_of
+from tests.slow_loop import flat
 
 # Some users have a longer mean gradient, and others a shorter one.
 DENOMINATOR, CLIP = 2.0, 2.0
@@ -25,13 +27,9 @@ def model():
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
-def private(ledger, noise=0.0, given=None, **compiled):
-    made = keras_dp.PrivateModel(given or model(), self_check_examples=0)
+def private(ledger, noise=0.0, **compiled):
     query = keras_dp.GaussianAverageQuery(CLIP, noise, denominator=DENOMINATOR)
-    made.compile(
-        keras_dp.DPSGD(1.0, query=query, ledger=ledger), loss="mse", **compiled
-    )
-    return made
+    return private_of(model(), query, ledger, rate=1.0, **compiled)
 
 
 def samples(x, y, users, **changes):
@@ -63,10 +61,7 @@ def expected_step(x, y, users):
 
 
 def change(made, before):
-    after = [np.asarray(v) for v in made.model.trainable_variables]
-    return np.concatenate(
-        [(b - a).ravel() for a, b in zip(before, after, strict=True)]
-    )
+    return flat(made.model) - before
 
 
 class TestTheRound:
@@ -74,7 +69,7 @@ class TestTheRound:
     def test_clips_the_mean_gradient_of_each_user(self, rows) -> None:
         x, y, users = data()
         made = private(of_users())
-        before = [np.asarray(v) for v in made.model.trainable_variables]
+        before = flat(made.model)
 
         made.fit(
             samples(x, y, users, physical_batch_size=rows), epochs=1, verbose=0
@@ -89,7 +84,7 @@ class TestTheRound:
         sums = []
         for others in (users != 9, users != 1):
             made = private(of_users())
-            before = [np.asarray(v) for v in made.model.trainable_variables]
+            before = flat(made.model)
             kept = x.copy()
             kept[users == 1] *= 1e6
             made.fit(
@@ -165,6 +160,7 @@ class TestMakePrivate:
         made = self.made(ledger=tmp_path / "a.ledger")
 
         assert made.optimizer.query.denominator == 56.4
+        assert made.settings.target.delta == 2.0e-3  # Of users: 282^-1.1.
         assert made.optimizer.ledger.header.unit == "user"
         history = made.fit(verbose=0).history
         assert 2.9 < history["epsilon"][-1] <= 3.0
