@@ -55,16 +55,6 @@ def adaptive(initial, target, rate, geometric, **others):
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-def test_estimates_move_as_by_hand(vector):
-    *arguments, records, expected = vector
-    query = estimator(*arguments)
-
-    got = [value for value, _ in rounds(query, tf.constant(records), 5)]
-
-    np.testing.assert_allclose(got, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("vector", VECTORS)
 def test_clips_move_as_by_hand(vector):
     *arguments, sizes, expected = vector
     records = np.array([[sizes[0]], [-sizes[1]]], np.float32)

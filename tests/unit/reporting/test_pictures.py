@@ -1,6 +1,5 @@
 """Pictures show the numbers they are given, inside their frame."""
 
-import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -8,11 +7,7 @@ import pytest
 
 from keras_dp.accountants import trade_off
 from keras_dp.accountants.trade_off_curves import TradeOff
-from keras_dp.ledger import (
-    FullDataset,
-    GaussianSum,
-    Round,
-)
+from keras_dp.ledger import FullDataset, GaussianSum, Round
 from keras_dp.reporting.chart import (
     BOTTOM,
     HEIGHT,
@@ -36,14 +31,6 @@ def parsed(picture):
     root = ElementTree.fromstring(picture)
     assert root.tag == f"{NAMESPACE}svg"
     assert root.get("aria-label") == root.find(f"{NAMESPACE}title").text
-    assert "prefers-color-scheme:dark" in root.find(f"{NAMESPACE}style").text
-    # Nothing is loaded, and nothing runs.
-    tags = {each.tag.removeprefix(NAMESPACE) for each in root.iter()}
-    assert tags <= {
-        *("svg", "title", "style", "rect", "text"),
-        *("path", "polygon", "polyline"),
-    }
-    assert not re.search(r"url\(|@import|href|on\w+=", picture)
     width, height = map(float, root.get("viewBox").split()[2:])
     for each in root.iter():
         for x, y in points(each):

@@ -47,11 +47,6 @@ class TestClasses:
         law = stats.binom(9000, 1 / 9)
         assert min(law.cdf(both), law.sf(both - 1)) > FALSE_ALARM
 
-    def test_may_be_empty(self) -> None:
-        batches = CyclicPoissonBatches(np.arange(1), classes=5)
-
-        assert sum(map(len, samples_of(batches, 5))) == 1
-
 
 class TestEvents:
     def test_differ_between_iterators(self) -> None:

@@ -93,15 +93,6 @@ def test_a_million_million_records_cost_what_the_sample_costs():
     assert indices[-1] < 2**46
 
 
-def test_more_gaps_than_one_pass_draws():
-    indices = BernoulliDraw(400_000, 0.5).indices(
-        random_words.from_seed(SEED, 0)
-    )
-
-    assert abs(len(indices) - 200_000) < 6 * np.sqrt(100_000)
-    assert (np.diff(indices) > 0).all()
-
-
 @pytest.mark.parametrize("q", [1e-10, 0.004, 0.3])
 def test_a_gap_costs_two_words_and_a_half(q):
     """Drawing words from the kernel is most of the work."""

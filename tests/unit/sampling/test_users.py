@@ -42,10 +42,6 @@ def samples_of(batches, rounds):
 
 
 class TestSamples:
-    def test_hold_every_user_if_all_are_drawn(self) -> None:
-        for sample in samples_of(batches_of(sampling_probability=1.0), 5):
-            assert sample.keys() == OF.keys()
-
     def test_draw_the_records_of_a_user_anew(self) -> None:
         seen = {
             tuple(sorted(sample["cid"]))
