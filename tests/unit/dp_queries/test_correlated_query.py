@@ -9,10 +9,7 @@ from keras_dp.dp_queries import (
     GaussianSumQuery,
     NestedQuery,
 )
-from keras_dp.ledger import (
-    BandedToeplitz,
-    BinaryTree,
-)
+from keras_dp.ledger import BandedToeplitz, BinaryTree
 from keras_dp.noise import reproducible
 
 ROUNDS = 40

@@ -8,10 +8,7 @@ import tensorflow as tf
 
 from keras_dp.dp_queries.discrete.encoded_sum_query import EncodedSumQuery
 from keras_dp.ledger import CoordinateBounds, GaussianNoise
-from keras_dp.ledger.events.noise_families import (
-    LaplaceNoise,
-    StudentTNoise,
-)
+from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
 from keras_dp.noise import grid, samplers, seeds
 from tests.query_table import ULP, accumulated
 

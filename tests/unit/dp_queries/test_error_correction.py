@@ -8,19 +8,13 @@ import pytest
 import tensorflow as tf
 from scipy import integrate, stats
 
-from keras_dp.dp_queries import (
-    GaussianSumQuery,
-    NestedQuery,
-    NoPrivacySumQuery,
-)
+from keras_dp.dp_queries import GaussianSumQuery, NestedQuery, NoPrivacySumQuery
 from keras_dp.dp_queries.corrected_queries import (
     ErrorCorrectedQuery,
     KSDenoisedQuery,
 )
 from keras_dp.dp_queries.discrete.encoded_sum_query import EncodedSumQuery
-from keras_dp.ledger import (
-    CoordinateBounds,
-)
+from keras_dp.ledger import CoordinateBounds
 from keras_dp.ledger.events.noise_families import LaplaceNoise
 
 

@@ -5,15 +5,8 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from keras_dp.dp_queries import (
-    GaussianSumQuery,
-    NestedQuery,
-    NoPrivacySumQuery,
-)
-from keras_dp.dp_queries.corrected_queries import (
-    KSDenoisedQuery,
-    ks_distance,
-)
+from keras_dp.dp_queries import GaussianSumQuery, NestedQuery, NoPrivacySumQuery
+from keras_dp.dp_queries.corrected_queries import KSDenoisedQuery, ks_distance
 from keras_dp.dp_queries.dp_query import LeafNoise
 from keras_dp.ledger import GaussianNoise
 from keras_dp.ledger.events.noise_families import LaplaceNoise

@@ -12,11 +12,7 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NoPrivacySumQuery,
 )
-from tests.query_table import (
-    ULP,
-    contribution,
-    total,
-)
+from tests.query_table import ULP, contribution, total
 
 # Cases that can be checked by hand.
 

@@ -4,15 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries import (
-    GaussianSumQuery,
-    NestedQuery,
-    NoPrivacySumQuery,
-)
+from keras_dp.dp_queries import GaussianSumQuery, NestedQuery, NoPrivacySumQuery
 from keras_dp.dp_queries.dp_query import add
-from tests.query_table import (
-    answer,
-)
+from tests.query_table import answer
 
 # Shapes.
 

@@ -11,12 +11,7 @@ from pathlib import Path
 import pytest
 
 from keras_dp.errors import LedgerError, LedgerFormatError
-from keras_dp.ledger import (
-    FullDataset,
-    GaussianSum,
-    PrivacyLedger,
-    Round,
-)
+from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
 from keras_dp.ledger.places import storage
 from keras_dp.ledger.places.place import FileHandle
 from tests.ledger_faults import (

@@ -5,12 +5,7 @@ import threading
 import pytest
 
 from keras_dp.errors import LedgerError, LedgerIntegrityError, LedgerWriteError
-from keras_dp.ledger import (
-    GaussianSum,
-    PoissonSampling,
-    PrivacyLedger,
-    Round,
-)
+from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger, Round
 from keras_dp.ledger.rows import codec
 from keras_dp.ledger.rows import log as ledger_log
 from tests.ledger_faults import run_together

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger import (
-    CoordinateBounds,
-    EncodedSum,
-    FullDataset,
-    Round,
-)
+from keras_dp.ledger import CoordinateBounds, EncodedSum, FullDataset, Round
 from keras_dp.ledger.events.noise_families import (
     ALL,
     LaplaceNoise,

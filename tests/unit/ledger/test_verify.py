@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_dp.errors import (
-    LedgerError,
-    LedgerFormatError,
-    LedgerIntegrityError,
-)
+from keras_dp.errors import LedgerError, LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,

@@ -8,12 +8,7 @@ from keras_dp.accountants import RDP, Fourier
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.roots import least_safe
 from keras_dp.errors import CalibrationError
-from keras_dp.ledger import (
-    FullDataset,
-    GaussianSum,
-    PoissonSampling,
-    Round,
-)
+from keras_dp.ledger import FullDataset, GaussianSum, PoissonSampling, Round
 from keras_dp.planning.calibration import (
     calibrate_noise,
     calibrate_scale,

@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP
-from keras_dp.ledger import (
-    GaussianSum,
-    PoissonSampling,
-    Round,
-)
+from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning.plan import plan
 from keras_dp.reporting import plan_document
 from keras_dp.sampling import PoissonBatches

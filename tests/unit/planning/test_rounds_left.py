@@ -14,10 +14,7 @@ from keras_dp.ledger import (
     ThresholdedSum,
     UnverifiedSampling,
 )
-from keras_dp.planning import (
-    calibrate_noise,
-    rounds_left,
-)
+from keras_dp.planning import calibrate_noise, rounds_left
 
 MOMENTS = RDP(conversion="moments")
 

@@ -5,15 +5,8 @@ import pytest
 from hypothesis import given
 
 from keras_dp.preprocessing import Discretization
-from keras_dp.preprocessing.discretization import (
-    below_edges,
-    root_of_sums,
-)
-from tests.adapters import (
-    adapted,
-    records_of,
-    without_noise,
-)
+from keras_dp.preprocessing.discretization import below_edges, root_of_sums
+from tests.adapters import adapted, records_of, without_noise
 
 
 class TestWithoutNoise:

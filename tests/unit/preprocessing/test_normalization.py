@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given
 
 from keras_dp.preprocessing import Normalization
-from tests.adapters import (
-    adapted,
-    records_of,
-    without_noise,
-)
+from tests.adapters import adapted, records_of, without_noise
 
 
 def statistics(layer):

@@ -9,11 +9,7 @@ from hypothesis import given
 from keras_dp.preprocessing import PCA
 from keras_dp.preprocessing.pca import symmetric
 from keras_dp.preprocessing.release import noised
-from tests.adapters import (
-    adapted,
-    records_of,
-    without_noise,
-)
+from tests.adapters import adapted, records_of, without_noise
 
 
 class TestWithoutNoise:

@@ -10,9 +10,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from keras_dp.ledger import (
-    PrivacyLedger,
-)
+from keras_dp.ledger import PrivacyLedger
 from keras_dp.preprocessing import (
     IntegerLookup,
     StringLookup,
@@ -20,11 +18,7 @@ from keras_dp.preprocessing import (
     vocabulary,
 )
 from keras_dp.preprocessing.lookups import OUTPUT_MODES
-from keras_dp.preprocessing.vocabulary import (
-    UNITS,
-    key_sums,
-    noised_keys,
-)
+from keras_dp.preprocessing.vocabulary import UNITS, key_sums, noised_keys
 
 SPECIAL = {"", "[UNK]", -1}
 # A threshold of 1.5 to 1.6 without noise: a key must be held by two records.

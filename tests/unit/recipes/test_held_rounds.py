@@ -3,11 +3,7 @@
 from keras_dp import budgets
 from keras_dp.budgets import chosen_account
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger, Round
-from keras_dp.recipes.held_rounds import (
-    HeldRounds,
-    interrupted_runs,
-    refunded,
-)
+from keras_dp.recipes.held_rounds import HeldRounds, interrupted_runs, refunded
 from keras_dp.spending import PrivacyTarget, RunDetails, RunLimits
 
 STEP = Round(PoissonSampling(0.01, True), (GaussianSum("g", 1.0, 1.0),))

@@ -11,10 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from keras_dp import budgets
 from keras_dp.accountants import Fourier
-from keras_dp.errors import (
-    LedgerFormatError,
-    LedgerIntegrityError,
-)
+from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,

@@ -22,11 +22,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.rows import author as author_module
-from keras_dp.reporting import (
-    account_states,
-    make_report,
-    run_costs,
-)
+from keras_dp.reporting import account_states, make_report, run_costs
 from keras_dp.reporting.explanation import bound_on_attacks
 from keras_dp.spending import RunLimits
 

@@ -11,11 +11,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_dp.sampling import (
-    PoissonBatches,
-    RandomMicrobatches,
-    random_words,
-)
+from keras_dp.sampling import PoissonBatches, RandomMicrobatches, random_words
 from keras_dp.sampling.random_words import (
     in_random_rows,
     random_integers,

@@ -14,11 +14,7 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.sampling import PoissonBatches, ShuffledBatches
 from keras_dp.sampling.record_source import aligned_empty
-from keras_dp.training.data.batches import (
-    Batches,
-    _generated,
-    as_tensor,
-)
+from keras_dp.training.data.batches import Batches, _generated, as_tensor
 from keras_dp.training.data.data_adapter import DataAdapter
 from tests.private_models import private_of
 from tests.waiting import wait_until

@@ -29,12 +29,7 @@ from keras_dp.tuning import (
 from keras_dp.tuning.private_search import _failed
 from keras_dp.tuning.trials import Trials
 from tests.private_models import private_of
-from tests.unit.tuning.searches import (
-    build,
-    data,
-    public_accuracy,
-    search_of,
-)
+from tests.unit.tuning.searches import build, data, public_accuracy, search_of
 
 
 @pytest.fixture

@@ -19,10 +19,7 @@ import tensorflow as tf
 from absl import logging as absl_logging
 
 from keras_dp.keras_internals import name_counts
-from keras_dp.ledger import (
-    PrivacyLedger,
-    TruncatedNegativeBinomial,
-)
+from keras_dp.ledger import PrivacyLedger, TruncatedNegativeBinomial
 from keras_dp.training.data.prefetch import Prefetched
 from keras_dp.tuning.best_of import like_the_first, silenced
 from tests.unit.tuning.searches import build, search_of
