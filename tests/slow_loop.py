@@ -252,13 +252,13 @@ def spread(model, seed=1):
         variable.assign(value.astype(variable.dtype))
 
 
-def assert_model_agrees(model, data, mode, dtype="float32"):
-    """Compares the engine's answers with the model's gradients, one by one.
+def assert_model_agrees(model, data, mode, dtype="float32", engine=None):
+    """Compares an engine's answers with the model's gradients, one by one.
 
-    Returns the engine that computed them.
+    Returns the engine that computed them, by default a new one.
     """
     data = keras.tree.map_structure(tf.constant, data)
-    engine = GradientEngine(model, jit_compile=mode == "jit")
+    engine = engine or GradientEngine(model, jit_compile=mode == "jit")
 
     def answer(data):
         result = engine.gradients(data, losses_of, BATCH)

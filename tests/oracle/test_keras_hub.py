@@ -151,7 +151,6 @@ _FULL = [
     _Case("resnet", _resnet, lambda: normal(8, 8, 3)),
 ]
 _NIGHTLY = [
-    # With dropout it is asked below.
     _Case("t5", lambda: models.T5Backbone(**_ENCODER), _sequences),
     _Case("gemma_lm", _gemma_lm, _tokens),
     _Case("gpt2_lm", _gpt2_lm, _tokens),
@@ -222,61 +221,6 @@ def _moved(model: keras.Model) -> None:
         variable.assign_add(0.1 * tf.cast(noise, variable.dtype))
 
 
-def _swin() -> keras.Model:
-    return models.SwinTransformerBackbone(
-        image_shape=(16, 16, 3),
-        embed_dim=8,
-        depths=(1, 1),
-        num_heads=(2, 2),
-        window_size=2,
-        dropout_rate=0.2,
-        drop_path=0.3,
-    )
-
-
-def _dropping_mixtral() -> keras.Model:
-    model = models.MixtralBackbone(**_DECODER | {"dropout": 0.2}, num_experts=3)
-    for layer in model._flatten_layers():
-        layer.add_loss = lambda loss: None
-    return model
-
-
-@pytest.mark.filterwarnings("ignore:.*unbuilt state:UserWarning")
-@pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            _Case(
-                "t5",
-                lambda: models.T5Backbone(**_ENCODER | {"dropout": 0.2}),
-                _sequences,
-            ),
-            marks=pytest.mark.full,
-        ),
-        pytest.param(
-            _Case("swin", _swin, lambda: normal(16, 16, 3)),
-            marks=pytest.mark.nightly,
-        ),
-        pytest.param(
-            _Case("mixtral", _dropping_mixtral, _tokens),
-            marks=pytest.mark.nightly,
-        ),
-    ],
-    ids=lambda case: case.name,
-)
-def test_layers_without_a_rule_may_drop_entries(case: _Case) -> None:
-    keras.utils.set_random_seed(7)
-    model, data = case.make(), case.data()
-
-    assert self_check(
-        GradientEngine(model),
-        keras.tree.map_structure(tf.constant, data),
-        _losses_of,
-        BATCH,
-    )
-
-
 def _would_loop(
     make: Callable[[], keras.Model], data: Any, monkeypatch: pytest.MonkeyPatch
 ) -> bool:
@@ -314,13 +258,12 @@ def _would_loop(
         *("vit", "gemma3"),
         *(
             pytest.param(name, marks=pytest.mark.nightly)
-            for name in ("t5", "llama", "swin")
+            for name in ("t5", "llama")
         ),
     ],
 )
 def test_no_layer_loops_over_examples(name: str, monkeypatch: Any) -> None:
-    swin = _Case("swin", _swin, lambda: normal(16, 16, 3))
-    case = {c.values[0].name: c.values[0] for c in _CASES}.get(name, swin)
+    case = {c.values[0].name: c.values[0] for c in _CASES}[name]
 
     assert not _would_loop(case.make, case.data(), monkeypatch)
 

@@ -10,7 +10,6 @@ from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
 from keras_dp.gradients.registry import rule_for
-from keras_dp.gradients.rules import convolution
 from tests.pairwise import pairwise
 from tests.slow_loop import (
     BATCH,
@@ -101,15 +100,6 @@ ALL = [
 ]
 CASES = [case for case in ALL if _has_float32(case)]
 IN_FLOAT64 = [case for case in ALL if case not in CASES and _has_float64(case)]
-RULES = {
-    keras.layers.DepthwiseConv1D: convolution.depthwise_conv,
-    keras.layers.DepthwiseConv2D: convolution.depthwise_conv,
-    keras.layers.SeparableConv1D: convolution.separable_conv,
-    keras.layers.SeparableConv2D: convolution.separable_conv,
-    keras.layers.Conv1DTranspose: convolution.conv_transpose,
-    keras.layers.Conv2DTranspose: convolution.conv_transpose,
-    keras.layers.Conv3DTranspose: convolution.conv_transpose,
-}
 CHANNELS = 2
 
 
@@ -151,21 +141,6 @@ def test_gradients_of_strides_beyond_the_kernel_agree_with_the_loop(
 ) -> None:
     for mode in ("eager", "graph"):
         assert_rule_agrees(*_made(case, "float64"), mode)
-
-
-# XLA takes about two seconds to compile each.
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "case",
-    [
-        case
-        for layer_class in RULES
-        for case in [c for c in CASES if c[0] is layer_class][1:8:4]
-    ],
-    ids=_name,
-)
-def test_compiled_gradients_agree_with_the_loop(case) -> None:
-    assert_rule_agrees(*_made(case), "jit")
 
 
 @pytest.mark.parametrize(

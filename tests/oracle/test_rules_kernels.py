@@ -98,18 +98,6 @@ def test_compiled_kernels_agree_with_the_loop(case, mode) -> None:
     assert_rule_agrees(layer, inputs, cotangent, mode)
 
 
-# TensorFlow has no grouped or dilated gradients in float64 on CPU, which the
-# loop needs.
-IN_FLOAT64 = [c for c in CASES if not {"groups", "dilation_rate"} & set(c[2])]
-
-
-@pytest.mark.parametrize("case", IN_FLOAT64, ids=_shown)
-def test_kernels_in_double_precision_agree_with_the_loop(case) -> None:
-    layer, inputs, cotangent = _layer(case, 4, "float64")
-
-    assert_rule_agrees(layer, inputs, cotangent, "eager")
-
-
 @pytest.mark.parametrize("kind", [layers.Conv1D, layers.Conv2D])
 @pytest.mark.parametrize("last", [5, 8])
 def test_channels_first_agree_with_a_transposed_layer(kind, last) -> None:

@@ -110,63 +110,6 @@ def test_a_decoder_begins_with_the_state_of_an_encoder(kind, mode) -> None:
     assert_model_agrees(model, [normal(STEPS, WIDTH)], mode)
 
 
-@pytest.mark.parametrize(
-    "cell", [layers.LSTMCell(4), layers.GRUCell(4), layers.SimpleRNNCell(4)]
-)
-def test_known_cells_inside_of_rnn(cell) -> None:
-    layer = layers.RNN(cell, return_sequences=True)
-    model = model_of(layer, (STEPS, WIDTH))
-
-    assert rule_for(layer) is recurrent.recurrent
-    assert_model_agrees(model, [normal(STEPS, WIDTH)], "graph")
-
-
-class Halving(layers.Layer):
-    """A cell of one's own."""
-
-    state_size = 4
-
-    def build(self, shape):
-        self.kernel = self.add_weight(shape=(shape[-1], 4))
-
-    def call(self, inputs, states):
-        new = keras.ops.tanh(
-            keras.ops.matmul(inputs, self.kernel) + states[0] / 2
-        )
-        return new, [new]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("mode", ["graph", "jit"])
-def test_other_cells_fall_back(mode) -> None:
-    layer = layers.RNN(Halving())
-    model = model_of(layer, (STEPS, WIDTH))
-
-    assert rule_for(layer) is None
-    assert_model_agrees(model, [normal(STEPS, WIDTH)], mode)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("kind", "merge_mode"),
-    [
-        ("lstm", "concat"),
-        ("gru", "mul"),
-        ("gru_reset_before", None),
-        ("simple", "concat"),
-    ],
-)
-def test_both_directions_have_rules(kind, merge_mode) -> None:
-    layer_class, extra = KINDS[kind]
-    inner = layer_class(4, return_sequences=True, **extra)
-    layer = layers.Bidirectional(inner, merge_mode=merge_mode)
-    model = model_of(layer, (STEPS, WIDTH), ((STEPS,), "bool"), call=_masked)
-
-    taps = GradientEngine(model).hooks
-    assert [tap.rule for tap in taps] == [recurrent.recurrent] * 2
-    assert_model_agrees(model, [normal(STEPS, WIDTH), MASK], "graph")
-
-
 DISTRIBUTED = {
     "dense": (lambda: layers.Dense(4, activation="tanh"), (STEPS, WIDTH)),
     "conv": (
@@ -244,11 +187,30 @@ def test_the_checks_above_can_fail(monkeypatch) -> None:
         assert_model_agrees(model, [normal(STEPS, WIDTH)], "graph")
 
 
-def test_outputs_that_keras_zeroes_elsewhere_fall_back() -> None:
-    options = ("return_sequences", "go_backwards", "unroll")
-    layer = layers.GRU(
-        4, zero_output_for_mask=True, **dict.fromkeys(options, True)
-    )
+class Halving(layers.SimpleRNNCell):
+    """A cell of one's own."""
+
+    def call(self, sequence, states, training=False):
+        _, states = super().call(sequence, states, training)
+        return states[0] / 2, [states[0] / 2]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        layers.RNN(Halving(4)),
+        # Keras zeroes outputs elsewhere.
+        layers.GRU(
+            4,
+            zero_output_for_mask=True,
+            return_sequences=True,
+            go_backwards=True,
+            unroll=True,
+        ),
+    ],
+    ids=["another cell", "zeros elsewhere"],
+)
+def test_what_a_rule_does_not_know_falls_back(layer) -> None:
     layer.build((None, STEPS, WIDTH))
 
     assert rule_for(layer) is None

@@ -15,9 +15,9 @@ from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import self_check
 from keras_dp.gradients.capture.row_lengths import RowLengths
 from keras_dp.gradients.engine import GradientEngine
-from tests.slow_loop import compiled, loop
+from tests.slow_loop import BATCH, assert_model_agrees, compiled, losses_of
 
-BATCH = STEPS = 6
+STEPS = BATCH
 MODES = ["graph", "eager", "jit"]
 
 
@@ -37,11 +37,6 @@ def steps_of(seed=0, *, equal=False):
     shape = (BATCH, 1, 4) if equal else (BATCH, STEPS, 4)
     x = generator.normal(size=shape).astype("float32")
     return tf.constant(np.broadcast_to(x, (BATCH, STEPS, 4)))
-
-
-def losses_of(outputs):
-    axes = list(range(1, outputs.shape.rank))
-    return tf.reduce_sum(tf.sin(2 * outputs + 1), axis=axes)
 
 
 def _with_shape_set(x, ids):
@@ -214,18 +209,7 @@ class TestSelectedInsideOfALayer:
 
         for seed, record in enumerate(range(0, BATCH, 2)):
             data = [steps_of(seed, equal=True), ids_of(record=record)]
-            got = [
-                each.materialize().numpy()
-                for each in engine.gradients(data, losses_of, BATCH).records
-            ]
-            want = loop(
-                lambda row: losses_of(model(row)),
-                model.trainable_variables,
-                data,
-            )
-            for one, two in zip(got, want, strict=True):
-                # float32 rounding of gradients of order 1.
-                np.testing.assert_allclose(one, two, atol=1e-5)
+            assert_model_agrees(model, data, mode, engine=engine)
             # 1, up to float32 rounding.
             assert clipped_sum(engine, data, mode, of=record) <= 1 + 1e-5
 
@@ -270,19 +254,7 @@ class TestAnAxisAsLongAsTheBatch:
 
         assert self_check(engine, steps_of(), losses_of, BATCH, eagerly=eagerly)
 
-        def gradients(x):
-            records = engine.gradients(x, losses_of, BATCH).records
-            return [record.materialize() for record in records]
-
-        got = compiled(gradients, mode)(steps_of())
-        want = loop(
-            lambda row: losses_of(model(row)),
-            model.trainable_variables,
-            steps_of(),
-        )
-        for one, two in zip(got, want, strict=True):
-            # float32 rounding of gradients of order 1.
-            np.testing.assert_allclose(one, two, atol=1e-5)
+        assert_model_agrees(model, steps_of(), mode, engine=engine)
 
     @pytest.mark.parametrize("eagerly", [False, True])
     def test_is_refused_by_name(self, eagerly) -> None:
@@ -318,7 +290,7 @@ def test_a_model_that_only_runs_eagerly_sees_one_example_at_a_time() -> None:
         def call(self, x):
             return self.dense(x if float(tf.reduce_sum(x)) > 0 else -x)
 
-    model, inputs = Reads(), steps_of()[:, 0]
+    model, inputs = Reads(), steps_of(1)[:, 0]
     model.build((BATCH, 4))
 
     found = GradientEngine(model).gradients(inputs, losses_of, BATCH)

@@ -18,7 +18,7 @@ from keras_dp.gradients.records.table_records import (
     RowRecords,
     TiedTableRecords,
 )
-from tests.slow_loop import compiled
+from tests.slow_loop import assert_model_agrees, compiled, normal
 
 MODES = ["eager", "graph", "jit"]
 
@@ -212,26 +212,8 @@ def _used_over_time():
 @pytest.mark.parametrize("make", [_used_inside_of_a_whole, _used_over_time])
 def test_a_layer_that_others_call_as_well_is_counted_once(make) -> None:
     model = make()
-    shape = (3, *model.input_shape[1:])
-    x = tf.constant(np.random.default_rng(1).normal(size=shape), tf.float32)
 
-    def losses(outputs):
-        return tf.reduce_sum(
-            tf.reshape(tf.square(outputs), [outputs.shape[0], -1]), axis=1
-        )
-
-    records = GradientEngine(model).gradients(x, losses, 3).records
-
-    values = [v.value for v in model.trainable_variables]
-    for i in range(3):
-        with tf.GradientTape() as tape:
-            loss = losses(model(x[i : i + 1], training=True))
-        for want, record in zip(
-            tape.gradient(loss, values), records, strict=True
-        ):
-            np.testing.assert_allclose(
-                record.materialize()[i], want, rtol=1e-4, atol=1e-5
-            )
+    assert_model_agrees(model, normal(*model.input_shape[1:]), "eager")
 
 
 class TestTheCostModel:

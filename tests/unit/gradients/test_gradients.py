@@ -12,7 +12,6 @@ from keras_dp.errors import GradientCheckError, UnsupportedLayerError
 from keras_dp.gradients import (
     GradientEngine,
     check_loss_splits,
-    example_losses,
     self_check,
 )
 from keras_dp.gradients.records import (
@@ -22,7 +21,6 @@ from keras_dp.gradients.records import (
 )
 from keras_dp.gradients.records import records as records_lib
 from keras_dp.gradients.records.reductions import all_finite
-from tests.models import MODELS
 from tests.slow_loop import compiled
 
 
@@ -171,33 +169,8 @@ def _raw_normal(shape):
     return tf.raw_ops.RandomStandardNormal(shape=shape, dtype=tf.float32)
 
 
-def _first_models():
-    """All models are compared with a loop by `tests/oracle`, too."""
-    for number, case in enumerate(MODELS):
-        marks = [pytest.mark.full, pytest.mark.nightly]
-        first = number % 8 == 0
-        yield pytest.param(
-            case, id=case.name, marks=[] if first else marks[number % 2]
-        )
-
-
 class TestSelfCheck:
     """It must pass what is right, and find each way of being wrong."""
-
-    @pytest.mark.parametrize("case", [*_first_models()])
-    def test_passes_every_model_of_the_table(self, case) -> None:
-        model = case.make()
-        x, y = case.data(3)
-        reference = keras.Sequential([keras.Input((1,)), layers.Dense(1)])
-        reference.compile(loss=case.loss)
-        reference._compile_loss(y, model(x))
-
-        def losses_of(outputs):
-            return example_losses(
-                reference._compile_loss, y, outputs, None, 3
-            ).total
-
-        assert self_check(GradientEngine(model), x, losses_of, 3)
 
     def test_leaves_the_state_of_the_model_alone(self) -> None:
         model = _model(layers.Dense(8), layers.Dropout(0.5, seed=3))

@@ -171,22 +171,6 @@ def test_the_document_is_the_table() -> None:
     assert text == layer_table.document()
 
 
-class Repeats(layers.Layer):
-    """A loop of one's own, which no class tells."""
-
-    def build(self, shape):
-        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
-
-    def call(self, inputs):
-        def body(count, x):
-            x = keras.ops.tanh(keras.ops.matmul(x, self.kernel))
-            return count + 1, x
-
-        return keras.ops.while_loop(
-            lambda count, x: count < 3, body, (0, inputs), maximum_iterations=3
-        )[1]
-
-
 class Several(layers.Layer):
     """Arguments of every kind, and a dict of outputs."""
 
@@ -207,11 +191,6 @@ class Several(layers.Layer):
 class TestFallback:
     """It must be right for what others write."""
 
-    @pytest.mark.full
-    @pytest.mark.parametrize("mode", ["graph", "jit"])
-    def test_a_loop_inside_of_a_layer(self, mode) -> None:
-        assert_model_agrees(model_of(Repeats(), (3,)), [normal(3)], mode)
-
     @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
     def test_arguments_and_outputs_of_every_kind(self, mode) -> None:
         def call(layer, first, factor):
@@ -223,19 +202,6 @@ class TestFallback:
         model = model_of(Several(), (3,), (2,), call=call)
 
         assert_model_agrees(model, [normal(3), normal(2) + 1], mode)
-
-    @pytest.mark.full
-    def test_masks_that_keras_hands_on(self) -> None:
-        ids = keras.Input((3,), dtype="int32")
-        x = layers.Embedding(7, 4, mask_zero=True)(ids)
-        attention = layers.Attention(use_scale=True)
-        cells = [layers.GRUCell(2), layers.GRUCell(2)]
-        # A loop of TensorFlow would take a minute, and is tested above.
-        outputs = layers.RNN(cells, unroll=True)(attention([x, x]))
-        model = keras.Model([ids], outputs)
-        spread(model)
-
-        assert_model_agrees(model, [IDS], "graph")
 
     @pytest.mark.parametrize("mode", ["eager", "graph"])
     def test_outputs_that_are_computed_from_one_another(self, mode) -> None:

@@ -1,19 +1,16 @@
 """Operations that cannot be vectorized are trained, one example at a time."""
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-import keras_dp
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import self_check
 from keras_dp.gradients.engine import GradientEngine
-from tests.private_models import private_of
-from tests.slow_loop import compiled, loop
+from tests.slow_loop import BATCH, assert_model_agrees, losses_of, normal
 
-BATCH, STEPS, WIDTH = 6, 5, 4
+STEPS, WIDTH = 5, 4
 
 
 class Applies(layers.Layer):
@@ -78,67 +75,23 @@ def applying(function):
     return keras.Model(x, outputs)
 
 
-def in_remat_scope():
-    x = keras.Input((STEPS, WIDTH))
-    with keras.RematScope(mode="full"):
-        inside = layers.Conv1D(WIDTH, 3, activation="relu")
-        above = layers.Dense(3, activation="tanh")
-    outputs = layers.Flatten()(above(inside(x)))
-    return keras.Model(x, layers.Dense(2)(outputs))
-
-
-def data():
-    x = np.random.default_rng(3).normal(size=(BATCH, STEPS, WIDTH))
-    return tf.constant(x.astype("float32"))
-
-
-def losses_of(outputs):
-    return tf.reduce_sum(tf.sin(2 * outputs + 1), axis=1)
-
-
-def fitted(model, x, y, loss="mse"):
-    """Trains privately for two rounds, without noise that hides mistakes."""
-    private = private_of(
-        model,
-        keras_dp.dp_queries.GaussianSumQuery(1e3, 0.0),
-        loss=loss,
-        jit_compile=False,  # XLA, Keras's default on GPUs, refuses some models.
-    )
-    private.fit(x, y, batch_size=len(x), epochs=2, verbose=0)
-    return private.optimizer.ledger
-
-
-MODELS = [
-    *(pytest.param(lambda f=f: applying(f), id=f.__name__) for f in TRAINED),
-    pytest.param(in_remat_scope, id="remat_scope"),
-]
-
-
 class TestAModel:
     @pytest.mark.parametrize(
         "mode", ["graph", pytest.param("eager", marks=pytest.mark.full)]
     )
-    @pytest.mark.parametrize("make", MODELS)
-    def test_has_the_gradients_of_single_examples(self, make, mode) -> None:
-        model, x = make(), data()
-        engine = GradientEngine(model)
+    @pytest.mark.parametrize("function", TRAINED, ids=lambda f: f.__name__)
+    def test_has_the_gradients_of_single_examples(self, function, mode) -> None:
+        model, x = applying(function), normal(STEPS, WIDTH)
 
-        assert self_check(engine, x, losses_of, BATCH, eagerly=mode == "eager")
+        engine = assert_model_agrees(model, x, mode)
 
-        def gradients(x):
-            records = engine.gradients(x, losses_of, BATCH).records
-            return [record.materialize() for record in records]
-
-        got = compiled(gradients, mode)(x)
-        want = loop(
-            lambda row: losses_of(model(row, training=True)),
-            model.trainable_variables,
-            x,
+        assert self_check(
+            engine,
+            tf.constant(x),
+            losses_of,
+            BATCH,
+            eagerly=mode == "eager",
         )
-        for one, two in zip(got, want, strict=True):
-            # float32 rounding of gradients of order 1, of sums of outputs. A
-            # row of another example changes them by tenths.
-            np.testing.assert_allclose(one, two, atol=1e-4)
 
 
 class TestIsRefusedByName:
@@ -164,7 +117,7 @@ class TestIsRefusedByName:
         with pytest.raises(
             UnsupportedLayerError, match=r"on_sparse.*sparse=False"
         ):
-            engine.gradients(data()[:, 0], losses_of, BATCH)
+            engine.gradients(normal(WIDTH), losses_of, BATCH)
 
     def test_an_unknown_shape(self) -> None:
         def scan(x, kernel):
@@ -179,4 +132,4 @@ class TestIsRefusedByName:
             return engine.gradients(x, losses_of, BATCH).losses
 
         with pytest.raises(UnsupportedLayerError, match=r"applies.*reshape"):
-            gradients(data())
+            gradients(normal(STEPS, WIDTH))

@@ -1,6 +1,5 @@
 """Per-example gradients times factors of the axes, without building them."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,7 +13,6 @@ from keras_dp.gradients.records import (
     table_records,
 )
 from keras_dp.gradients.records import records as records_lib
-from tests import layer_table
 from tests.slow_loop import (
     BATCH,
     IN_GROUPS,
@@ -22,17 +20,9 @@ from tests.slow_loop import (
     losses_of,
     model_of,
     normal,
-    spread,
 )
 
 IDS = np.array([[1, 2, 2], [0, 0, 5], [6, 1, 6], [3, 4, 3]], "int32")
-# Their records are built for a fallback, as those of other layers are.
-LONG = {"ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D", "RNN, stacked"}
-LAYERS = [
-    name
-    for name, case in layer_table.CASES.items()
-    if case.how != layer_table.REFUSED and name not in LONG
-]
 
 
 def factors_of(shape, seed=0):
@@ -82,25 +72,6 @@ def records_of(model, data):
     engine = GradientEngine(model)
     data = [tf.constant(each) for each in data]
     return engine.gradients(data, losses_of, BATCH).records
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", LAYERS)
-def test_of_each_layer(name) -> None:
-    case = layer_table.CASES[name]
-    keras.utils.set_random_seed(4)
-    model = model_of(case.make(), *case.shapes, call=case.call)
-    data = [
-        IDS if isinstance(shape[-1], str) else normal(*shape)
-        for shape in case.shapes
-    ]
-    if case.after is not None:
-        case.after(model.layers[-1])
-    model(data)
-    spread(model)
-
-    for records in records_of(model, data):
-        assert_scaled(records)
 
 
 CONVOLUTIONS = {
