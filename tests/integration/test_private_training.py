@@ -80,6 +80,20 @@ def _private(
     return private
 
 
+def _trained(model=None):
+    private = _private(model, _query(1.0))
+    private.train_on_batch(*_data())
+    return private
+
+
+def _hidden(private):
+    return private.model.layers[0]
+
+
+def _centred(x):
+    return x - keras.ops.mean(x, axis=0)
+
+
 def _clipped_step(model, x, y, clip, denominator):
     """A step of DP-SGD without noise at rate 1, by the loop over examples."""
     gradients = flat_gradients(model, x, y, LOSS)
@@ -362,49 +376,39 @@ class TestRefusals:
         with pytest.raises(ValueError, match="l2_norm_clip"):
             private.train_on_batch(*_data())
 
-    @pytest.mark.full
-    @pytest.mark.parametrize("what", ["optimizer", "model"])
-    def test_parts_that_were_exchanged_after_compile(self, what) -> None:
-        ledger = _ledger()
-        private = _private(query=_query(1.0), ledger=ledger)
-        private.train_on_batch(*_data())
-        other = _private(query=_query(0.1), ledger=ledger)
-        other.train_on_batch(*_data())
-
-        setattr(private, what, getattr(other, what))
-        with pytest.raises(PrivateTrainingError, match="compile"):
-            private.train_on_batch(*_data())
-
-        assert len(ledger) == 2
-
-    def test_unfreezing_without_compile(self) -> None:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda private: setattr(private, "optimizer", _trained().optimizer),
+            lambda private: setattr(private, "model", _trained().model),
+            lambda private: setattr(_hidden(private), "trainable", True),
+            # Nobody would look whether examples interact by now.
+            lambda private: setattr(_hidden(private), "activation", _centred),
+            lambda private: setattr(_hidden(private), "call", _centred),
+            lambda private: setattr(
+                private.optimizer.inner,
+                "learning_rate",
+                keras.optimizers.schedules.ExponentialDecay(0.0, 1, 0.5),
+            ),
+        ],
+        ids=["optimizer", "model", "thawed", "activation", "call", "schedule"],
+    )
+    def test_parts_that_were_exchanged_after_compile(self, change) -> None:
         hidden = layers.Dense(4)
         model = _model(hidden)
         hidden.trainable = False
-        private = _private(model, _query(1.0))
-        private.train_on_batch(*_data())
+        private = _trained(model)
 
-        hidden.trainable = True
-        with pytest.raises(PrivateTrainingError, match="compile"):
+        change(private)
+        with pytest.raises(PrivateTrainingError, match=r"compile|its schedule"):
             private.train_on_batch(*_data())
 
-    @pytest.mark.parametrize("what", ["activation", "call"])
-    def test_a_layer_that_computes_something_else_later(self, what) -> None:
-        """Nobody would look whether examples interact by now."""
-        hidden = layers.Dense(4)
-        private = _private(_model(hidden), _query(1.0))
-        private.train_on_batch(*_data())
-
-        setattr(hidden, what, lambda x: x - keras.ops.mean(x, axis=0))
-        with pytest.raises(PrivateTrainingError, match="compile"):
-            private.train_on_batch(*_data())
+        assert len(private.optimizer.ledger) == 1
 
     def test_a_batch_normalization_that_is_unfrozen_later(self) -> None:
         norm = layers.BatchNormalization(center=False, scale=False)
-        model = _model(norm)
         norm.trainable = False
-        private = _private(model, _query(1.0))
-        private.train_on_batch(*_data())
+        private = _trained(_model(norm))
 
         norm.trainable = True
         with pytest.raises(UnsupportedLayerError, match="BatchNorm"):

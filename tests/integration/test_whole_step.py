@@ -42,18 +42,6 @@ def test_the_loss_is_that_of_the_weights_before_the_update(jit_compile):
     assert abs(model.evaluate(X, Y, verbose=0) - before) > 0.1 * before
 
 
-def test_a_schedule_that_is_exchanged_is_not_overlooked() -> None:
-    """The compiled step would go on with the old one."""
-    private = _private()
-    private.train_on_batch(X, Y)
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.0, 1, 0.5)
-
-    private.optimizer.inner.learning_rate = schedule
-
-    with pytest.raises(PrivateTrainingError, match="its schedule"):
-        private.train_on_batch(X, Y)
-
-
 def test_an_error_that_keras_takes_for_the_end_surfaces() -> None:
     class Source:
         reads = 0
