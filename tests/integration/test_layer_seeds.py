@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import layers
 
 import keras_dp
@@ -182,14 +181,3 @@ class TestNewSeeds:
 
         np.testing.assert_array_equal(weights[0], weights[1])
         assert (weights[0] != weights[2]).any()
-
-    def test_are_the_same_on_all_replicas(self) -> None:
-        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-        with strategy.scope():
-            private = private_model(checks=4)
-        private.fit(
-            records(), np.zeros([40, 1], "float32"), batch_size=40, verbose=0
-        )
-
-        ((first, second),) = states_of(private)
-        assert min(first, second) > 2**40

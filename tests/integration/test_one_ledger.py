@@ -77,21 +77,18 @@ def by_hand(trained):
     threshold = preprocessing.StringLookup(NOISE, 1e-6).events()[0].threshold
     words = ThresholdedSum("town", 1.0, NOISE, 1, threshold)
     gradients = GaussianSum("gradients", 1.0, trained[1])
-    samples = PoissonSampling(0.1)
 
     def epsilon(*rounds):
         return Fourier().epsilon(rounds, delta=DELTA)
 
     age = (Round(FullDataset(), (GaussianSum("age", 1.0, NOISE),)), 1)
     town = (Round(FullDataset(), (words,)), 1)
-    training = (Round(samples, (gradients, METRIC)), 20)
+    training = (Round(PoissonSampling(0.1), (gradients, METRIC)), 20)
     return {
         "age": epsilon(age),
         "town": epsilon(town),
         "layers": epsilon(age, town),
         "model": epsilon(training),
-        "gradients": epsilon((Round(samples, (gradients,)), 20)),
-        "metrics/accuracy": epsilon((Round(samples, (METRIC,)), 20)),
         "all": epsilon(age, town, training),
     }
 

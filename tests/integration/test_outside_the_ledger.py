@@ -246,13 +246,6 @@ def slices():
     return tf.data.Dataset.from_tensor_slices((X, Y))
 
 
-def sequences(lengths):
-    """Returns a sequence for each length, which repeats its own number."""
-    return tf.data.Dataset.from_tensor_slices(
-        (tf.range(len(lengths), dtype=tf.float32), tf.constant(lengths))
-    ).map(lambda x, n: tf.fill([n], x))
-
-
 class TestContentsThatDecide:
     """In which batch other records stand."""
 
@@ -264,34 +257,18 @@ class TestContentsThatDecide:
             lambda x: tf.shape(x)[0] > 2
         ).padded_batch(4, [3]),
         "padding": lambda data: data.padded_batch(4),
+        "fixed": lambda data: data.padded_batch(4, [3]),
     }
 
-    @pytest.mark.parametrize("name", [*PIPELINES, "fixed"])
+    @pytest.mark.parametrize("name", PIPELINES)
     def test_are_warned_of(self, name, caplog) -> None:
-        fixed = lambda data: data.padded_batch(4, [3])  # noqa: E731
-        pipeline = self.PIPELINES.get(name, fixed)
-        lengths = [2, 3] * 20
-        judge(BATCHES, pipeline(sequences(lengths)))
+        lengths = tf.data.Dataset.from_tensor_slices([2, 3] * 20)
+        sequences = lengths.map(lambda n: tf.fill([n], 1.0))
 
-        changed = [5 - lengths[0], *lengths[1:]]
-        pairs = zip(
-            pipeline(sequences(lengths)),
-            pipeline(sequences(changed)),
-            strict=False,
-        )
-        # Batches that differ in more than the first record, by its number 0.
-        moved = sum(
-            not np.array_equal(np.unique(one[one > 0]), np.unique(two[two > 0]))
-            or one.shape != two.shape
-            for one, two in (map(np.asarray, pair) for pair in pairs)
-        )
-        assert bool(messages(caplog, "may decide in which batches")) == (
-            name != "fixed"  # The control.
-        )
-        if name in ("buckets", "filter"):
-            assert moved > 1
-        if name == "fixed":
-            assert not moved
+        judge(BATCHES, self.PIPELINES[name](sequences))
+
+        warned = bool(messages(caplog, "may decide in which batches"))
+        assert warned == (name != "fixed")  # The control.
 
     @pytest.mark.parametrize("by_contents", [True, False])
     def test_are_in_the_ledger(self, by_contents) -> None:
@@ -317,7 +294,6 @@ class TestRecordsThatAreRepeated:
         [
             lambda: slices().repeat().batch(8),
             lambda: slices().shuffle(20).repeat(2).batch(8).prefetch(1),
-            lambda: slices().repeat().map(lambda x, y: (x, y)).batch(8),
             lambda: slices().batch(8).repeat(2).unbatch().batch(5),
             lambda: slices().repeat().ragged_batch(8),
             lambda: slices().concatenate(slices().repeat(1)).batch(8),

@@ -11,9 +11,7 @@ from keras import layers
 
 import keras_dp
 from keras_dp.errors import GradientCheckError, PrivateTrainingError
-from keras_dp.gradients import self_check
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training.step import engine_check
 from tests.private_models import private_of
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -353,20 +351,6 @@ def test_a_generator_that_goes_on_with_text_shows_none_of_it() -> None:
         compiled().fit(batches(), steps_per_epoch=9, shuffle=False, verbose=0)
 
     assert "secret" not in str(error.value)
-
-
-@pytest.fixture
-def checked(monkeypatch):
-    """Counts self-checks."""
-    found = []
-    monkeypatch.setattr(
-        engine_check,
-        "self_check",
-        lambda *args, **options: (
-            found.append(1) or self_check(*args, **options)
-        ),
-    )
-    return found
 
 
 def test_ids_among_floats_stay_ids_in_the_self_check() -> None:
