@@ -5,7 +5,6 @@ happened: a machine that is busy takes longer for it.
 """
 
 import json
-import logging
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -13,24 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from keras_dp.errors import BudgetExceededError
-from keras_dp.ledger import (
-    Account,
-    Charge,
-    FullDataset,
-    GaussianSum,
-    PrivacyLedger,
-    Round,
-)
+from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
 from keras_dp.ledger.places import connections
 from tests.ledger_faults import start_fork
-from tests.paying import paying
 from tests.waiting import HUNG_SECONDS, let_others_run, until
 
 PROCESSES, CREATED = 8, 15
 SHARED = [GaussianSum("all", 1.0, 4.0)]
 OTHER = (GaussianSum("all", 1.0, 5.0),)
-CAPACITY, PRICE = 100, 3
 
 
 @pytest.fixture(autouse=True)
@@ -139,67 +128,6 @@ def test_no_round_is_lost_doubled_or_torn(
         assert {run.state for run in ledger.runs} == {"finished"}
     assert found == expected
     assert len(set(totals)) > 2
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("is_charged", [True, False])
-def test_together_they_never_overspend(
-    new_address, pytestconfig, tmp_path, is_charged: bool
-) -> None:
-    """Without a charge they do, which shows that the test can fail."""
-    address = new_address()
-    with PrivacyLedger.open(address, dataset="d") as ledger:
-        charge = None
-        if is_charged:
-            account = ledger.open_account(
-                Account("all", (CAPACITY * PRICE,), "{}")
-            )
-            charge = Charge(account.number, ((0, PRICE),))
-    # A refusal, or without a charge more rounds than there is room for.
-    happened = Happened(tmp_path, pytestconfig.getoption("--race-turns"))
-
-    def spend(number: int) -> tuple[int, int, int]:
-        """Returns how often it asked, was refused, and what it has kept."""
-        chosen = random.Random(number)
-        asked = refused = kept = 0
-        with PrivacyLedger.open(address) as ledger:
-            run = ledger.start_run("a")
-            if is_charged:
-                run = paying(ledger, "all", charge)
-            for _ in happened.turns():
-                asked += 1
-                try:
-                    size = chosen.randrange(1, CAPACITY // 2)
-                    run.cover(Round(FullDataset(), SHARED), size, most=size)
-                except BudgetExceededError:
-                    refused += 1
-                    happened.note()
-                    continue
-                os.sched_yield()  # The others take what is left.
-                used = chosen.random() < 0.02
-                run.settle(int(used))
-                kept += used
-        return asked, refused, kept
-
-    most = 0
-
-    def watch() -> None:
-        nonlocal most
-        with PrivacyLedger.open(address, mode="r") as ledger:
-            most = max(most, sum(count for _, count in ledger.rounds))
-        if most > CAPACITY:
-            happened.note()
-
-    asked, refused, kept = map(sum, zip(*race(spend, watch), strict=True))
-    logging.info("%d races, %d lost", asked, refused)
-
-    with PrivacyLedger.open(address, mode="r") as ledger:
-        assert len(ledger) == kept
-        if is_charged:
-            assert ledger.accounts[0].balance.spent == (kept * PRICE,)
-            # Most were refused because of what the others had at the time.
-            assert asked > refused > 0
-    assert (most <= CAPACITY) == is_charged
 
 
 def test_together_they_create_one_ledger(address, tmp_path) -> None:
