@@ -3,6 +3,7 @@
 `python -m tests.layer_table` writes `docs/layers.md`.
 """
 
+import functools
 import inspect
 import pathlib
 import textwrap
@@ -120,24 +121,12 @@ CASES = {
         (SIGNAL,),
         _DIVIDED,
     ),
-    "Conv1D": Case(lambda: layers.Conv1D(3, 2), RULE, (SIGNAL,), _CONVOLUTION),
-    "Conv2D": Case(lambda: layers.Conv2D(3, 2), RULE, (IMAGE,), _CONVOLUTION),
-    "Conv3D": Case(lambda: layers.Conv3D(3, 2), RULE, (VOLUME,), _CONVOLUTION),
     "Conv2D, LoRA": Case(
         lambda: layers.Conv2D(3, 2),
         FALLBACK,
         (IMAGE,),
         "Also `Conv1D`, `Conv3D`.",
         after=_lora,
-    ),
-    "Conv1DTranspose": Case(
-        lambda: layers.Conv1DTranspose(3, 2), RULE, (SIGNAL,), ""
-    ),
-    "Conv2DTranspose": Case(
-        lambda: layers.Conv2DTranspose(3, 2), RULE, (IMAGE,), ""
-    ),
-    "Conv3DTranspose": Case(
-        lambda: layers.Conv3DTranspose(3, 2), RULE, (VOLUME,), ""
     ),
     "ConvLSTM1D": Case(
         lambda: layers.ConvLSTM1D(2, 2), FALLBACK, ((3, 5, 2),), _SLOW_LOOP
@@ -176,12 +165,6 @@ CASES = {
         "Its scales would be statistics of a batch. Compute in bfloat16, or "
         "train LoRA after int8.",
         after=_quantize("float8"),
-    ),
-    "DepthwiseConv1D": Case(
-        lambda: layers.DepthwiseConv1D(2), RULE, (SIGNAL,), ""
-    ),
-    "DepthwiseConv2D": Case(
-        lambda: layers.DepthwiseConv2D(2), RULE, (IMAGE,), ""
     ),
     "EinsumDense": Case(
         lambda: layers.EinsumDense("abc,cd->abd", (None, 4), bias_axes="d"),
@@ -275,12 +258,6 @@ CASES = {
         ((12, 1),),
         "Its filters are trained; `trainable=False` keeps them.",
     ),
-    "SeparableConv1D": Case(
-        lambda: layers.SeparableConv1D(3, 2), RULE, (SIGNAL,), ""
-    ),
-    "SeparableConv2D": Case(
-        lambda: layers.SeparableConv2D(3, 2), RULE, (IMAGE,), ""
-    ),
     "SimpleRNN": Case(lambda: layers.SimpleRNN(3), RULE, (SIGNAL,), _RECURRENT),
     "SimpleRNNCell": Case(
         lambda: layers.SimpleRNNCell(3), FALLBACK, ((3,),), _CELL, _one_step(1)
@@ -316,6 +293,18 @@ CASES = {
         "Distribute each layer of the model instead.",
     ),
 }
+
+for _name, _arguments, _remark in (
+    ("Conv", (3, 2), _CONVOLUTION),
+    ("ConvTranspose", (3, 2), ""),
+    ("DepthwiseConv", (2,), ""),
+    ("SeparableConv", (3, 2), ""),
+):
+    for _axes, _shape in enumerate((SIGNAL, IMAGE, VOLUME), 1):
+        _kind = _name.replace("Conv", f"Conv{_axes}D")
+        if hasattr(layers, _kind):
+            _make = functools.partial(getattr(layers, _kind), *_arguments)
+            CASES[_kind] = Case(_make, RULE, (_shape,), _remark)
 
 # Classes that are nothing by themselves, or of another framework.
 NOT_LAYERS = {"InputSpec", "Layer", "Wrapper", "Pipeline", "InputLayer"}

@@ -1,5 +1,7 @@
 """What is wrong shows before the ledger holds a plan or a round."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -45,43 +47,29 @@ class Broken(keras.metrics.Metric):
 
 X, Y = data()
 FAULTS = {
-    "width": {"validation_data": (X[:, :5], Y)},
-    "text": {"validation_data": (X, np.array(["a", "b"])[Y])},
-    "labels": {"validation_data": (X, Y + 5)},
-    "labels of a data set": {
-        "validation_data": tf.data.Dataset.from_tensor_slices((X, Y + 5)).batch(
-            8
-        )
-    },
+    "width": (X[:, :5], Y),
+    "text": (X, np.array(["a", "b"])[Y]),
+    "labels": (X, Y + 123),
+    "labels of a data set": tf.data.Dataset.from_tensor_slices(
+        (X, Y + 123)
+    ).batch(8),
+    "a tuple of 4": (X, Y, Y, Y),
 }
 
 
 class TestFit:
     @pytest.mark.parametrize("kind", FAULTS)
     def test_looks_at_the_validation_data_first(self, kind) -> None:
+        """And shows none of it."""
         own = ledger()
 
-        with pytest.raises(ValueError, match="`validation_data` must"):
-            compiled(own).fit(X, Y, verbose=0, **FAULTS[kind])
+        with pytest.raises(ValueError, match="`validation_data` must") as found:
+            compiled(own).fit(X, Y, verbose=0, validation_data=FAULTS[kind])
 
         assert not own.runs
-
-    def test_shows_no_label(self) -> None:
-        with pytest.raises(ValueError, match="`validation_data`") as caught:
-            compiled(ledger()).fit(
-                X, Y, verbose=0, validation_data=(X, Y + 123)
-            )
-
-        assert "123" not in str(caught.value)
-        assert caught.value.__cause__ is None
-
-    def test_shows_no_array_of_a_long_tuple(self) -> None:
-        with pytest.raises(ValueError, match="a tuple of 4") as caught:
-            compiled(ledger()).fit(
-                X, Y, verbose=0, validation_data=(X, Y, Y, Y)
-            )
-
-        assert "[" not in str(caught.value)
+        assert not re.search(r"123|array\(|\d \d", str(found.value))
+        if "labels" in kind:
+            assert found.value.__cause__ is None
 
     def test_knows_how_many_rows_a_sum_has(self) -> None:
         """The query does not: its divisor is another query's."""

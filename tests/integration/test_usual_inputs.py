@@ -272,48 +272,44 @@ UNUSUAL = {
 SECRET = str(float(data()[0][0, 0]))[:6]
 
 
-@pytest.mark.parametrize("kind", UNUSUAL)
-class TestDataThatIsNotDense:
-    def check(self, kind, name, run) -> None:
-        private = compiled()
+def slices(given):
+    return tf.data.Dataset.from_tensor_slices((given, data()[1]))
 
-        with pytest.raises((TypeError, ValueError)) as error:
-            run(private)
 
-        assert re.match(
-            f"`{name}` must be .*{UNUSUAL[kind][1]}", str(error.value)
-        )
-        assert SECRET not in str(error.value)
-        assert "2." not in str(error.value)
-        assert private.optimizer.ledger.runs == ()
+# What is named, and how the data reach it.
+TAKEN = {
+    "x": lambda private, given: private.fit(given, data()[1], verbose=0),
+    "y": lambda private, given: private.fit(data()[0], given, verbose=0),
+    "data": lambda _, given: samples((given, data()[1])),
+    "x of a data set": lambda private, given: private.fit(
+        slices(given).batch(10), verbose=0
+    ),
+    "dataset": lambda _, given: PoissonBatches.from_dataset(
+        slices(given), sampling_probability=0.5
+    ),
+}
 
-    def test_is_refused_by_fit(self, kind) -> None:
-        given, (x, y) = UNUSUAL[kind][0], data()
 
-        self.check(kind, "x", lambda m: m.fit(given, y, verbose=0))
-        self.check(kind, "y", lambda m: m.fit(x, given, verbose=0))
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        (kind, by)
+        for kind in UNUSUAL
+        for by in TAKEN
+        # A data set holds tensors alone.
+        if "set" not in by or kind in ("ragged", "sparse")
+    ],
+)
+def test_data_that_are_not_dense_are_refused(kind, by) -> None:
+    private, (given, words) = compiled(), UNUSUAL[kind]
 
-    def test_is_refused_by_samplers(self, kind) -> None:
-        given, (_, y) = UNUSUAL[kind][0], data()
+    with pytest.raises((TypeError, ValueError)) as error:
+        TAKEN[by](private, given)
 
-        self.check(kind, "data", lambda _: samples((given, y)))
-        self.check(kind, "data", lambda _: samples(given))
-
-    def test_is_refused_in_data_sets(self, kind) -> None:
-        if kind not in ("ragged", "sparse"):
-            pytest.skip("A data set cannot hold it.")
-        slices = tf.data.Dataset.from_tensor_slices(
-            (UNUSUAL[kind][0], data()[1])
-        )
-
-        self.check(kind, "x", lambda m: m.fit(slices.batch(10), verbose=0))
-        self.check(
-            kind,
-            "dataset",
-            lambda _: PoissonBatches.from_dataset(
-                slices, sampling_probability=0.5
-            ),
-        )
+    assert re.match(f"`{by.split()[0]}` must be .*{words}", str(error.value))
+    assert SECRET not in str(error.value)
+    assert "2." not in str(error.value)
+    assert private.optimizer.ledger.runs == ()
 
 
 @pytest.mark.parametrize(
