@@ -8,16 +8,10 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.accountants import Fourier
 from keras_dp.budgets import RenyiFilter, open_account
-from keras_dp.dp_queries import (
-    CorrelatedSumQuery,
-    NormalizedQuery,
-)
+from keras_dp.dp_queries import CorrelatedSumQuery, NormalizedQuery
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import BandedToeplitz
-from keras_dp.planning import (
-    calibrate_correlated_noise,
-    plan_correlated_noise,
-)
+from keras_dp.planning import plan_correlated_noise
 from keras_dp.sampling import (
     CyclicPoissonBatches,
     PoissonBatches,
@@ -63,28 +57,6 @@ def ledger():
 
 @pytest.mark.full
 class TestATraining:
-    def test_costs_what_it_was_planned_for(self, ledger) -> None:
-        noise = calibrate_correlated_noise(
-            STRATEGY,
-            ROUNDS,
-            target_epsilon=3.0,
-            delta=DELTA,
-            classes=CLASSES,
-            sampling_probability=PROBABILITY,
-        )
-
-        private_model(query(noise), ledger).fit(
-            samples(), epochs=2, steps_per_epoch=ROUNDS // 2, verbose=0
-        )
-
-        ledger.verify()
-        assert len(ledger) == ROUNDS
-        epsilon = Fourier().epsilon(ledger, delta=DELTA)
-        assert 3.0 * (1 - 1e-5) <= epsilon <= 3.0
-        cycles = [each.round.sampling.cycle for each in ledger.rounds]
-        assert cycles == [0, 1, 2, 3]
-        assert [each.count for each in ledger.rounds] == [3, 3, 3, 1]
-
     def test_meets_a_target_by_its_whole_price(self, ledger) -> None:
         private_model(query(), ledger).fit(
             samples(),
@@ -101,20 +73,6 @@ class TestATraining:
             samples(), epochs=1, steps_per_epoch=ROUNDS, verbose=0
         )
         assert one == pytest.approx(Fourier().epsilon(other, delta=DELTA))
-
-    def test_does_not_begin_if_a_target_is_below_it(self, ledger) -> None:
-        private = private_model(query(0.1), ledger)
-
-        with pytest.raises(keras_dp.errors.BudgetExceededError):
-            private.fit(
-                samples(),
-                epochs=1,
-                steps_per_epoch=4,
-                verbose=0,
-                target_epsilon=1.0,
-                delta=DELTA,
-            )
-        assert len(ledger) == 0
 
     def test_keeps_to_its_plan_in_microbatches(self, ledger) -> None:
         """An example moves two of them, in the plan as in the rounds."""

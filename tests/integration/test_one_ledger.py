@@ -1,7 +1,6 @@
 """Layers, a training and its metrics: reports show one epsilon over all."""
 
 import json
-import re
 
 import keras
 import numpy as np
@@ -121,27 +120,3 @@ def test_the_numbers_of_the_json_are_those_of_a_replay(
         assert (run["name"], run["purpose"]) == (name, purpose)
         assert run["epsilon"] == is_near(by_hand[name])
         assert run["total_epsilon"] == is_near(by_hand[total])
-
-
-def test_the_text_has_one_epsilon_and_a_cost_for_each_run(
-    trained, by_hand, capsys
-) -> None:
-    text = answer(capsys, trained[0])
-
-    def shown(run):
-        """Returns the rounds of a run, its epsilon and that so far."""
-        cells = re.search(rf"^ +\d+  {run} .*$", text, re.M)[0].split()
-        return [float(each) for each in cells[-3:]]
-
-    (claimed,) = re.findall(r"^epsilon <= (\S+) at delta", text, re.M)
-    assert float(claimed) == pytest.approx(by_hand["all"], abs=1.1e-4)
-    for run, rounds, total in (
-        ("age", 1, by_hand["age"]),
-        ("town", 1, by_hand["layers"]),
-        ("model", 20, by_hand["all"]),
-    ):
-        assert shown(run) == [
-            rounds,
-            pytest.approx(by_hand[run], abs=1.1e-4),
-            pytest.approx(total, abs=1.1e-4),
-        ]

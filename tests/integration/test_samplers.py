@@ -1,7 +1,5 @@
 """Samplers other than Poisson's train the same way, and the ledger says how."""
 
-import itertools
-
 import keras
 import numpy as np
 import pytest
@@ -10,8 +8,6 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.accountants.normalize.samplings import strongest_neighbours
 from keras_dp.ledger import BinaryTree, FixedSizeWithoutReplacement
-from keras_dp.sampling import TFRecordShards
-from keras_dp.training.data.batches import Batches
 from tests.private_models import private_of
 
 RECORDS, FEATURES, SIZE = 50, 3, 8
@@ -48,54 +44,6 @@ def compiled(ledger, noise_multiplier=4.0, query=None):
         1.0, noise_multiplier=noise_multiplier, denominator=SIZE
     )
     return private_of(new_model(), query, ledger, rate=0.5, loss=LOSS)
-
-
-def samples_of(batches):
-    """Yields the records `[size, FEATURES + 1]` of each sample, sorted."""
-    part = []
-    for step in Batches(batches):
-        rows = np.concatenate([step.x, step.y], axis=1)
-        part.append(rows[np.asarray(step.mask)])
-        if step.ends_sample:
-            rows = np.concatenate(part)
-            yield rows[np.argsort(rows[:, 0])]
-            part = []
-
-
-def assert_same_samples(batches, others):
-    for one, other in itertools.islice(
-        zip(samples_of(batches), samples_of(others), strict=True), 9
-    ):
-        np.testing.assert_array_equal(one, other)
-
-
-def mapped(folder, x, y):
-    for name, array in (("x", x), ("y", y)):
-        np.save(folder / f"{name}.npy", array)
-    return tuple(
-        np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy"
-    )
-
-
-def tfrecords(folder, x, y):
-    paths = [folder / f"{shard}.tfrecord" for shard in range(2)]
-    for path, part in zip(paths, (slice(0, 20), slice(20, 50)), strict=True):
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for record in np.concatenate([x, y], axis=1)[part]:
-                writer.write(record.tobytes())
-
-    def parse(serialized):
-        records = np.frombuffer(b"".join(serialized), np.float32)
-        records = records.reshape(-1, FEATURES + 1)
-        return records[:, :FEATURES], records[:, FEATURES:]
-
-    return TFRecordShards(paths, parse=parse)
-
-
-SOURCES = {
-    "memory map": mapped,
-    "tfrecords": tfrecords,
-}
 
 
 @pytest.fixture
@@ -136,25 +84,6 @@ class TestEverySampler:
         assert loss == pytest.approx(private.evaluate(x, y, verbose=0))
         assert private.predict(new_samples((x, y)), verbose=0).shape == (50, 1)
 
-    def test_applies_a_map(self, new_samples) -> None:
-        x, y = data()
-        mapped = new_samples((x, y), map=lambda x, y: (2 * x, y), seed=3)
-
-        assert_same_samples(mapped, new_samples((2 * x, y), seed=3))
-
-    @pytest.mark.parametrize(
-        ("new_samples", "source"),
-        list(zip(SAMPLERS.values(), itertools.cycle(SOURCES))),
-        ids=SAMPLERS,
-    )
-    def test_draws_from_files_as_from_arrays(
-        self, new_samples, source, tmp_path
-    ) -> None:
-        """A memory map and TFRecord files, read when drawn."""
-        stored = new_samples(SOURCES[source](tmp_path, *data()), seed=3)
-
-        assert_same_samples(stored, new_samples(data(), seed=3))
-
     def test_drives_a_loop_of_ones_own(self, ledger, new_samples) -> None:
         gradients = keras_dp.PrivateGradients(
             new_model(),
@@ -167,21 +96,6 @@ class TestEverySampler:
         answers = list(gradients.over(new_samples(data()), rounds=9))
 
         assert len(answers) == len(ledger) == 9
-
-    def test_takes_samples_in_parts(self, new_samples) -> None:
-        """Physical batches that are smaller have the same records."""
-        parts = new_samples(data(), physical_batch_size=3, seed=3)
-
-        assert_same_samples(
-            parts, new_samples(data(), physical_batch_size=40, seed=3)
-        )
-
-    def test_draws_other_samples_with_another_seed(self, new_samples) -> None:
-        """Control."""
-        with pytest.raises(AssertionError):
-            assert_same_samples(
-                new_samples(data(), seed=3), new_samples(data(), seed=4)
-            )
 
     @pytest.mark.full
     def test_meets_a_target(self, ledger, new_samples) -> None:

@@ -9,18 +9,10 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
-from keras_dp.dp_queries import (
-    GaussianAverageQuery,
-    GaussianSumQuery,
-)
-from keras_dp.gradients.records.records import MaterializedRecords
+from keras_dp.dp_queries import GaussianAverageQuery
 from keras_dp.ledger import GaussianSum
 from keras_dp.noise import reproducible
-from keras_dp.sampling import (
-    FixedSizeBatches,
-    PoissonBatches,
-)
-from keras_dp.sampling.draw import RowsOfRecord
+from keras_dp.sampling import FixedSizeBatches, PoissonBatches
 from keras_dp.training import (
     Augmentation,
     PrivateClippedShare,
@@ -28,7 +20,6 @@ from keras_dp.training import (
     PrivateLoss,
 )
 from keras_dp.training.data.batches import Batches
-from keras_dp.training.step.batch_computation import record_batch
 from tests.private_models import private_of
 from tests.slow_loop import clipped, flat, flat_gradients
 
@@ -174,49 +165,6 @@ class TestASample:
 
 
 class TestTheBound:
-    @pytest.mark.full
-    def test_is_the_clip_whatever_the_views_are(self) -> None:
-        """Adding or removing an example with views made for it."""
-        query = GaussianSumQuery(1.0, 0.0)
-        params = query.derive_sample_params(query.initial_global_state())
-        empty = query.initial_sample_state(tf.zeros([2]))
-        grouping = RowsOfRecord.of_views(VIEWS)
-
-        def total(gradients, mask):
-            records = MaterializedRecords(tf.constant(gradients))
-            batch = record_batch(
-                [records], tf.repeat(mask, VIEWS), len(gradients), grouping
-            )
-            return query.accumulate_records(params, [empty], *batch)[0]
-
-        base = np.zeros([9, 2], np.float32)
-        base[0:3, 0], base[6:9, 1] = (5, 0, 0), (1, -2, 0.3)
-        hostile = [0.0, 1e-45, 0.3, -2.0, 1e15, -3e38, np.inf, np.nan]
-        worst = 0.0
-        # The order of views is that of a sum.
-        for views in itertools.combinations_with_replacement(hostile, VIEWS):
-            for second in (0.0, 1e18):
-                gradients = base.copy()
-                gradients[3:6, 0], gradients[4, 1] = views, second
-                change = total(gradients, [True] * 3) - total(
-                    gradients, [True, False, True]
-                )
-                assert np.isfinite(change).all()
-                worst = max(worst, np.linalg.norm(change))
-        assert worst == pytest.approx(1.0, abs=1e-6)
-        # Control: the same rows as examples of their own move it further.
-        alike = MaterializedRecords(tf.ones([9, 2]))
-        masks = [True] * 9, [True] * 6 + [False] * 3
-        both = [
-            query.accumulate_records(
-                params,
-                [empty],
-                *record_batch([alike], tf.constant(mask), 9, RowsOfRecord()),
-            )[0]
-            for mask in masks
-        ]
-        assert np.linalg.norm(both[0] - both[1]) == pytest.approx(3, abs=1e-5)
-
     @pytest.mark.full
     def test_of_a_training_is_kept(self) -> None:
         """The audit exchanges records with all of their views."""
