@@ -9,11 +9,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_dp.ledger import (
-    FullDataset,
-    GaussianSum,
-    PrivacyLedger,
-)
+from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
 from keras_dp.ledger.places import connections, storage
 from keras_dp.ledger.places.place import FileHandle
 

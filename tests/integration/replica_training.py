@@ -23,9 +23,7 @@ from keras_dp.dp_queries import (
 from keras_dp.ledger import BandedToeplitz
 from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.sampling import (
-    PoissonBatches,
-)
+from keras_dp.sampling import PoissonBatches
 from keras_dp.training.metrics.private_metrics import PrivateLoss
 
 FEATURES, RECORDS = 6, 256

@@ -8,6 +8,7 @@ from keras import layers
 import keras_dp
 from tests import programs
 from tests.private_models import private_of
+from tests.query_table import assert_equal
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 Y = np.ones((8, 1), "float32")
@@ -132,12 +133,8 @@ class TestWeights:
 
         private.load_weights(path)
 
-        for one, two in zip(
-            plain.get_weights(), private.get_weights(), strict=True
-        ):
-            np.testing.assert_array_equal(one, two)
-        for one, two in zip(state, private.optimizer.variables, strict=True):
-            np.testing.assert_array_equal(one, two)
+        assert_equal(plain.get_weights(), private.get_weights())
+        assert_equal(state, private.optimizer.variables)
         private.train_on_batch(X, Y)
 
     @pytest.mark.full
@@ -152,15 +149,9 @@ class TestWeights:
 
         private.load_weights(path)
 
-        for one, two in zip(
-            saved.get_weights(), private.get_weights(), strict=True
-        ):
-            np.testing.assert_array_equal(one, two)
+        assert_equal(saved.get_weights(), private.get_weights())
         momenta = saved.optimizer.inner.variables
-        for one, two in zip(
-            momenta, private.optimizer.inner.variables, strict=True
-        ):
-            np.testing.assert_array_equal(one, two)
+        assert_equal(momenta, private.optimizer.inner.variables)
 
     @pytest.mark.parametrize("is_equal", [True, False])
     def test_never_bring_the_noise_of_another_query(

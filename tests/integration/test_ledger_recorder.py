@@ -5,17 +5,8 @@ import sys
 
 import pytest
 
-from keras_dp.errors import (
-    LedgerError,
-    LedgerWriteError,
-    PrivateTrainingError,
-)
-from keras_dp.ledger import (
-    FullDataset,
-    GaussianSum,
-    PrivacyLedger,
-    Round,
-)
+from keras_dp.errors import LedgerError, LedgerWriteError, PrivateTrainingError
+from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
 from keras_dp.ledger.rows import log, run_writer
 from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.spending.run import new_run

@@ -17,11 +17,7 @@ from keras_dp.dp_queries import (
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import GaussianSum
-from keras_dp.sampling import (
-    PoissonBatches,
-    RandomMicrobatches,
-    UserBatches,
-)
+from keras_dp.sampling import PoissonBatches, RandomMicrobatches, UserBatches
 from tests.private_models import private_of
 from tests.slow_loop import clipped, flat, flat_gradients
 

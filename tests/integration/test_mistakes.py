@@ -14,10 +14,7 @@ from keras_dp import (
     PrivacyLedger,
     PrivateModel,
 )
-from keras_dp.errors import (
-    PrivateTrainingError,
-    UnsupportedLayerError,
-)
+from keras_dp.errors import PrivateTrainingError, UnsupportedLayerError
 from tests import programs
 
 X = np.random.default_rng(0).normal(size=[40, 3]).astype("float32")

@@ -8,6 +8,7 @@ import keras_dp
 from keras_dp.noise import streams, xla
 from keras_dp.optimizers.dp_optimizer import DPSGD
 from keras_dp.training.step.sample_release import TracedRelease
+from tests.query_table import assert_equal
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +47,7 @@ def test_the_step_finds_the_kernels_compiled():
     compiled = kernels()
     assert compiled == 1  # It draws the noise and the next seed.
     after = [variable.numpy() for variable in optimizer._state.variables]
-    for one, other in zip(before, after, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(before, after)
     private = keras_dp.PrivateModel(model, self_check_examples=0)
     private.compile(optimizer=optimizer, loss="mse")
     x = np.ones([8, 3], np.float32)
@@ -70,5 +70,4 @@ def test_an_error_ahead_is_raised_by_the_step(monkeypatch):
     with pytest.raises(IndexError, match="A defect"):
         private.fit(x, x[:, :1], batch_size=4, verbose=0)
 
-    for one, other in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(before, model.get_weights())

@@ -8,15 +8,9 @@ import pytest
 
 import keras_dp
 from keras_dp.planning.calibration import default_delta
-from keras_dp.sampling import (
-    PoissonBatches,
-    RandomMicrobatches,
-)
+from keras_dp.sampling import PoissonBatches, RandomMicrobatches
 from keras_dp.training.advice.condition import judge
-from keras_dp.training.advice.of_trainings import (
-    PREPARED,
-    VALIDATION,
-)
+from keras_dp.training.advice.of_trainings import PREPARED, VALIDATION
 from tests.private_models import private_of
 
 

@@ -12,11 +12,7 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import Fourier
-from keras_dp.ledger import (
-    PoissonSampling,
-    PoissonUserSampling,
-    PrivacyLedger,
-)
+from keras_dp.ledger import PoissonSampling, PoissonUserSampling, PrivacyLedger
 from tests import programs
 from tests.imports import ROOT
 from tests.waiting import HUNG_SECONDS

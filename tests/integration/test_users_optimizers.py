@@ -8,6 +8,7 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.errors import GradientCheckError
 from keras_dp.noise import reproducible
+from tests.query_table import assert_equal
 
 RECORDS = 200
 optimizers = keras.optimizers
@@ -139,13 +140,9 @@ class TestTheOptimizer:
         private.fit(verbose=0, callbacks=[Notes()])
 
         weights, averages = seen[0]
-        for weight, average in zip(weights, averages, strict=True):
-            np.testing.assert_array_equal(weight, average)
+        assert_equal(weights, averages)
         # At the end the averages are in the model.
-        for weight, average in zip(
-            model.get_weights(), seen[-1][1], strict=True
-        ):
-            np.testing.assert_array_equal(weight, average)
+        assert_equal(model.get_weights(), seen[-1][1])
         assert np.any(before[0] != model.get_weights()[0])
 
     def test_with_a_function_as_its_apply_is_refused(self) -> None:
