@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from keras_dp._outside_xla import outside_xla
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
 from keras_dp.gradients.capture.graph_of_call import Coupling, GraphOfCall
@@ -38,7 +39,6 @@ from keras_dp.gradients.records.records import (
     ZeroRecords,
     summed,
 )
-from keras_dp.gradients.records.reductions import outside_xla
 from keras_dp.gradients.rules.batch_normalization import (
     ExampleStatistics,
     normalizing,

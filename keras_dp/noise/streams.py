@@ -19,18 +19,24 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
+from keras_dp import _outside_xla
 from keras_dp.noise import box_muller, chacha20, xla
 from keras_dp.noise.xla import (
     Arithmetic,
+    ArrayArithmetic,
     Lanes,
     TextArithmetic,
 )
+
+Array: TypeAlias = npt.NDArray[Any]
 
 # The number of int64 in a seed.
 LENGTH = 4
@@ -59,10 +65,6 @@ _SIZES = (1, 16, 256, 2048, 4096, 16384)
 _ALIGNMENT = 64
 # An accelerator draws so many pieces at once: fewer operations start.
 _TOGETHER = 16
-
-# So many values have a block in doubt once in 30 draws. To compile what draws
-# it again takes as long as to do it 30 times by ordinary operations.
-_LEAST_COMPILED = 2**18
 
 # A relative error: compiled operations are contracted and reordered.
 _MOST_APART = 1e-5
@@ -112,7 +114,6 @@ def rounded_normals(
     The stddev is 0 or in `[2^24, 2^25)`. The seed must not be used again; the
     next one is from blocks that serve nothing else. The variables are int32.
     """
-    often = tf.is_tensor(count) or count >= _LEAST_COMPILED
 
     def draw(lanes: int, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         drawn, doubts, key = _drawn(_ROUNDED_PIECE, lanes, seed, start, stddev)
@@ -124,7 +125,7 @@ def rounded_normals(
             # The first block that is in doubt.
             place = tf.argmax(tf.cast(in_doubt, tf.int32))
             piece = tf.reshape(start, [-1])[place // lanes]
-            block = _refined(often, seed, piece, place % lanes, stddev)
+            block = _refined(seed, piece, place % lanes, stddev)
             places = [[row, place] for row in range(_ROUNDED)]
             return (
                 tf.tensor_scatter_nd_update(drawn, places, block),
@@ -159,9 +160,28 @@ def _in_doubt(doubts: tf.Tensor) -> tf.Tensor:
     return doubts >= 0
 
 
-def _refined(often: bool, *arguments: tf.Tensor) -> tf.Tensor:
-    again = xla.compiled(_refined_block) if often else _refined_block
-    return again(*arguments)
+def _refined(*arguments: tf.Tensor) -> tf.Tensor:
+    # XLA cannot call Python. Few draws come here, and a trace without the exact
+    # arithmetic is made in half of the time.
+    if tf.executing_eagerly() or _outside_xla.is_certain():
+        block = tf.numpy_function(
+            _refined_by_numpy, arguments, tf.int32, stateful=False
+        )
+        return tf.ensure_shape(block, [_ROUNDED])
+    return _refined_block(*arguments)
+
+
+def _refined_by_numpy(
+    seed: Array, piece: Array, lane: Array, stddev: Array
+) -> Array:
+    key = seed.view(np.uint32)
+    first = [*chacha20.CONSTANTS, *key, np.uint32(lane), np.uint32(piece), 0]
+    states = [np.full(2, word, np.uint32) for word in first]
+    uses = np.array([FOR_ROUNDED, FOR_REFINED], np.uint32)
+    blocks = chacha20.block(ArrayArithmetic(), [*states, uses])
+    pairs = np.stack(blocks, 1).reshape(2, -1, box_muller.WORDS_OF_PAIR)
+    found: Array = box_muller.refined(np, pairs[0], pairs[1], stddev)
+    return found
 
 
 def _refined_block(
@@ -170,7 +190,8 @@ def _refined_block(
     uses = tf.constant([FOR_ROUNDED, FOR_REFINED])
     blocks = _portable_blocks(_state(seed, piece, uses, lane), 2)
     pairs = tf.reshape(tf.transpose(blocks), [2, -1, box_muller.WORDS_OF_PAIR])
-    return box_muller.refined(pairs[0], pairs[1], stddev)
+    of = box_muller.OF_TENSORS
+    return box_muller.refined(of, pairs[0], pairs[1], stddev)
 
 
 def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:
@@ -260,13 +281,17 @@ class _Piece(NamedTuple):
     pieces are given.
 
     `scalars` takes the seed, the number of the piece and a last argument of a
-    `kind`, and returns what all lanes of the kernel share. `kernel` takes the
-    lanes and the scalars, and `portable` the lanes and the arguments. `agree`
-    compares what two ways have drawn; `last` is a last argument for this test.
+    `kind`, and returns what all lanes of the kernel share. `body` is the kernel
+    of a lane, `computed` takes the number of lanes and returns how many are
+    computed, and `finished` makes of their results what is drawn. `portable`
+    takes the lanes and the arguments. `agree` compares what two ways have
+    drawn; `last` is a last argument for this test.
     """
 
     scalars: Callable[..., Sequence[tf.Tensor]]
-    kernel: Callable[..., Any]
+    body: xla.Body
+    computed: Callable[[int], int]
+    finished: Callable[[Sequence[Any], int], Any]
     portable: Callable[..., Any]
     agree: Callable[[Any, Any], tf.Tensor]
     last: float
@@ -286,23 +311,32 @@ def _by_kernel(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
     # Scalars are made outside: XLA compiles a loop for each that it slices out
     # of a tensor, which takes as long as the kernel.
     scalars = piece.scalars(*arguments)
-    return xla.compiled(piece.kernel, lanes)(*scalars)
+    return xla.compiled(_run_kernel, piece, lanes)(*scalars)
 
 
-def _words_by_kernel(lanes: int, *scalars: tf.Tensor) -> tf.Tensor:
-    return tf.stack(xla.run(_word_body, lanes, scalars))
+def _run_kernel(piece: _Piece, lanes: int, *scalars: tf.Tensor) -> Any:
+    rows = xla.run(piece.body, piece.computed(lanes), scalars)
+    return piece.finished(rows, lanes)
+
+
+def _by_numpy(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
+    """Returns what the kernel should draw."""
+    scalars = piece.scalars(*arguments)
+    rows = xla.run_by_numpy(piece.body, piece.computed(lanes), scalars)
+    return piece.finished(rows, lanes)
+
+
+def _stacked(rows: Sequence[Any], lanes: int) -> tf.Tensor:
+    del lanes
+    return tf.stack(rows)
+
+
+def _with_key(lanes: int) -> int:
+    return -(-(lanes + _KEY_BLOCKS) // _VECTORS) * _VECTORS
 
 
 def _portable_words(lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
     return tf.stack(_portable_block(lanes, _state(*arguments)))
-
-
-def _rounded_by_kernel(
-    lanes: int, *scalars: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    needed = lanes + _KEY_BLOCKS
-    computed = -(-needed // _VECTORS) * _VECTORS
-    return _finished(xla.run(_rounded_body, computed, scalars), lanes)
 
 
 def _portable_rounded(
@@ -346,7 +380,9 @@ def _scalars_of_rounded(
 
 
 def _rounded_body(
-    arithmetic: TextArithmetic, lane: Lanes, shared: Sequence[Lanes]
+    arithmetic: TextArithmetic | ArrayArithmetic,
+    lane: Lanes,
+    shared: Sequence[Lanes],
 ) -> Sequence[Lanes]:
     *key, start, high, low = shared
     constants = [arithmetic.word(word) for word in chacha20.CONSTANTS]
@@ -409,7 +445,7 @@ def _state(
 
 
 def _word_body(
-    arithmetic: TextArithmetic,
+    arithmetic: TextArithmetic | ArrayArithmetic,
     lane: Lanes,
     shared: Sequence[Lanes],
 ) -> Sequence[Lanes]:
@@ -454,15 +490,24 @@ def _same_rounded(one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> Any:
 
 
 _WORD_PIECE = _Piece(
-    _state, _words_by_kernel, _portable_words, _same, FOR_WORDS, tf.uint32
+    scalars=_state,
+    body=_word_body,
+    computed=lambda lanes: lanes,
+    finished=_stacked,
+    portable=_portable_words,
+    agree=_same,
+    last=FOR_WORDS,
+    kind=tf.uint32,
 )
 _ROUNDED_PIECE = _Piece(
-    _scalars_of_rounded,
-    _rounded_by_kernel,
-    _portable_rounded,
-    _same_rounded,
-    2.0**24,
-    tf.float64,
+    scalars=_scalars_of_rounded,
+    body=_rounded_body,
+    computed=_with_key,
+    finished=_finished,
+    portable=_portable_rounded,
+    agree=_same_rounded,
+    last=2.0**24,
+    kind=tf.float64,
 )
 
 
@@ -477,9 +522,9 @@ def _is_trusted(piece: _Piece, lanes: int) -> bool:
     """Returns whether a kernel computes what it should, for a number of lanes.
 
     Once in each process, before the kernel draws anything, its result for one
-    piece is compared with that of ordinary operations. If it cannot be run, or
-    the two differ, a warning is logged, and ordinary operations draw
-    everything. On a machine with an accelerator, these always do.
+    piece is compared with that of NumPy. If it cannot be run, or the two
+    differ, a warning is logged, and ordinary operations draw everything. On a
+    machine with an accelerator, these always do.
     """
     if _has_accelerator():
         return False
@@ -493,9 +538,7 @@ def _is_trusted(piece: _Piece, lanes: int) -> bool:
                 _SLOW, f"cannot be run: {type(error).__name__}: {error}"
             )
             return False
-        # Compiling this too would take a second.
-        expected = piece.portable(lanes, seed, start, last)
-        agree = piece.agree(found, expected)
+        agree = piece.agree(found, _by_numpy(piece, lanes, seed, start, last))
     if not agree:
         logging.warning(_SLOW, "computes something else")
     return bool(agree)

@@ -3,7 +3,7 @@
 A formula over lanes takes an `Arithmetic` and values that add, multiply and
 combine bits by Python's operators. These are tensors. With `TextArithmetic`
 they are names in the text of a StableHLO function, so that the same formula
-becomes the body of one loop.
+becomes the body of one loop. With `ArrayArithmetic` they are arrays of NumPy.
 
 XLA compiles one loop per result, so the 16 words of a block would repeat all
 rounds 16 times. A window reduction of several operands is one loop with
@@ -11,7 +11,7 @@ as many results, which LLVM vectorizes. Its windows hold one element, so that
 its body is called once an element, with what all lanes share as the initial
 values. StableHLO lets an implementation assume more of a body than holds here:
 therefore `streams` uses kernels on CPUs only, and only after it has seen that
-they compute what ordinary operations do. They make a training step of a dense
+they compute what NumPy does. They make a training step of a dense
 model up to twice as fast.
 """
 
@@ -20,6 +20,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_dp._override import override
@@ -86,6 +87,66 @@ class Arithmetic:
     def where_bit(self, words: Lanes, one: Lanes, zero: Lanes) -> Lanes:
         """Returns `one` where a word is not 0, else `zero`."""
         return tf.where(words != tf.constant(0, tf.uint32), one, zero)
+
+
+class ArrayArithmetic(Arithmetic):
+    """Arithmetic of NumPy's arrays, which have at least one axis."""
+
+    def word(self, value: int) -> Lanes:
+        """Returns a constant of uint32."""
+        return np.array([value], np.uint32)
+
+    @override
+    def shifted_left(self, words: Lanes, bits: int) -> Lanes:
+        return words << np.uint32(bits)
+
+    @override
+    def shifted_right(self, words: Lanes, bits: int) -> Lanes:
+        return words >> np.uint32(bits)
+
+    @override
+    def float_of_bits(self, words: Lanes) -> Lanes:
+        return words.view(np.float32)
+
+    @override
+    def bits_of_float(self, values: Lanes) -> Lanes:
+        return values.view(np.uint32)
+
+    @override
+    def as_double(self, words: Lanes) -> Lanes:
+        return words.astype(np.float64)
+
+    @override
+    def as_signed_double(self, words: Lanes) -> Lanes:
+        return words.view(np.int32).astype(np.float64)
+
+    @override
+    def widened(self, values: Lanes) -> Lanes:
+        return values.astype(np.float64)
+
+    @override
+    def narrowed(self, values: Lanes) -> Lanes:
+        return values.astype(np.float32)
+
+    @override
+    def bits_of_rounded(self, values: Lanes) -> Lanes:
+        return np.rint(values).astype(np.int32).view(np.uint32)
+
+    @override
+    def off_grid(self, values: Lanes) -> Lanes:
+        return np.abs(values - np.rint(values))
+
+    @override
+    def maximum(self, one: Lanes, other: Lanes) -> Lanes:
+        return np.maximum(one, other)
+
+    @override
+    def square_root(self, values: Lanes) -> Lanes:
+        return np.sqrt(values)
+
+    @override
+    def where_bit(self, words: Lanes, one: Lanes, zero: Lanes) -> Lanes:
+        return np.where(words != 0, one, zero)
 
 
 class Name:
@@ -261,8 +322,10 @@ def compiled(
     return tf.function(lambda *given: core(*given), autograph=False)
 
 
-# Takes the number of a lane and what all lanes share.
-Body = Callable[[TextArithmetic, Lanes, Sequence[Lanes]], Sequence[Lanes]]
+# Takes the number of a lane and what all lanes share. The arithmetic has words.
+Body = Callable[
+    [TextArithmetic | ArrayArithmetic, Lanes, Sequence[Lanes]], Sequence[Lanes]
+]
 
 # The version of the calling convention of modules.
 _VERSION = 10
@@ -284,6 +347,16 @@ def run(body: Body, lanes: int, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         platforms=["CPU"],
     )
     return results
+
+
+def run_by_numpy(
+    body: Body, lanes: int, shared: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Returns what `run` should, computed by NumPy."""
+    words = [np.array([word], np.uint32) for word in shared]
+    lane = np.arange(lanes, dtype=np.uint32)
+    results = body(ArrayArithmetic(), lane, words)
+    return [tf.constant(np.broadcast_to(each, [lanes])) for each in results]
 
 
 def module(body: Body, lanes: int, width: int) -> str:

@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_dp
+from keras_dp._reproducible import reproducible
 from keras_dp.noise import streams, xla
 from keras_dp.optimizers.dp_optimizer import DPSGD
 from keras_dp.training.step.sample_release import TracedRelease
@@ -42,7 +44,9 @@ def test_the_step_finds_the_kernels_compiled():
     variables = model.trainable_variables
     templates = optimizer.round.templates(variables, {})
 
-    TracedRelease(optimizer, optimizer.round, templates, variables).close()
+    TracedRelease(
+        optimizer, optimizer.round, templates, variables, jit_compile=False
+    ).close()
 
     compiled = kernels()
     assert compiled == 1  # It draws the noise and the next seed.
@@ -53,6 +57,46 @@ def test_the_step_finds_the_kernels_compiled():
     x = np.ones([8, 3], np.float32)
     private.fit(x, x[:, :1], batch_size=4, verbose=0)
     assert kernels() == compiled
+
+
+@pytest.mark.full
+def test_a_block_in_doubt_is_drawn_again_by_numpy(monkeypatch):
+    """A trace for ordinary operations does not hold the exact arithmetic."""
+    drawn_again = []
+
+    def weights():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        private = keras_dp.PrivateModel(model, self_check_examples=0)
+        optimizer = DPSGD(
+            0.1,
+            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="d"),
+            seed=2,
+        )
+        private.compile(optimizer=optimizer, loss="mse")
+        x = np.ones([8, 3], np.float32)
+        private.fit(x, x[:, :1], batch_size=4, verbose=0)
+        return np.concatenate([w.ravel() for w in model.get_weights()])
+
+    with reproducible():
+        expected = weights()
+        by_numpy, refined = streams._refined_by_numpy, streams._in_doubt
+        monkeypatch.setattr(
+            streams,
+            "_in_doubt",
+            lambda doubts: refined(doubts) | (tf.range(tf.size(doubts)) == 0),
+        )
+        monkeypatch.setattr(
+            streams,
+            "_refined_by_numpy",
+            lambda *given: drawn_again.append(given) or by_numpy(*given),
+        )
+
+        found = weights()
+
+    assert len(drawn_again) == 2  # Rounds.
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_an_error_ahead_is_raised_by_the_step(monkeypatch):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_dp._outside_xla import outside_xla
 from keras_dp.noise import box_muller, seeds, streams
 from keras_dp.noise.xla import Arithmetic
 
@@ -112,33 +113,41 @@ def near_half_integers():
 
 
 @pytest.mark.parametrize(
-    "jit_compile",
-    [False, pytest.param(True, marks=pytest.mark.full)],
-    ids=["graph", "XLA"],
+    "way", ["NumPy", "graph", pytest.param("XLA", marks=pytest.mark.full)]
 )
-def test_refined_variables_are_those_of_the_definition(jit_compile):
+def test_refined_variables_are_those_of_the_definition(way):
     drawn, more = words(150), rng().integers(0, 2**32, (150, 4), np.uint32)
     more[9::7] = 0
     more[3::7] = HALF_BITS
-    core = tf.function(
-        box_muller.refined, jit_compile=jit_compile, autograph=False
-    )
-
-    found = core(tf.constant(drawn), tf.constant(more), UNIT).numpy()
+    if way == "NumPy":
+        found = refined(drawn, more)
+    else:
+        of_tensors = functools.partial(
+            box_muller.refined, box_muller.OF_TENSORS
+        )
+        core = tf.function(
+            of_tensors, jit_compile=way == "XLA", autograph=False
+        )
+        found = core(tf.constant(drawn), tf.constant(more), UNIT).numpy()
 
     rows = zip(drawn.tolist(), more.tolist(), strict=True)
     expected = [definition(*row) for row in rows]
     np.testing.assert_array_equal(found.reshape(-1, 2), expected)
 
 
+def refined(drawn, more):
+    """Returns refined variables, by NumPy."""
+    return box_muller.refined(np, drawn, more, UNIT.numpy())
+
+
 def test_logarithms_are_right_to_lemma_12():
     drawn, more = words(100), rng().integers(0, 2**32, (100, 4), np.uint32)
-    parts = tf.constant(np.hstack([drawn[:, :2], more[:, :2]]))
-    parts = tf.cast(parts, tf.float64) * 2.0 ** -np.array([32, 64, 96, 128])
+    parts = np.hstack([drawn[:, :2], more[:, :2]])
+    parts = parts * 2.0 ** -np.array([32, 64, 96, 128])
     about = -np.log(np.sum(parts, axis=1)) * (1 + 2.0**-40)
-    turn = box_muller._number(tf.constant(np.linspace(-0.5, 0.5, 100)))
+    turn = box_muller._number(np, np.linspace(-0.5, 0.5, 100))
 
-    ell, squares = box_muller._logarithms(parts, about, turn, UNIT)
+    ell, squares = box_muller._logarithms(np, parts, about, turn, UNIT.numpy())
 
     for i, row in enumerate(np.hstack([drawn[:, :2], more[:, :2]]).tolist()):
         v = mpmath.mpf(of_words(row)) / 2**128
@@ -155,7 +164,7 @@ def value(number):
     """Returns the value of a number, exactly."""
     return sum(
         int(digit) * mpmath.mpf(2) ** (24 * (i - box_muller._FRACTION))
-        for i, digit in enumerate(number.numpy())
+        for i, digit in enumerate(number)
     )
 
 
@@ -182,10 +191,10 @@ def test_variables_near_half_integers_are_in_doubt_and_refined():
     drawn, places, rounded = near_half_integers()
     more = rng().integers(0, 2**32, drawn.shape, np.uint32)
 
-    found = box_muller.refined(tf.constant(drawn), tf.constant(more), UNIT)
+    found = refined(drawn, more)
 
     assert is_in_doubt(*fast(drawn)).all()
-    mine = found.numpy().reshape(-1, 2)[np.arange(len(places)), places]
+    mine = found.reshape(-1, 2)[np.arange(len(places)), places]
     # The bits of the angle that follow move some variables, as they should.
     same = mine == rounded
     expected = [
@@ -227,22 +236,17 @@ class TestStream:
     @pytest.mark.parametrize(
         "sizes", [streams._SIZES, (64,)], ids=["one piece", "two"]
     )
-    @pytest.mark.parametrize(
-        "jit_compile", [False, None, True], ids=["graph", "eager", "XLA"]
-    )
-    def test_blocks_drawn_again_are_the_same(
-        self, monkeypatch, jit_compile, sizes
-    ):
+    @pytest.mark.parametrize("way", ["graph", "NumPy", "eager", "XLA"])
+    def test_blocks_drawn_again_are_the_same(self, monkeypatch, way, sizes):
         monkeypatch.setattr(streams, "_SIZES", sizes)
-        if sizes == (64,):  # Two pieces are drawn again by compiled code.
-            monkeypatch.setattr(streams, "_LEAST_COMPILED", 0)
         expected = self.drawn()
         self.doubt(monkeypatch, [0, 7, 40])
         draw = functools.partial(streams.rounded_normals, 1000, stddev=UNIT)
-        if jit_compile is not None:
-            draw = tf.function(draw, jit_compile=jit_compile)
+        if way != "eager":
+            draw = tf.function(draw, jit_compile=way == "XLA")
 
-        found = draw(seed=seeds.fresh(3))[0].numpy()
+        with outside_xla(way == "NumPy"):
+            found = draw(seed=seeds.fresh(3))[0].numpy()
 
         np.testing.assert_array_equal(found, expected)
 

@@ -11,34 +11,16 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_dp import _outside_xla
 from keras_dp._rounding import UNIT_32, UNIT_64
 
 # Sums of this many terms keep a relative 1e-5 in float32, in XLA's order too.
 SUMMED_IN_FLOAT32 = 2**16
 
 
-_OUTSIDE_XLA = contextvars.ContextVar("outside_xla", default=False)
-
-
-@contextlib.contextmanager
-def _inside(
-    variable: contextvars.ContextVar[Any], value: Any
-) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
-def outside_xla(certainly: bool) -> contextlib.AbstractContextManager[None]:
-    """Says whether it is certain that XLA does not compile what is inside."""
-    return _inside(_OUTSIDE_XLA, certainly)
-
-
 def norms_along(tensor: tf.Tensor, axis: int) -> tf.Tensor:
     """Returns the L2 norms along an axis, which is removed."""
-    if _OUTSIDE_XLA.get():  # One pass instead of two, and no copy.
+    if _outside_xla.is_certain():  # One pass instead of two, and no copy.
         return tf.math.reduce_euclidean_norm(tensor, axis=axis)
     dtype = tensor.dtype
     if tensor.shape[axis] > SUMMED_IN_FLOAT32:
@@ -100,13 +82,22 @@ _FINITE: contextvars.ContextVar[str | _Checks] = contextvars.ContextVar(
 )
 
 
+@contextlib.contextmanager
+def _known_as(finite: "str | _Checks") -> Iterator[None]:
+    token = _FINITE.set(finite)
+    try:
+        yield
+    finally:
+        _FINITE.reset(token)
+
+
 def all_finite() -> contextlib.AbstractContextManager[None]:
     """Says that sums are computed as if all examples were finite.
 
     An example that is not finite then makes the sum not finite, even if its
     weight is 0.
     """
-    return _inside(_FINITE, "assumed")
+    return _known_as("assumed")
 
 
 def kept(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -199,7 +190,7 @@ def sums_together(
     totals: list[tf.Tensor] = []
     checks = _Checks(_graph(), [])
     checked = []
-    with _inside(_FINITE, checks):
+    with _known_as(checks):
         for place, each in enumerate(sums):
             before = len(checks.numbers)
             totals.append(each(weights))
@@ -207,7 +198,7 @@ def sums_together(
                 checked.append(place)
 
     def carefully() -> list[tf.Tensor]:
-        with _inside(_FINITE, "careful"):
+        with _known_as("careful"):
             return [sums[place](weights) for place in checked]
 
     if checked:

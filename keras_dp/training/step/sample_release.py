@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_dp._outside_xla import outside_xla
 from keras_dp.keras_internals import trace_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import (
@@ -66,7 +67,10 @@ class TracedRelease:
         round_: PrivateRound,
         templates: Mapping[str, Any],
         variables: list[Any],
+        *,
+        jit_compile: bool,
     ) -> None:
+        """Begins to trace; `jit_compile` is whether XLA compiles the trace."""
 
         def arguments() -> Any:
             state = optimizer.read_state()
@@ -77,9 +81,11 @@ class TracedRelease:
 
         def trace() -> Release:
             specs = trace_of(tf.function(arguments, autograph=False))
-            traced: Release = trace_of(
-                tf.function(release, autograph=False), *specs.structured_outputs
-            )
+            with outside_xla(not jit_compile):
+                traced: Release = trace_of(
+                    tf.function(release, autograph=False),
+                    *specs.structured_outputs,
+                )
             return traced
 
         self._release = release

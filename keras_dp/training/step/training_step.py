@@ -82,6 +82,7 @@ class TrainingStep:
                 parts.round,
                 self._computation.templates,
                 self._computation.engine.variables,
+                jit_compile=parts.jit_compile,
             )
             self._computation.release = self._ahead
 

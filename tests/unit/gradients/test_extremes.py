@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from keras_dp._outside_xla import outside_xla
 from keras_dp.dp_queries import records as query_records
 from keras_dp.gradients import GradientEngine
 from keras_dp.gradients.records import cost_model
@@ -13,7 +14,6 @@ from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
 )
-from keras_dp.gradients.records.reductions import outside_xla
 from keras_dp.gradients.records.table_records import (
     RowRecords,
     TiedTableRecords,

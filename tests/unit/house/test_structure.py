@@ -86,6 +86,7 @@ FOR_ALL = {
     "_check",
     "_counted",
     "_nests",
+    "_outside_xla",
     "_override",
     "_reproducible",
     "_rounding",
