@@ -21,7 +21,6 @@ from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     GaussianSum,
-    PoissonSampling,
     Round,
 )
 from tests.oracle.test_accountants_few_rounds import (
@@ -239,23 +238,3 @@ def test_control_other_ends_of_cells_bound_nothing(part, monkeypatch) -> None:
 
     lower, upper = grid.log_delta(true)
     assert lower > log_delta or upper < log_delta
-
-
-@pytest.mark.parametrize(
-    ("noise_multiplier", "q", "count", "delta"),
-    [(5.0, 1e-9, 2111, 1e-9), (1.0, 1e-7, 2, 1e-8), (2.0, 1e-9, 40_000, 1e-8)],
-)
-@pytest.mark.parametrize("neighbours", ["replace_one", "add_or_remove_one"])
-def test_epsilons_next_to_0_have_two_near_bounds(
-    noise_multiplier, q, count, delta, neighbours
-) -> None:
-    """The moments alone bound them ten times as far up."""
-    step = Round(
-        PoissonSampling(q), (GaussianSum("sum", 1.0, noise_multiplier),)
-    )
-
-    lower, upper = Fourier().epsilon_bounds(
-        [(step, count)], delta=delta, neighbours=neighbours
-    )
-
-    assert 0 < lower <= upper < 1.03 * lower

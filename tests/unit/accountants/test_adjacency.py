@@ -3,7 +3,7 @@
 import pytest
 
 from keras_dp import ledger
-from keras_dp.accountants import available_accountants, trade_off
+from keras_dp.accountants import available_accountants
 from keras_dp.accountants.normalize import samplings as module
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.samplings import strongest_neighbours
@@ -28,7 +28,6 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise
-from tests.analytic_gaussian import AnalyticGaussian
 
 ADD, REPLACE, ZERO = "add_or_remove_one", "replace_one", "zero_out"
 RELATIONS = (ADD, REPLACE, ZERO)
@@ -161,25 +160,3 @@ class TestTheStrongest:
         rounds = ledger_of("unverified")
 
         assert normalize(iter(rounds)) == normalize(rounds, REPLACE)
-
-
-class TestBatchesCutFromAList:
-    """Adding a record moves others: sums move further than is recorded."""
-
-    LEDGER = ledger_of("unverified")
-
-    def test_are_accounted_for_a_replaced_one(self) -> None:
-        accountant = AnalyticGaussian()
-
-        default = accountant.epsilon(self.LEDGER, delta=1e-5)
-
-        replaced = accountant.epsilon(
-            self.LEDGER, delta=1e-5, neighbours=REPLACE
-        )
-        zeroed = accountant.epsilon(self.LEDGER, delta=1e-5, neighbours=ZERO)
-        assert default == replaced > 1.9 * zeroed
-
-    def test_give_attacks_what_replacing_gives(self) -> None:
-        attack = trade_off(self.LEDGER, lines=5)
-
-        assert attack == trade_off(self.LEDGER, lines=5, neighbours=REPLACE)

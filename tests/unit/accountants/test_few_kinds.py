@@ -112,21 +112,6 @@ class TestFewKinds:
             assert counts[exposure] == 2
 
 
-@pytest.mark.parametrize("kind", ["sampled", "replaced", "fixed size", "group"])
-@pytest.mark.full
-def test_bounds_of_few_kinds_contain_those_of_all(kind) -> None:
-    rounds = rounds_of(kind, 40, spread=1.1)
-    upper, lower = few_kinds(rounds, 8)
-
-    exact = Fourier(1e-5).epsilon_of(rounds, 1e-6)
-    above = Fourier(1e-5).epsilon_of(upper, 1e-6)
-    below = Fourier(1e-5).epsilon_of(lower, 1e-6)
-
-    assert below < exact * (1 + 2e-5)
-    assert exact < above * (1 + 2e-5)
-    assert above < 1.1 * below
-
-
 @pytest.mark.parametrize("accountant", [RDP(), RDP(conversion="moments")])
 @pytest.mark.standard
 def test_accountants_are_just_above_all_kinds(accountant, monkeypatch) -> None:

@@ -181,31 +181,6 @@ class TestManyRounds:
     """More kinds of rounds than are looked at one by one."""
 
     @pytest.mark.full
-    @pytest.mark.parametrize(
-        ("least", "most", "kinds", "count"),
-        [(0.9, 1.4, 90, 20), (0.6, 12.0, 300, 10)],
-    )
-    def test_lie_between_the_loudest_and_the_quietest(
-        self, least, most, kinds, count
-    ) -> None:
-        noises = np.geomspace(least, most, kinds).tolist()
-        ledger = [
-            (Round(PoissonSampling(0.005), (gaussian(noise),)), count)
-            for noise in noises
-        ]
-
-        lower, upper = Fourier().epsilon_bounds(ledger, delta=1e-5)
-
-        assert upper <= lower * (1 + 1e-8)
-        assert upper < RDP().epsilon(ledger, delta=1e-5)
-        for noise, bound in ((least, upper), (most, -lower)):
-            same = counted(
-                PoissonSampling(0.005), gaussian(noise), count=kinds * count
-            )
-            epsilon = Fourier().epsilon(same, delta=1e-5)
-            assert epsilon > bound if noise == least else epsilon < -bound
-
-    @pytest.mark.full
     def test_agree_with_the_same_rounds_one_by_one(self) -> None:
         """Rounds of next to no loss change nothing."""
         noises = np.linspace(0.8, 1.3, 79).tolist()

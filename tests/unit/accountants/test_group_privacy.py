@@ -29,7 +29,6 @@ MOMENTS = RDP(conversion="moments")
 QUERY = GaussianSum("sum", 1.0, 4.0)
 STEP = Round(PoissonSampling(0.01), (QUERY,))
 FULL = Round(FullDataset(), (QUERY,))
-SUBSET = Round(FixedSizeWithoutReplacement(10, 1000), (QUERY,))
 BARE = Round(FullDataset(), (NonPrivateSum("loss"),))
 
 
@@ -86,16 +85,6 @@ class TestThePair:
 
 class TestTheTextbookBound:
     LEDGER = ((STEP, 1000),)
-
-    @pytest.mark.full
-    def test_is_named(self) -> None:
-        bounds = Fourier().epsilon_bounds(
-            [(SUBSET, 9)], units=2, delta=1e-5, neighbours="replace_one"
-        )
-
-        assert not MOMENTS.group(self.LEDGER, None, 2).is_pair
-        assert "textbook" in bounds.method
-        assert bounds.lower < bounds.upper
 
     @pytest.mark.parametrize("size", [2, 5])
     def test_is_the_least_that_suffices(self, size) -> None:

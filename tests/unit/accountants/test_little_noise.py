@@ -12,7 +12,6 @@ from keras_dp.accountants.compose import integral
 from keras_dp.errors import TooSlowError
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
-    FullDataset,
     GaussianSum,
     PoissonSampling,
     Round,
@@ -105,24 +104,6 @@ def test_noise_for_a_large_target_takes_few_lines(monkeypatch) -> None:
     )
 
     assert len(lines) <= 20
-
-
-def test_rounds_before_count() -> None:
-    """One run of much noise, one of full samples, one of next to none."""
-    sums = [GaussianSum("sum", 1.0, z) for z in (2.0, 1.0, 0.02)]
-    samplings = [PoissonSampling(0.1), FullDataset(), PoissonSampling(0.1)]
-    ledger = [
-        (Round(sampling, (event,)), count)
-        for sampling, event, count in zip(
-            samplings, sums, (100, 5, 50), strict=True
-        )
-    ]
-
-    found = Fourier().epsilon_bounds(ledger, delta=1e-5)
-    last = Fourier().epsilon_bounds(ledger[2:], delta=1e-5)
-
-    assert last.lower <= found.upper
-    assert found.lower <= found.upper <= 1.001 * found.lower
 
 
 def test_fixed_size_and_groups_have_bounds() -> None:

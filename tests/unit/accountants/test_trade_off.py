@@ -52,16 +52,6 @@ class TestTheCurve:
         mirrored = curve.largest_true_positive_rate(1 - positives)
         assert np.all(mirrored <= 1 - RATES + 2e-12)
 
-    def test_gains_by_more_lines(self) -> None:
-        areas = [
-            trade_off([(STEP, 100)], lines=lines, accountant=RDP())
-            .largest_true_positive_rate(RATES)
-            .mean()
-            for lines in (3, 10, 100)
-        ]
-
-        assert areas[0] > areas[1] > areas[2]
-
     def test_of_a_pure_guarantee_is_that_of_randomized_response(self) -> None:
         """Corner at `x = 1 / (1 + e)`, where the power is `e / (1 + e)`."""
         curve = TradeOff((1.0,), (0.0,))
