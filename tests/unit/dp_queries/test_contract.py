@@ -1,5 +1,6 @@
 """What every query promises. A new query joins by joining `QUERIES`."""
 
+import collections
 import contextvars
 import copy
 import dataclasses
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from keras_dp._nests import FrozenDict
 from keras_dp.dp_queries import LazyRecords, QueryResult
+from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import FullDataset, Round
 from tests.query_table import (
     QUERIES,
@@ -71,56 +73,31 @@ def test_a_part_that_can_be_changed_would_be_found(value):
     assert mutable_parts(value)
 
 
-class CountingRecords:
+class CountingRecords(MaterializedRecords):
     """Lazy records that note what is asked of them."""
 
-    def __init__(self, values, *, materializes=False):
-        self._values = np.asarray(values, np.float64)
-        self._dtype = values.dtype
-        self._materializes = materializes
-        self._asked = {"norms": 0, "sums": 0}
-
-    @property
-    def norms_asked(self):
-        return self._asked["norms"]
-
-    @property
-    def sums_asked(self):
-        return self._asked["sums"]
+    def __init__(self, values, asked=None, *, materializes=False):
+        super().__init__(values)
+        self.asked = collections.Counter() if asked is None else asked
+        self.materializes = materializes
 
     def squared_norms(self):
-        self._asked["norms"] += 1
-        axes = tuple(range(1, self._values.ndim))
-        return tf.constant(np.square(self._values).sum(axes), tf.float32)
+        self.asked["norms"] += 1
+        return super().squared_norms()
 
     def weighted_sum(self, weights):
-        self._asked["sums"] += 1
-        weights = np.asarray(weights, np.float64)
-        return tf.constant(np.tensordot(weights, self._values, 1), tf.float32)
-
-    def sums_together(self, sums, weights):
-        return [each(weights) for each in sums]
-
-    def proven(self):
-        raise AssertionError("No query of this table asks for proofs.")
+        self.asked["sums"] += 1
+        return super().weighted_sum(weights)
 
     def materialize(self, indices=None):
-        assert self._materializes, "Nobody needs the records themselves."
-        values = tf.constant(self._values, self._dtype)
-        return values if indices is None else tf.gather(values, indices)
-
-    def grouped(self, size, weights):
-        raise AssertionError("Queries do not regroup records.")
+        assert self.materializes, "Nobody needs the records themselves."
+        return super().materialize(indices)
 
     def scaled(self, factors):
-        values = tf.constant(self._values, self._dtype)
-        for axis, factor in enumerate(factors):
-            shape = [1] * values.shape.rank
-            shape[axis + 1] = -1
-            values *= tf.cast(tf.reshape(factor, shape), values.dtype)
-        records = CountingRecords(values, materializes=self._materializes)
-        records._asked = self._asked
-        return records
+        values = super().scaled(factors).gradients
+        return CountingRecords(
+            values, self.asked, materializes=self.materializes
+        )
 
 
 def assert_a_graph_agrees(case, *, jit_compile):
@@ -409,8 +386,8 @@ class TestContract:
         expected = answer(case.noiseless, case.template, records)
         assert_close(got, expected, answer_sizes(case, BATCH))
         for leaf in tf.nest.flatten(lazy):
-            assert leaf.sums_asked == (not case.materializes)
-            assert leaf.norms_asked <= 1
+            assert leaf.asked["sums"] == (not case.materializes)
+            assert leaf.asked["norms"] <= 1
 
     # Configuration.
 

@@ -24,27 +24,13 @@ class TestClip:
             ({"a": "mae", "b": keras.losses.LogCosh()}, 2**-5),
             ({"a": "mae", "b": "binary_crossentropy"}, 1),
             ("sparse_categorical_crossentropy", 1),
-            (lambda y, outputs: outputs, 1),
+            (lambda y, outputs: outputs, 1),  # A penalty.
             ([], 1),
             (lambda y, outputs: keras.ops.mean((y - outputs) ** 2), 2**-5),
             (lambda y, p: 3 * keras.ops.mean(abs(y - p), -1), 2**-5),
             (["mse", lambda y, outputs: keras.ops.mean(outputs)], 2**-5),
             (lambda y, p: keras.losses.categorical_crossentropy(y, p), 1),
             (lambda y, p: 1 / 0, 1),
-        ],
-        ids=[
-            "errors",
-            "one",
-            "two",
-            "mixed",
-            "classes",
-            "penalty",
-            "none",
-            "squares",
-            "three times",
-            "with a penalty",
-            "own classes",
-            "failing",
         ],
     )
     def test_is_small_where_errors_are_averaged(self, loss, clip) -> None:

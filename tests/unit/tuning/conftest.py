@@ -5,6 +5,13 @@ They name what they replace: `make quick` loads this file without TensorFlow.
 
 import pytest
 
+from keras_dp.ledger import PrivacyLedger
+
+
+@pytest.fixture
+def ledger():
+    return PrivacyLedger.in_memory(dataset="doc")
+
 
 @pytest.fixture
 def no_target(monkeypatch):

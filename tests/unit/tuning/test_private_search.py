@@ -104,7 +104,7 @@ class TestATrialThatFails:
     )
     @pytest.mark.parametrize("failing", [1, 3])
     def test_ends_the_search_with_one_error(
-        self, three_trials, monkeypatch, error, failing
+        self, three_trials, monkeypatch, error, failing, ledger
     ) -> None:
         """Whichever trial it is, and whatever it raises."""
         asked = []
@@ -116,7 +116,6 @@ class TestATrialThatFails:
             return build(settings), 1.0
 
         monkeypatch.setattr(Trials, "run", fails)
-        ledger = PrivacyLedger.in_memory(dataset="doc")
 
         with pytest.raises(PrivateTrainingError) as raised:
             search_of(ledger=ledger).run(rehearsal=False)
@@ -127,13 +126,12 @@ class TestATrialThatFails:
         assert len(ledger) == 1
 
     def test_is_interrupted_without_a_word(
-        self, three_trials, monkeypatch
+        self, three_trials, monkeypatch, ledger
     ) -> None:
         def interrupted(self, settings, noise_multiplier):
             raise KeyboardInterrupt("a record of a patient")
 
         monkeypatch.setattr(Trials, "run", interrupted)
-        ledger = PrivacyLedger.in_memory(dataset="doc")
         search = search_of(ledger=ledger)
 
         for _ in range(2):  # The second one is a second draw.
@@ -257,8 +255,9 @@ class TestARecordThatMakesTrialsFail:
 
 
 class TestTheRow:
-    def test_is_one_round_of_a_run_that_ended(self, three_trials) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="doc")
+    def test_is_one_round_of_a_run_that_ended(
+        self, three_trials, ledger
+    ) -> None:
         search = search_of(ledger=ledger, run="tuned")
 
         search.run(rehearsal=False)
@@ -319,7 +318,7 @@ class TestATrial:
 
     @pytest.mark.full
     def test_charges_training_and_score_to_its_own_ledger(
-        self, monkeypatch, noise_is_given
+        self, monkeypatch, noise_is_given, ledger
     ) -> None:
         kept = []
         original = Trials._ledger
@@ -329,7 +328,6 @@ class TestATrial:
             return kept[-1][1]
 
         monkeypatch.setattr(Trials, "_ledger", noted)
-        ledger = PrivacyLedger.in_memory(dataset="doc")
         search = search_of(private_score(), ledger=ledger)
 
         model, score = search._trials.run(
@@ -378,33 +376,30 @@ def test_users_are_drawn_as_a_whole(noise_is_given) -> None:
 
 
 class TestPrivateScores:
-    def test_are_the_mean_and_noise(self) -> None:
+    def test_are_the_mean_and_noise(self, ledger) -> None:
         x, y = data(500, seed=3)
         model = build({})
         score = PrivateScore(
             (x, y), lambda y, outputs: y[:, 0], noise_multiplier=1e-9
         )
-        ledger = PrivacyLedger.in_memory(dataset="doc")
 
         assert score.release(model, ledger) == pytest.approx(y.mean(), abs=1e-9)
         assert ledger.rounds == ((score.round, 1),)
 
-    def test_cut_values_to_the_bound(self) -> None:
+    def test_cut_values_to_the_bound(self, ledger) -> None:
         x, y = data(4, seed=3)
         values = np.array([7.0, -3.0, np.nan, np.inf])
         score = PrivateScore(
             (x, y), lambda y, outputs: values, noise_multiplier=1e-9
         )
-        ledger = PrivacyLedger.in_memory(dataset="doc")
 
         # 1, 0, 0 and 1.
         assert score.release(build({}), ledger) == pytest.approx(0.5, abs=1e-8)
 
-    def test_refuse_one_value_for_all(self) -> None:
+    def test_refuse_one_value_for_all(self, ledger) -> None:
         score = PrivateScore(
             data(), lambda y, outputs: 0.5, noise_multiplier=1.0
         )
-        ledger = PrivacyLedger.in_memory(dataset="doc")
 
         with pytest.raises(ValueError, match="a value for each"):
             score.release(build({}), ledger)
@@ -461,10 +456,8 @@ class TestBadInput:
         ],
     )
     def test_is_refused_before_anything_is_recorded(
-        self, changes, error, words, noise_is_given
+        self, changes, error, words, noise_is_given, ledger
     ) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="doc")
-
         with pytest.raises(error, match=words):
             search_of(**{"ledger": ledger, **changes})
 
@@ -501,7 +494,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("shared", ["model", "layer", "optimizer"])
     def test_what_goes_on_from_trial_to_trial_is_refused(
-        self, shared, noise_is_given
+        self, shared, noise_is_given, ledger
     ) -> None:
         model, layer = build({}), keras.layers.Dense(1)
         optimizer = keras.optimizers.SGD()
@@ -516,21 +509,19 @@ class TestBadInput:
             )
             return made
 
-        ledger = PrivacyLedger.in_memory(dataset="doc")
-
         with pytest.raises(ValueError, match="`build` must make a new model"):
             search_of(build=again, ledger=ledger)
 
         assert len(ledger) == 0
 
     @pytest.mark.full
-    def test_a_mistake_shows_on_made_up_records(self, noise_is_given) -> None:
+    def test_a_mistake_shows_on_made_up_records(
+        self, noise_is_given, ledger
+    ) -> None:
         """It has nothing to do with the data, and costs nothing."""
 
         def misses(model):
             raise KeyError("no such metric")
-
-        ledger = PrivacyLedger.in_memory(dataset="doc")
 
         with pytest.raises(KeyError, match="no such metric"):
             search_of(misses, ledger=ledger).run()
@@ -561,9 +552,8 @@ class TestThePrice:
         assert cost.one_trial < cost.search < cost.composed
 
     @pytest.mark.full
-    def test_counts_what_the_ledger_holds(self, nothing_trains) -> None:
+    def test_counts_what_the_ledger_holds(self, nothing_trains, ledger) -> None:
         """A second search finds the room that the first one left."""
-        ledger = PrivacyLedger.in_memory(dataset="doc")
         search = search_of(ledger=ledger)
         search.target = PrivacyTarget(1.2 * search.cost.search, 1e-3)
 
@@ -575,9 +565,8 @@ class TestThePrice:
 
     @pytest.mark.full
     def test_an_account_pays_for_the_planned_search_and_no_other(
-        self, nothing_trains, no_target
+        self, nothing_trains, no_target, ledger
     ) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="doc")
         search = search_of(ledger=ledger)
         budgets.open_account(
             ledger, "all", budgets.FixedPlan([(search.round, 1)], 9.0, 1e-3)
