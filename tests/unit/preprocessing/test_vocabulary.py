@@ -18,7 +18,7 @@ from keras_dp.preprocessing import (
     vocabulary,
 )
 from keras_dp.preprocessing.lookups import OUTPUT_MODES
-from keras_dp.preprocessing.vocabulary import UNITS, key_sums, noised_keys
+from keras_dp.preprocessing.vocabulary import UNITS, key_sums
 
 SPECIAL = {"", "[UNK]", -1}
 # A threshold of 1.5 to 1.6 without noise: a key must be held by two records.
@@ -217,16 +217,6 @@ def words_of_keras(text, options):
         return [str(word) for word in layer.get_vocabulary()[2:]]
     except UnicodeError:
         return []
-
-
-def test_two_data_sets_that_differ_in_a_user_differ_in_its_sums() -> None:
-    """The words of one user pass with the chance that delta pays for only."""
-    event = StringLookup(1.0, 1e-9, max_keys=8).events()[0]
-    others = [{"common"}] * 50
-    user = {f"secret {i}" for i in range(8)}
-
-    for _ in range(200):
-        assert noised_keys([*others, user], event, None) == ["common"]
 
 
 def test_says_no_more_of_the_data_where_nothing_passes() -> None:
