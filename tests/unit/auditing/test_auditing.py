@@ -23,13 +23,6 @@ def bound(scores, **question):
 
 
 class TestScores:
-    def test_are_divided_by_coins(self) -> None:
-        scores = Scores.from_coins([1.0, 2.0, 3.0], [True, False, True])
-
-        assert scores.inside.tolist() == [1.0, 3.0]
-        assert scores.outside.tolist() == [2.0]
-        assert scores.neighbours == "add_or_remove_one"
-
     @pytest.mark.parametrize(
         ("make", "match"),
         [

@@ -50,20 +50,6 @@ def test_sets_with_equal_arrays_are_equal_however_compressed():
     assert weak != CoordinateBounds.from_arrays(levels + 1, counts)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_vectors_are_what_their_levels_repeat(seed):
-    generator = np.random.default_rng(seed)
-    vectors = generator.integers(-2, 3, [3, 30]).astype(float)
-
-    bounds = CoordinateBounds.from_vectors(vectors)
-
-    repeated = np.repeat(bounds.level_array(), bounds.count_array(), axis=1)
-    np.testing.assert_array_equal(
-        repeated, np.sort(np.abs(vectors), axis=1)[:, ::-1]
-    )
-    assert bounds.count_array().size < 30  # Neighbours were joined.
-
-
 @pytest.mark.parametrize(
     ("levels", "counts", "rule"),
     [

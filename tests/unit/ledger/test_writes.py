@@ -214,13 +214,6 @@ def test_a_locked_ledger_is_not_opened_for_writing(ledger, monkeypatch) -> None:
     other.close()
 
 
-def test_commits_are_flushed_to_the_disk(path) -> None:
-    with contextlib.closing(storage.connect_writing(path)) as connection:
-        assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
-        mode = connection.execute("PRAGMA journal_mode").fetchone()
-        assert mode == ("delete",)
-
-
 def test_a_forked_process_does_not_write_to_the_handle(ledger) -> None:
     block = ledger.start_run("a")
     block.cover(Round(FullDataset(), QUERIES), 3)

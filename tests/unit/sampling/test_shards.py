@@ -52,15 +52,6 @@ def test_what_is_told_of_a_round_is_that_of_the_whole():
     assert shard.records is whole.records
 
 
-def test_physical_batches_are_equal_on_all_shards_and_about_a_part():
-    whole = sampler(size=10_001, q=0.1)
-    sizes = {whole.shard(i, 4).physical_batch_size for i in range(4)}
-
-    # More than a quarter: the deviation is halved, not quartered.
-    assert whole.physical_batch_size == 1120
-    assert sizes == {312}
-
-
 @pytest.mark.parametrize(("given", "part"), [(1, 1), (7, 3), (9, 3), (256, 86)])
 def test_a_given_physical_batch_size_is_divided_and_rounded_up(given, part):
     whole = sampler(physical_batch_size=given)

@@ -9,18 +9,6 @@ from keras_dp.tuning.priors import checked_space, drawn, values_of
 
 
 @pytest.mark.parametrize(
-    ("kind", "least", "middle", "most"),
-    [(Uniform, -1.0, 1.0, 3.0), (LogUniform, 1e-4, 0.1, 1e2)],
-)
-def test_a_number_or_its_logarithm_is_uniform(kind, least, middle, most):
-    prior = kind(least, most)
-
-    assert prior.value(0.0) == least
-    assert math.isclose(prior.value(0.5), middle)
-    assert prior.value(1 - 2**-53) <= most
-
-
-@pytest.mark.parametrize(
     ("kind", "arguments", "error"),
     [
         (Choice, ([],), ValueError),
