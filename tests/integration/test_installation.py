@@ -110,14 +110,10 @@ def environment(folder, wheel, extra=""):
     return folder / "bin"
 
 
-@pytest.fixture(scope="module")
-def empty(built, tmp_path_factory):
-    (wheel,) = built.glob("*.whl")
-    return environment(tmp_path_factory.mktemp("empty"), wheel)
-
-
 @pytest.mark.nightly
-def test_an_empty_environment_does_what_the_core_does(empty, tmp_path) -> None:
+def test_an_empty_environment_does_what_the_core_does(built, tmp_path) -> None:
+    (wheel,) = built.glob("*.whl")
+    empty = environment(tmp_path / "empty", wheel)
     (line,) = run(empty / "python", "-c", CORE, **alone(tmp_path)).splitlines()
     installed = json.loads(
         run(empty / "python", "-m", "pip", "list", "--format", "json")
@@ -128,20 +124,10 @@ def test_an_empty_environment_does_what_the_core_does(empty, tmp_path) -> None:
         "pip",
         "setuptools",
     } == {"keras_dp", "numpy", "scipy"}
-
-
-@pytest.mark.nightly
-def test_and_has_the_command_line(empty, tmp_path) -> None:
     said = run(empty / "keras-dp", "--version", **alone(tmp_path))
-
     assert said.strip() == keras_dp.__version__
-
-
-@pytest.mark.nightly
-def test_and_names_the_extra_for_training(empty, tmp_path) -> None:
     code = "import keras_dp; keras_dp.make_private"
     done = programs.run(empty / "python", "-c", code, **alone(tmp_path))
-
     assert done.returncode == 1
     assert '"keras_dp[cpu]"' in done.stderr.splitlines()[-1]
 

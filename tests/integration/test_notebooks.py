@@ -44,15 +44,3 @@ def test_links_lead_to_files(name) -> None:
     assert targets
     for target in targets:
         assert (notebooks.FOLDER / target).exists(), target
-
-
-@pytest.mark.nightly
-@each
-def test_runs(name, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    known = {"__name__": "__main__"}
-    _, *others = cells(name)
-    for cell in others:
-        if cell["cell_type"] == "code":
-            source = "".join(cell["source"])
-            exec(compile(source, f"{name} {cell['id']}", "exec"), known)
