@@ -7,7 +7,6 @@ import pytest
 import keras_dp
 from keras_dp import (
     DPSGD,
-    DPAdam,
     DPOptimizer,
     GaussianAverageQuery,
     PoissonBatches,
@@ -109,10 +108,6 @@ def misspelt(y_true, y_pred):
 
 # What is done, the type of the error, and the words that its message must have.
 OPTIMIZERS = [
-    (lambda: DPAdam(1e-3), TypeError, "'query'"),
-    (lambda: DPAdam(1e-3, query=query()), TypeError, "'ledger'"),
-    (lambda: DPAdam(1e-3, query(), ledger()), TypeError, "positional"),
-    (lambda: optimizer(foo=1), ValueError, "foo"),
     (lambda: optimizer(ledger=None), TypeError, "`ledger` must .*=None.*open"),
     (lambda: optimizer(ledger="a"), TypeError, "`ledger` must .*'a'.*open"),
     (lambda: optimizer(query=None), TypeError, "`query` must .*=None"),
@@ -120,11 +115,6 @@ OPTIMIZERS = [
     (lambda: optimizer(seed="a"), TypeError, "`seed` must be an integer"),
     (lambda: optimizer(seed=-1), ValueError, "`seed` must be an integer >= 0"),
     (lambda: optimizer(groups=["a"]), TypeError, "`groups` must be a dict"),
-    (
-        lambda: DPSGD("fast", query=query(), ledger=ledger()),
-        ValueError,
-        "`learning_rate`.*fast",
-    ),
     (
         lambda: DPOptimizer("adam", query=query(), ledger=ledger()),
         TypeError,
@@ -192,8 +182,6 @@ MODELS = [
         "`optimizer` must be .*such as DPAdam",
     ),
     (lambda: private(loss=None), ValueError, "`loss` must be given"),
-    (lambda: fit(private(loss="msee")), ValueError, "msee"),
-    (lambda: fit(private(metrics=["acuracy"])), ValueError, "acuracy"),
     (
         lambda: private(metric=["mse"]),
         TypeError,
@@ -252,7 +240,6 @@ FITS = [
         r"`y` must be given.*PoissonBatches\(\(x, x\)",
     ),
     (lambda: fit(private(), X), ValueError, "`y` must be given"),
-    (lambda: fit(private(), X, Y[:-1]), ValueError, "same number of samples"),
     (
         lambda: fit(private(), samples((X, Y.astype(str)))),
         ValueError,
@@ -433,7 +420,6 @@ RECIPES = [
         ValueError,
         "less than 1/N for N = 40 .*0.025",
     ),
-    (lambda: made(optimizer="adamm"), ValueError, "adamm"),
     (
         lambda: made(lossweights=1),
         TypeError,
@@ -504,13 +490,6 @@ RECIPES = [
         ).fit(verbose=0),
         PrivateTrainingError,
         "`augment` must have no weights.*Dense, with 2.*trainable=False",
-    ),
-    (
-        lambda: keras_dp.make_private(
-            net(), (X, Y), ledger="a.ledger", epochs=1
-        ),
-        TypeError,
-        "'target_epsilon'",
     ),
 ]
 ALL = OPTIMIZERS + QUERIES + MODELS + FITS + RECIPES
