@@ -317,42 +317,34 @@ FOREIGN = {
 # They combine examples, weights or none; `RandAugment` holds an `Equalization`.
 MIXING = {"CutMix", "Equalization", "MixUp", "RandAugment"}
 
+
+def _alike(names: str, **arguments: Any) -> dict[str, dict[str, Any]]:
+    return dict.fromkeys(names.split(), arguments)
+
+
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "Activation": {"activation": "relu"},
-    "AlphaDropout": {"rate": 0.1},
-    "AveragePooling1D": {"pool_size": 2},
-    "AveragePooling2D": {"pool_size": 2},
-    "AveragePooling3D": {"pool_size": 2},
+    **_alike("AveragePooling1D AveragePooling2D AveragePooling3D", pool_size=2),
     "CategoryEncoding": {"num_tokens": 3},
-    "CenterCrop": {"height": 2, "width": 2},
+    **_alike("CenterCrop RandomCrop Resizing", height=2, width=2),
     "Discretization": {"bin_boundaries": [0.0]},
     "Dot": {"axes": 1},
-    "Dropout": {"rate": 0.1},
-    "GaussianDropout": {"rate": 0.1},
+    **_alike("Dropout AlphaDropout GaussianDropout", rate=0.1),
+    **_alike("SpatialDropout1D SpatialDropout2D SpatialDropout3D", rate=0.1),
     "GaussianNoise": {"stddev": 0.1},
-    "HashedCrossing": {"num_bins": 3},
-    "Hashing": {"num_bins": 3},
+    **_alike("HashedCrossing Hashing", num_bins=3),
     "Lambda": {"function": keras.ops.tanh},
     "MaxNumBoundingBoxes": {"max_number": 2},
     "Permute": {"dims": (2, 1)},
-    "RandomBrightness": {"factor": 0.1},
-    "RandomColorDegeneration": {"factor": 0.1},
-    "RandomContrast": {"factor": 0.1},
-    "RandomCrop": {"height": 2, "width": 2},
-    "RandomHue": {"factor": 0.1},
+    **_alike("RandomBrightness RandomColorDegeneration", factor=0.1),
+    **_alike("RandomContrast RandomHue RandomRotation", factor=0.1),
+    **_alike("RandomSaturation RandomSharpness", factor=0.1),
     "RandomPosterization": {"factor": 4},
-    "RandomRotation": {"factor": 0.1},
-    "RandomSaturation": {"factor": 0.1},
-    "RandomSharpness": {"factor": 0.1},
     "RandomTranslation": {"height_factor": 0.1, "width_factor": 0.1},
     "RandomZoom": {"height_factor": 0.1},
     "RepeatVector": {"n": 2},
     "Rescaling": {"scale": 2.0},
     "Reshape": {"target_shape": (-1,)},
-    "Resizing": {"height": 2, "width": 2},
-    "SpatialDropout1D": {"rate": 0.1},
-    "SpatialDropout2D": {"rate": 0.1},
-    "SpatialDropout3D": {"rate": 0.1},
 }
 
 
