@@ -9,7 +9,6 @@ from keras import layers
 import keras_dp
 from keras_dp.dp_queries import (
     CorrelatedSumQuery,
-    JointClipQuery,
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
 )
@@ -19,7 +18,6 @@ from keras_dp.ledger.rows import run_writer
 from keras_dp.optimizers import DPAdam
 from keras_dp.sampling import (
     CyclicPoissonBatches,
-    FixedSizeBatches,
     PoissonBatches,
     RandomMicrobatches,
     ShuffledBatches,
@@ -139,11 +137,6 @@ CASES = {
         poisson,
         {},
     ),
-    "joint clip": (
-        lambda: {"query": JointClipQuery([0.1, 0.02], 1.0, 0.5, 20)},
-        poisson,
-        {},
-    ),
     "correlated noise": (
         lambda: {
             "query": NormalizedQuery(
@@ -166,11 +159,6 @@ CASES = {
     "some samples of two batches": (
         {},
         lambda: poisson(physical_batch_size=20),
-        {},
-    ),
-    "fixed size": (
-        {},
-        lambda: FixedSizeBatches(data(), sample_size=20, seed=2),
         {},
     ),
     "shuffled": (

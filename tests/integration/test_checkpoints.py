@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import keras_dp
@@ -99,6 +100,15 @@ class TestInANewProcess:
             [private.get_weights()[0].ravel()] * 2,
             1e-6,
         )
+
+
+def test_an_export_serves_the_model_inside(tmp_path) -> None:
+    private = private_model(sequential())
+
+    private.export(tmp_path / "served", verbose=False)
+
+    served = tf.saved_model.load(tmp_path / "served")
+    np.testing.assert_allclose(served.serve(X), private.model(X), rtol=1e-6)
 
 
 class TestWeights:

@@ -167,17 +167,3 @@ class TestNewSeeds:
             states += states_of(private)
 
         assert len(set(states)) == 2
-
-    @pytest.mark.full
-    def test_follow_from_the_seed_of_the_optimizer_in_tests(self) -> None:
-        x, y = records(), np.zeros([40, 1], "float32")
-        weights = []
-        with _reproducible.reproducible():
-            for seed in (5, 5, 6):
-                private = private_model(seed=seed)
-                private.train_on_batch(x, y)
-                private.train_on_batch(x, y)
-                weights.append(private.model.get_weights()[0])
-
-        np.testing.assert_array_equal(weights[0], weights[1])
-        assert (weights[0] != weights[2]).any()

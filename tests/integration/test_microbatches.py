@@ -7,7 +7,6 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
-from keras_dp.accountants import RDP
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     GaussianAverageQuery,
@@ -16,7 +15,6 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.records.records import MaterializedRecords
-from keras_dp.ledger import GaussianSum
 from keras_dp.sampling import PoissonBatches, RandomMicrobatches, UserBatches
 from tests.private_models import private_of
 from tests.slow_loop import clipped, flat, flat_gradients
@@ -106,28 +104,6 @@ class TestRandomMicrobatches:
             flat(private.model), before - expected, atol=1e-6
         )
 
-    def test_are_recorded_with_twice_the_clip(self) -> None:
-        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-        private = private_model(
-            query=GaussianAverageQuery(0.3, 0.9, 6.0), ledger=ledger
-        )
-
-        private.fit(
-            PoissonBatches(
-                data(),
-                sampling_probability=0.5,
-                microbatches=RandomMicrobatches(4),
-            ),
-            epochs=3,
-            verbose=0,
-        )
-
-        ((round_, count),) = ledger.rounds
-        assert count == 6
-        assert round_.queries == (GaussianSum("gradients", 0.6, 0.9),)
-        assert ledger.unsettled == 0
-        assert 0 < RDP().epsilon(ledger, delta=1e-5) < np.inf
-
     def test_an_example_more_changes_one_of_them_by_twice_the_clip(
         self,
     ) -> None:
@@ -202,7 +178,3 @@ class TestArguments:
     def test_sizes_below_one_are_refused(self, size) -> None:
         with pytest.raises(ValueError, match="`size`"):
             RandomMicrobatches(size)
-
-    def test_physical_batches_hold_whole_microbatches(self) -> None:
-        with pytest.raises(ValueError, match="multiple of the 4 rows"):
-            of_four(sampling_probability=0.5, physical_batch_size=6)

@@ -7,10 +7,7 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
-from keras_dp.accountants import RDP
-from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
-from keras_dp.ledger import GaussianSum, PoissonSampling
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import PrivateClassCounts, PrivateLoss, PrivateMean
 from keras_dp.training.metrics.private_metrics import Examples
@@ -211,34 +208,6 @@ class TestNothingRaw:
         )
 
         assert history.history["loss"][0] > 0
-
-
-class TestTheLedger:
-    @pytest.mark.full
-    def test_has_one_round_with_all_queries(self) -> None:
-        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
-        private = trained_by(ledger, all_metrics(stddev=9.0, clip=2.0))
-
-        private.fit(
-            PoissonBatches(data(), sampling_probability=0.5),
-            steps_per_epoch=3,
-            verbose=0,
-        )
-
-        ((round_, count),) = ledger.rounds
-        assert count == 3
-        assert round_.sampling == PoissonSampling(0.5, drawn_by_library=True)
-        assert round_.queries == (
-            GaussianSum("gradients", 1.0, 1.0),
-            GaussianSum("metrics/accuracy", 2.0, 9.0),
-            GaussianSum("metrics/count", 2.0, 9.0),
-            GaussianSum("metrics/loss", 2.0, 9.0),
-        )
-        ((mechanism, _),) = normalize(ledger)
-        assert mechanism.noise_multiplier == pytest.approx(
-            (1 + 3 * (2 / 9) ** 2) ** -0.5, rel=1e-11
-        )
-        assert RDP().epsilon(ledger, delta=1e-5) > 0
 
 
 class TestArguments:
