@@ -121,6 +121,11 @@ OPTIMIZERS = [
         "`inner` must be a keras.optimizers.Optimizer",
     ),
     (
+        lambda: DPOptimizer(optimizer(), query=query(), ledger=ledger()),
+        TypeError,
+        "`inner` must not be private already.*DPSGD",
+    ),
+    (
         lambda: DPOptimizer(
             keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
             query=query(),
@@ -375,6 +380,14 @@ FITS = [
         lambda: fit(private(), callbacks=[Calls(fit)]),
         PrivateTrainingError,
         "must not be started inside another",
+    ),
+    (
+        lambda: fit(
+            private(),
+            callbacks=[Calls(lambda m: m.compile(optimizer(), "mse"))],
+        ),
+        PrivateTrainingError,
+        "must not be compiled while it trains",
     ),
     (
         lambda: fit(private(), callbacks=keras.callbacks.CallbackList()),
