@@ -164,20 +164,6 @@ def test_cyclic_samples_cost_their_moments(
     assert priced == pytest.approx(math.log(whole) / (order - 1), rel=1e-9)
 
 
-def test_bands_that_overlap_cost_more_than_a_cycle() -> None:
-    """Why a strategy with more bands than classes is not amplified."""
-    strategy = BandedToeplitz((1.0, 0.75, 0.5))
-    true = moment(strategy.matrix(6), np.arange(0, 6, 2), 0.3, 1.5, 3)
-
-    ((mechanism, count),) = normalize(
-        cycles(BandedToeplitz((1.0, math.hypot(0.75, 0.5))), 6, 2, 0.3, 1.5)
-    )
-
-    separate = count * float(rdp(mechanism, np.array([3.0]))[0])
-    assert math.log(true) / 2 > 1.2 * separate
-    assert "Sampled" not in repr(normalize(cycles(strategy, 6, 2, 0.3, 1.5)))
-
-
 def test_disjoint_epochs_take_part_once_each() -> None:
     """In any round of each of two epochs, in neighbouring rounds too."""
     strategy = BandedToeplitz((1.0, 0.5, 0.25))

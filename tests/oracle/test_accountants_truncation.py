@@ -157,19 +157,6 @@ def test_nothing_overflows_where_all_fit() -> None:
     assert 0 < chance_to_overflow(2.0**-60, 2**40, 2**46) <= 5e-324
 
 
-def test_a_large_batch_costs_what_the_whole_sample_does() -> None:
-    """N q = 500: 7 standard deviations more are nothing."""
-    whole = [(round_of(PoissonSampling(0.01)), 1000)]
-    mean, stddev = 500, math.sqrt(500)
-    batch = math.ceil(mean + 7 * stddev)
-    kept = [(round_of(TruncatedPoissonSampling(0.01, batch, 50_000)), 1000)]
-
-    poisson = Fourier().epsilon(whole, delta=1e-6)
-    truncated = Fourier().epsilon(kept, delta=1e-6)
-
-    assert poisson < truncated < 1.0001 * poisson
-
-
 @pytest.mark.parametrize(
     ("size", "q", "most", "noise", "count", "peer"),
     [

@@ -15,7 +15,6 @@ from keras_dp.ledger import (
     GaussianSum,
     LaplaceNoise,
     PoissonSampling,
-    PrivacyLedger,
     Round,
     UnverifiedSampling,
 )
@@ -63,20 +62,6 @@ def their_epsilon(kind, event, neighbours):
     if not accountant.supports(event):
         return None
     return accountant.compose(event).get_epsilon(DELTA)
-
-
-def test_their_distributions_of_groups_are_ours() -> None:
-    ledger = PrivacyLedger.in_memory(
-        dataset="d", unit="patient", rows_per_unit=5
-    )
-    ledger.record(PoissonSampling(0.02), [GaussianSum("g", 1.0, 3.0)], 500)
-
-    theirs = their_epsilon(
-        dp.pld.PLDAccountant, to_dp_event(ledger), "add_or_remove_one"
-    )
-
-    ours = Fourier().epsilon(ledger, delta=DELTA)
-    assert theirs == pytest.approx(ours, rel=1e-3)
 
 
 @pytest.mark.parametrize(("name", "neighbours"), CASES)

@@ -17,7 +17,6 @@ from keras_dp.errors import (
     UnsupportedLayerError,
 )
 from keras_dp.gradients import GradientEngine, self_check
-from keras_dp.gradients.capture import repeated_calls
 from tests.slow_loop import (
     BATCH,
     answers,
@@ -44,6 +43,8 @@ _MOST_WITHOUT_RULE = {
 _MOST = 80
 # It gathers by indices of each example.
 _NOT_PROVEN = {"masked_lm"}
+# And the activation of experts has a gradient of its own.
+_LOOPS = {"masked_lm", "mixtral"}
 
 
 class _Case(NamedTuple):
@@ -180,6 +181,8 @@ def test_backbones_agree_with_the_loop(case: _Case) -> None:
     model, data = case.make(), case.data()
     engine = _compared(model, data)
     assert engine.is_proven_apart == (case.name not in _NOT_PROVEN)
+    loops = "example by example" in engine.readings.values()
+    assert loops == (case.name in _LOOPS)
     for hook in engine.hooks:
         if hook.rule is None:
             built = sum(math.prod(v.shape) for v in hook.variables)
@@ -219,59 +222,6 @@ def _moved(model: keras.Model) -> None:
     for index, variable in enumerate(model.trainable_variables):
         noise = tf.random.stateless_normal(variable.shape, [0, index])
         variable.assign_add(0.1 * tf.cast(noise, variable.dtype))
-
-
-def _would_loop(
-    make: Callable[[], keras.Model], data: Any, monkeypatch: pytest.MonkeyPatch
-) -> bool:
-    """Whether a layer of a model is called on one example after another."""
-    loops = []
-
-    def of(layer: keras.Layer, *options: Any) -> Any:
-        loop = original(layer, *options)
-
-        def looped(*args: Any) -> Any:
-            loops.append(layer.path)
-            return loop(*args)
-
-        return looped
-
-    original = repeated_calls._loop
-    monkeypatch.setattr(repeated_calls, "_loop", of)
-    engine = GradientEngine(make())
-
-    def traced(data: Any) -> list[Any]:
-        gradients = engine.gradients(data, _losses_of, BATCH)
-        return [each.squared_norms() for each in gradients.records]
-
-    tf.function(traced, autograph=False).get_concrete_function(data)
-    return bool(loops)
-
-
-# As above.
-@pytest.mark.filterwarnings("ignore:.*unbuilt state:UserWarning")
-@pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("vit", "gemma3"),
-        *(
-            pytest.param(name, marks=pytest.mark.nightly)
-            for name in ("t5", "llama")
-        ),
-    ],
-)
-def test_no_layer_loops_over_examples(name: str, monkeypatch: Any) -> None:
-    case = {c.values[0].name: c.values[0] for c in _CASES}[name]
-
-    assert not _would_loop(case.make, case.data(), monkeypatch)
-
-
-@pytest.mark.full
-def test_experts_loop_over_examples(monkeypatch: Any) -> None:
-    """Control: their activation has a gradient of its own."""
-    assert _would_loop(_mixtral_without_balance, _tokens(), monkeypatch)
 
 
 class TestRefusals:

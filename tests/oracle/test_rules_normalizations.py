@@ -136,11 +136,3 @@ def test_an_infinite_example_leaves_the_others_alone(case) -> None:
 
     for ours, own in zip(got, want, strict=True):
         np.testing.assert_allclose(ours, own, atol=1e-6)
-
-
-@pytest.mark.parametrize("axis", [-1, 1, [1, 2]])
-def test_unit_normalization_has_no_weights(axis) -> None:
-    layer = keras.layers.UnitNormalization(axis)
-    layer.build((None, 3, 4))
-
-    assert layer.variables == []

@@ -1,20 +1,15 @@
 """How often lower bounds exceed the truth, and how near they come."""
 
-import functools
-
 import numpy as np
 import pytest
 from scipy import special, stats
 
-from keras_dp.accountants import Fourier
 from keras_dp.auditing import OneRun, Scores
 from keras_dp.auditing.one_run import guesses_of, refutes
-from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 
 # The chance that a test fails although all is well.
 FALSE_ALARM = 1e-6
 RUNS, CANARIES, CONFIDENCE, DELTA = 1000, 400, 0.95, 1e-5
-PROBABILITY = 0.25
 # A Gaussian release of epsilon 3 at 1e-5.
 MU = 0.7191174322
 
@@ -73,46 +68,6 @@ def test_so_do_those_of_randomized_response() -> None:
 
     assert too_many(found) > FALSE_ALARM
     assert found > 5  # The bound is no idle one.
-
-
-def trained(generator, noise_multiplier, rounds, count):
-    """Rounds of Poisson samples, in which each canary has a direction."""
-    coins = generator.random(count) < 0.5
-    scores = np.zeros(count)
-    for _ in range(rounds):
-        scores += coins & (generator.random(count) < PROBABILITY)
-        scores += noise_multiplier * generator.normal(size=count)
-    return Scores.from_coins(scores, coins)
-
-
-def contradicts(scores):
-    """Whether scores contradict 8 rounds with noise multiplier 2."""
-    found = OneRun().epsilon(scores, delta=DELTA, confidence=CONFIDENCE)
-    return found.epsilon > claimed()
-
-
-@functools.cache
-def claimed():
-    event = GaussianSum("gradients", 1.0, 2.0)
-    sampling = PoissonSampling(PROBABILITY, drawn_by_library=True)
-    return Fourier().epsilon([(Round(sampling, (event,)), 8)], delta=DELTA)
-
-
-@pytest.mark.full
-def test_so_do_those_of_rounds_of_samples() -> None:
-    found = alarms(
-        contradicts, lambda generator: trained(generator, 2.0, 8, CANARIES)
-    )
-
-    assert too_many(found) > FALSE_ALARM
-
-
-def test_a_tenth_of_the_noise_that_is_recorded_is_found() -> None:
-    """In 50 trainings of 50, which a power of 3/4 has with chance 1e-6."""
-    generator = np.random.Generator(np.random.Philox(4))
-
-    for _ in range(50):
-        assert contradicts(trained(generator, 0.2, 8, 4000))
 
 
 @pytest.mark.full

@@ -1,7 +1,6 @@
 """What every accountant promises, and what each adds to it."""
 
 import math
-from typing import NamedTuple
 
 import pytest
 from scipy import stats
@@ -135,22 +134,6 @@ class TestSupported:
 
         assert epsilons == sorted(epsilons)
         assert epsilons[-1] < math.inf
-
-    @pytest.mark.full
-    def test_a_ledger_object_is_read_by_its_rounds(
-        self, accountant, ledger, neighbours
-    ) -> None:
-        class CountedRound(NamedTuple):
-            event: Round
-            times: int
-
-        class Ledger:
-            rounds = tuple(CountedRound(*pair) for pair in ledger)
-
-        arguments = {"delta": 1e-5, "neighbours": neighbours}
-        assert accountant.epsilon(Ledger(), **arguments) == accountant.epsilon(
-            ledger, **arguments
-        )
 
     def test_an_infinite_cost_wins(
         self, accountant, ledger, neighbours

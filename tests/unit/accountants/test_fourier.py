@@ -360,17 +360,6 @@ def test_the_largest_loss_keeps_the_digits_of_a_small_probability() -> None:
     assert loss.largest == 1e-17
 
 
-NEARLY_EQUAL = schedule(1e-4, np.linspace(1, 1.02, 80).tolist())
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("delta", [1e-10, 1e-8])
-def test_noises_that_are_nearly_equal_are_narrow(delta) -> None:
-    lower, upper = Fourier().epsilon_bounds(NEARLY_EQUAL, delta=delta)
-
-    assert 0 < lower <= upper <= lower * (1 + 1e-6)
-
-
 @pytest.mark.parametrize(
     ("probability", "noise", "count", "delta"),
     [(1e-4, 100.0, 2, 1e-30), (9.3e-6, 46.9, 462, 7.7e-46)],
