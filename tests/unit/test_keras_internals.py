@@ -249,29 +249,6 @@ def _is_computed_once(without):
     return (once, count()) == (1, 2)
 
 
-def _reports_two():
-    # Called with inputs and outputs, a class gets other bases for ever.
-    class Two(keras_internals.FitHooks):
-        def __init__(self):
-            super().__init__()
-            self.head = keras.layers.Dense(1)
-
-        def call(self, inputs):
-            return self.head(inputs)
-
-        def logs_to_show(self, logs):
-            return {**super().logs_to_show(logs), "two": 2}
-
-        def build_for_fit(self, iterator, data_batch):
-            self.asked = data_batch
-            super().build_for_fit(iterator, data_batch)
-
-    two = Two()
-    two.compile("sgd", "mse")
-    history = two.fit(tf.zeros([2, 4]), tf.zeros([2, 1]), verbose=0)
-    return "two" in history.history and hasattr(two, "asked")
-
-
 def _keeps_scope(keeping):
     return (
         _caching_device_after(contextlib.nullcontext) is not None
@@ -383,7 +360,6 @@ WORKS = {
         )
     ),
     "mask_of": lambda f: f(_masked()) == "mask" and f(tf.zeros([2])) is None,
-    "FitHooks": lambda f: _reports_two(),
     "averages_of": lambda f: _averages(f),
     "optimizers_in": lambda f: _finds_optimizers(f),
     "fresh_copy_of": lambda f: _copies_optimizers(f),

@@ -432,17 +432,6 @@ class TestSeveralRoundsOfOneCall:
         run.finish()
         assert (len(ledger), ledger.unsettled) == (1000, 0)
 
-    def test_run_all_or_not_at_all(self, ledger) -> None:
-        open_plan(ledger, count=10)
-        with new_run(ledger, most=20) as run:
-            for _ in range(2):
-                run.cover(STEP, 4)
-            with pytest.raises(BudgetExceededError, match="No round ran"):
-                run.cover(STEP, 4)
-
-        (own,) = ledger.runs
-        assert (len(own), own.outcome) == (8, "budget")
-
 
 def test_no_block_is_longer_than_the_plan(ledger) -> None:
     """A process that dies would break its plan."""
@@ -627,6 +616,8 @@ def test_rounds_that_do_not_fit_together_name_their_limit(
         run.cover(STEP, 6)
         with pytest.raises(BudgetExceededError, match=f"{limit}.*1,000 more"):
             run.cover(STEP, 1_000)
+
+    assert ledger.rounds == ((STEP, 6),)
 
 
 @pytest.mark.parametrize("limit", ["target_epsilon", "account"])
