@@ -143,10 +143,7 @@ def test_what_no_event_can_be_is_refused(change) -> None:
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        (
-            round_from_text,
-            text_from_round(PLANNED),
-        ),
+        (round_from_text, text_from_round(PLANNED)),
         (Header.from_text, Header("clinic").as_text()),
         *(
             (
