@@ -100,6 +100,13 @@ def last_unclipped(records, norms, clip, mask):
     return [*sums, *weighed(records[-1:], tf.ones_like(norms), mask)]
 
 
+def each_to_the_clip(records, norms, clip, mask):
+    return [
+        records_lib.clipped_sum([x], records_lib.norms([x]), clip, mask)[0]
+        for x in records
+    ]
+
+
 def sum_clipped(records, norms, clip, mask):
     sums = weighed(records, tf.ones_like(norms), mask)
     factor = tf.minimum(
@@ -185,11 +192,18 @@ FAULTS: dict[str, Fault] = {
     "the last variable is not clipped": clip(
         "sensitivity, independence", last_unclipped
     ),
+    "each variable is clipped to the whole clip": clip(
+        "sensitivity", each_to_the_clip
+    ),
     "the sum is clipped instead of the records": clip(
         "sensitivity, independence", sum_clipped, early=True
     ),
     "the sum is divided by the number of records": clip(
         "sensitivity, independence", sum_divided, early=True
+    ),
+    "norms are rounded to whole numbers": clip(
+        "sensitivity",
+        lambda r, n, c, m: records_lib.clipped_sum(r, tf.floor(n), c, m),
     ),
     "encoded records are not encoded": Fault(
         "clip",
@@ -515,11 +529,15 @@ def encoded_noise(change: Any) -> Callable[..., Any]:
 FAULTS |= {
     "noise is halved": noise(lambda n, of: n / 2),
     "noise is 2 % too small": noise(lambda n, of: 0.98 * n, early=True),
+    "there is no noise": noise(lambda n, of: 0 * n),
     "noise is cut off at three standard deviations": noise(
         lambda n, of: tf.clip_by_value(n, -3 * of.stddev, 3 * of.stddev),
         early=True,
     ),
     "noise is Laplacian, of the same variance": noise(laplacian),
+    "all coordinates of a variable share one draw": noise(
+        flat(lambda n: 0 * n + n[0])
+    ),
     "half of the noise is the other half with its sign changed": noise(
         flat(half_mirrored), early=True
     ),
@@ -684,6 +702,9 @@ def of_all_rows(self, params, like, records, mask):
 
 
 FAULTS |= {
+    "the ledger holds half of the bound": events(
+        "sensitivity", l2_norm_bound=0.5
+    ),
     "the ledger holds twice the noise": events(
         "noise", noise_stddev=2.0, early=True
     ),
@@ -809,10 +830,11 @@ def saying(make: Any, other: Any, *names: str) -> Fault:
 
 
 def resized(most, least=0):
-    """Returns a change of samples beyond some sizes."""
+    """Returns a change of samples beyond some sizes, of 200 or 6,000."""
 
     def change(found, another):
-        others = np.setdiff1d(np.arange(200), found)
+        total = 200 if (most or 0) + least < 200 else 6000
+        others = np.setdiff1d(np.arange(total), found)
         return np.append(found[:most], others[: max(0, least - len(found))])
 
     return change
@@ -844,6 +866,10 @@ def same_words(make: Any) -> Any:
     return sampler
 
 
+def twice(found, another):
+    return np.union1d(found, another())
+
+
 def with_first(found, another):
     return np.union1d(found, [0])
 
@@ -854,6 +880,12 @@ def one_more(found, another):
 
 def first_and_others(found, another):
     return found if 0 in found else np.append(found[1:], 0)
+
+
+def many(**options: Any) -> PoissonBatches:
+    """Returns samples of 256 of 6,000 records."""
+    data = np.zeros([6000, 3], "float32"), np.zeros([6000, 1], "float32")
+    return PoissonBatches(data, sampling_probability=256 / 6000)
 
 
 def of_users(probability: float = 0.2, records: int = 3) -> UserBatches:
@@ -876,6 +908,7 @@ def truncated(**options: Any) -> PoissonBatches:
 
 
 FAULTS |= {
+    "records are drawn twice as often": drawing(samples, twice),
     "one record is in every sample": drawing(samples, with_first, early=True),
     "the last record is never drawn": drawing(samples, lambda f, _: f[f < 199]),
     "samples have a fixed size": drawing(
@@ -888,6 +921,9 @@ FAULTS |= {
     ),
     "samples are filled up to 0.8 times the expected size": drawing(
         samples, resized(None, 16)
+    ),
+    "large samples are clamped at 1.2 times the size": drawing(
+        many, resized(307)
     ),
     "every tenth sample is drawn again": drawing(samples, every_tenth_again()),
     "two records are always drawn together": drawing(
@@ -920,4 +956,7 @@ FAULTS |= {
     "rows of a user hold a record of another": with_rows(
         of_users, lambda rows: np.roll(rows, 1, axis=1)
     )._replace(early=True),
+    "a user is drawn twice as often": saying(
+        lambda: of_users(0.4), of_users, "sampling_of"
+    ),
 }

@@ -1,5 +1,9 @@
 """Rounds that are one dispatch are the rounds that run one by one."""
 
+import signal
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -396,6 +400,64 @@ def test_a_changed_state_is_withheld_in_all_rounds_of_a_block(
         stddev = each.round.queries[0].noise_stddev
         counts[stddev] = counts.get(stddev, 0) + each.count
     assert counts == {10.0: 10, 0.1: 5}
+
+
+# Writes a byte at the end of each round, from inside the block.
+_KILLED = """
+import os, signal, sys
+import keras, keras_dp, numpy as np, tensorflow as tf
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+ended, ledger, last = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def note(values):
+    with open(ended, "ab") as file:
+        file.write(b".")
+    if os.path.getsize(ended) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return values
+
+class Notes(keras.metrics.Mean):
+    def update_state(self, y, output, sample_weight=None):
+        noted = tf.py_function(note, [tf.reduce_sum(output)], tf.float32)
+        noted.set_shape([])
+        super().update_state(noted)
+
+x = np.random.default_rng(0).normal(size=(100, 3)).astype("float32")
+private = keras_dp.PrivateModel(
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+)
+private.compile(
+    keras_dp.optimizers.DPSGD(
+        0.1,
+        query=keras_dp.GaussianAverageQuery(1.0, 1.0, 10),
+        ledger=keras_dp.PrivacyLedger.open(ledger, dataset="killed"),
+    ),
+    loss="mse", metrics=[Notes()], steps_per_execution=100,
+)
+samples = keras_dp.sampling.PoissonBatches(
+    (x, x[:, :1]), sampling_probability=0.1)
+private.fit(samples, steps_per_epoch=100, verbose=0)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("last", [2, 9, 40])
+def test_a_process_that_dies_inside_a_block_has_paid_for_it(
+    last, tmp_path
+) -> None:
+    ended, path = tmp_path / "ended", tmp_path / "run.ledger"
+
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, ended, path, str(last)],
+        check=False,
+        capture_output=True,
+    )
+
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert ended.stat().st_size == last
+    with keras_dp.PrivacyLedger.open(path) as ledger:
+        assert last <= len(ledger) < 100
 
 
 def test_all_rounds_of_a_block_are_covered_before_it_runs(monkeypatch) -> None:
