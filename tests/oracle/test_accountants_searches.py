@@ -189,22 +189,6 @@ def test_a_price_without_the_ratio_is_too_small(
     assert max(excess) > 1e-4
 
 
-@pytest.mark.parametrize("law", LAWS[1:5], ids=repr)
-def test_a_price_for_fewer_trials_is_too_small(
-    law: TruncatedNegativeBinomial,
-) -> None:
-    """Control: the bound for half the mean is exceeded."""
-    fewer = TruncatedNegativeBinomial(law.shape, 1 + (law.mean - 1) / 4)
-    trial = TRIALS[1]
-    found = profile_of(trial, fewer, 1e-4)
-
-    assert found is not None
-    assert any(
-        found.delta(epsilon) < exact(trial, law, epsilon)
-        for epsilon in np.linspace(0, 5, 21)
-    )
-
-
 @pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, 3.0])
 @pytest.mark.parametrize("pure", [0.1, 1.0])
 def test_a_pure_trial_costs_its_epsilon_shape_plus_two_times(

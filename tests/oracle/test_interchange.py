@@ -100,34 +100,6 @@ def test_their_distributions_are_ours(name, neighbours) -> None:
     assert theirs == pytest.approx(ours, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("naive", "neighbours"),
-    [
-        (
-            dp.SampledWithoutReplacementDpEvent(
-                10_000, 100, dp.GaussianDpEvent(2.0)
-            ),
-            "fixed size",
-        ),
-        (dp.GaussianDpEvent(2.0), "unverified"),
-    ],
-    ids=["fixed size", "unverified"],
-)
-def test_and_a_naive_event_would_be_found(naive, neighbours) -> None:
-    """Control: stddev over one bound, where a record is replaced."""
-    ledger = LEDGERS[neighbours][:1]
-    truth = Fourier().epsilon_bounds(
-        ledger, delta=DELTA, neighbours="replace_one"
-    )
-    accountant = dp.rdp.RdpAccountant(
-        neighboring_relation=NeighboringRelation.REPLACE_ONE
-    )
-
-    theirs = accountant.compose(naive, ledger[0][1]).get_epsilon(DELTA)
-
-    assert theirs < truth.lower
-
-
 @pytest.mark.parametrize("probability", [1.0, 0.1])
 def test_laplace_sums_agree(probability) -> None:
     """One coordinate, where the L1 norm is all there is."""

@@ -76,23 +76,6 @@ def test_precision_of_floats_tells_all() -> None:
     assert rate > 0.99
 
 
-def test_reachable_values_tell_all() -> None:
-    draws = np.random.default_rng(0)
-    values = np.unique(draws.standard_normal(2**18).astype(np.float32))
-    shape = 2, TRIALS, attacks.COORDINATES
-    without, with_one = draws.choice(values, shape)
-    with_one += np.float32(attacks.STEP)
-    attack = attacks.unreachable(values)
-    assert attacks.success_rate(attack, without, with_one) > 0.99
-
-
-def test_float_sums_move_too_far() -> None:
-    def in_order(records: Any) -> Any:
-        return np.add.accumulate(records, axis=0)[-1]
-
-    assert attacks.excess(in_order) > 1e-4
-
-
 @pytest.mark.parametrize("stddev", [1e-30, 0.3, 1e30])
 def test_answers_are_multiples_of_a_power_of_two(stddev: float) -> None:
     query = GaussianSumQuery(min(stddev, 1.0), stddev)

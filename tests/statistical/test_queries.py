@@ -160,12 +160,6 @@ def test_leaves_and_rounds_are_independent(kind, way):
             assert np.isin(every[i][:50], every[j]).sum() <= 3
 
 
-def test_seeds_are_independent():
-    one, two = (noise("sum", "eager", seed)[0][0] for seed in (7, 8))
-
-    assert correlation_p_value(one, two) > FALSE_ALARM
-
-
 def test_the_check_of_independence_can_fail():
     """Control: the same seed, or 4 % of another draw, would have been seen."""
     one = noise("sum", "eager")[0][0]
@@ -175,15 +169,3 @@ def test_the_check_of_independence_can_fail():
 
     assert correlation_p_value(one, again) < FALSE_ALARM
     assert correlation_p_value(one, other + 0.04 * one) < FALSE_ALARM
-
-
-def test_a_nest_whose_leaves_share_a_seed_would_be_seen():
-    """Control: what `NestedQuery` must not do."""
-    query = NestedQuery([GaussianSumQuery(1.0, STDDEV)] * 2)
-    shared = GaussianSumQuery(1.0, STDDEV).initial_global_state(1)
-
-    one, two = query.get_noised_result(
-        [tf.zeros([SIZE])] * 2, [shared, shared]
-    ).value
-
-    assert correlation_p_value(one, two) < FALSE_ALARM

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers
 
 from keras_dp.errors import UnsupportedLayerError
-from keras_dp.gradients import GradientEngine, self_check
+from keras_dp.gradients import GradientEngine
 from tests.slow_loop import compiled
 
 X = tf.constant(np.random.default_rng(0).normal(size=(4, 4)), tf.float32)
@@ -170,13 +170,6 @@ class TestIsRefused:
 
         with pytest.raises(UnsupportedLayerError, match="without noise"):
             _run(engine, "graph")
-
-    @pytest.mark.parametrize("kind", sorted(WRITES.keys() - {STATELESS}))
-    def test_by_the_self_check_too(self, kind) -> None:
-        engine = _engine(WRITES[kind]())
-
-        with pytest.raises(UnsupportedLayerError, match="without noise"):
-            self_check(engine, X, _squares, 4)
 
     @pytest.mark.parametrize("mode", ["graph", "eager"])
     @pytest.mark.parametrize("kind", sorted(WRITES.keys() - {STATELESS}))
