@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import optimize
 
-from keras_dp._outside_xla import outside_xla
+from keras_dp._devices import outside_xla
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,

@@ -30,6 +30,7 @@ from keras.src.trainers.data_adapters.array_slicing import (
 from keras.src.utils import io_utils
 from keras.src.utils.python_utils import pythonify_logs
 
+from keras_dp._devices import has_accelerator
 from keras_dp._override import override
 
 if keras.backend.backend() != "tensorflow":
@@ -989,8 +990,7 @@ def rewritten_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     from tensorflow.python.eager import context
 
-    devices = tf.config.list_logical_devices()
-    if any(device.device_type != "CPU" for device in devices):
+    if has_accelerator():
         return function
     held = context.context()
     config = held.config

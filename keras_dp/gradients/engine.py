@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_dp._outside_xla import outside_xla
+from keras_dp._devices import has_accelerator, outside_xla
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
 from keras_dp.gradients.capture.graph_of_call import Coupling, GraphOfCall
@@ -144,7 +144,7 @@ class GradientEngine:
         """
         self.model = model
         self.jit_compile = jit_compile
-        self.static_shapes = jit_compile or _has_accelerator()
+        self.static_shapes = jit_compile or has_accelerator()
         self.releases_statistics = releases_statistics
         self.check_layers()
         self.trained_normalizations = trained_layers(model)
@@ -487,11 +487,6 @@ def _coupling_in(
         return Coupling("Python code", "run_eagerly=True")
     operations = tf.compat.v1.get_default_graph().get_operations()
     return GraphOfCall(inputs, batch, public).coupling(results, operations)
-
-
-def _has_accelerator() -> bool:
-    devices = tf.config.list_logical_devices()
-    return any(device.device_type != "CPU" for device in devices)
 
 
 def _called(

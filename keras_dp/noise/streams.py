@@ -27,7 +27,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
-from keras_dp import _outside_xla
+from keras_dp._devices import has_accelerator, is_outside_xla
 from keras_dp.noise import box_muller, chacha20, xla
 from keras_dp.noise.xla import (
     Arithmetic,
@@ -163,7 +163,7 @@ def _in_doubt(doubts: tf.Tensor) -> tf.Tensor:
 def _refined(*arguments: tf.Tensor) -> tf.Tensor:
     # XLA cannot call Python. Few draws come here, and a trace without the exact
     # arithmetic is made in half of the time.
-    if tf.executing_eagerly() or _outside_xla.is_certain():
+    if tf.executing_eagerly() or is_outside_xla():
         block = tf.numpy_function(
             _refined_by_numpy, arguments, tf.int32, stateful=False
         )
@@ -234,7 +234,7 @@ def _in_pieces(
                 return draw(size, tf.constant(0))
         pieces = -(-blocks // lanes)
         lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
-    if _has_accelerator():
+    if has_accelerator():
         return _in_groups(functools.partial(draw, lanes), pieces, spec(lanes))
     eager = tf.executing_eagerly()  # TensorFlow warns of any number there.
     return tf.map_fn(
@@ -511,11 +511,6 @@ _ROUNDED_PIECE = _Piece(
 )
 
 
-def _has_accelerator() -> bool:
-    devices = tf.config.list_physical_devices()
-    return any(device.device_type != "CPU" for device in devices)
-
-
 @functools.cache
 @tf.autograph.experimental.do_not_convert
 def _is_trusted(piece: _Piece, lanes: int) -> bool:
@@ -526,7 +521,7 @@ def _is_trusted(piece: _Piece, lanes: int) -> bool:
     differ, a warning is logged, and ordinary operations draw everything. On a
     machine with an accelerator, these always do.
     """
-    if _has_accelerator():
+    if has_accelerator():
         return False
     with tf.init_scope(), tf.device("CPU"):
         seed, start = tf.constant([1, -2, 3, 2**62], tf.int64), tf.constant(5)

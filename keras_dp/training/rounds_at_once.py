@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_dp._devices import has_accelerator
 from keras_dp._nests import Nest
 from keras_dp.keras_internals import (
     layers_of,
@@ -91,7 +92,7 @@ def pays_by_xla(model: keras.Model, fit: Mapping[str, Any]) -> bool:
     rounds = int(fit.get("steps_per_epoch", 0)) * fit.get("epochs", 0)
     return (
         rounds >= _LEAST_BY_XLA
-        and not _has_accelerator()
+        and not has_accelerator()
         and model.built
         and model.count_params() <= _MOST_WEIGHTS_BY_XLA
         and all(
@@ -101,14 +102,9 @@ def pays_by_xla(model: keras.Model, fit: Mapping[str, Any]) -> bool:
     )
 
 
-def _has_accelerator() -> bool:
-    devices = tf.config.list_physical_devices()
-    return any(device.device_type != "CPU" for device in devices)
-
-
 def _most_bytes() -> float:
     """Returns a third of the memory of the device."""
-    if _has_accelerator() or not hasattr(os, "sysconf"):  # Windows has none.
+    if has_accelerator() or not hasattr(os, "sysconf"):  # Windows has none.
         return _MOST_BYTES
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 3
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp._outside_xla import outside_xla
+from keras_dp._devices import outside_xla
 from keras_dp.noise import box_muller, seeds, streams
 from keras_dp.noise.xla import Arithmetic
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_dp import _outside_xla
+from keras_dp._devices import is_outside_xla
 from keras_dp._rounding import UNIT_32, UNIT_64
 
 # Sums of this many terms keep a relative 1e-5 in float32, in XLA's order too.
@@ -20,7 +20,7 @@ SUMMED_IN_FLOAT32 = 2**16
 
 def norms_along(tensor: tf.Tensor, axis: int) -> tf.Tensor:
     """Returns the L2 norms along an axis, which is removed."""
-    if _outside_xla.is_certain():  # One pass instead of two, and no copy.
+    if is_outside_xla():  # One pass instead of two, and no copy.
         return tf.math.reduce_euclidean_norm(tensor, axis=axis)
     dtype = tensor.dtype
     if tensor.shape[axis] > SUMMED_IN_FLOAT32:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_dp._outside_xla import outside_xla
+from keras_dp._devices import outside_xla
 from keras_dp.keras_internals import trace_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import (

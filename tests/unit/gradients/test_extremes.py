@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from keras_dp._outside_xla import outside_xla
+from keras_dp._devices import outside_xla
 from keras_dp.dp_queries import records as query_records
 from keras_dp.gradients import GradientEngine
 from keras_dp.gradients.records import cost_model

@@ -85,8 +85,8 @@ SURFACE = PACKAGE / "__init__.py"
 FOR_ALL = {
     "_check",
     "_counted",
+    "_devices",
     "_nests",
-    "_outside_xla",
     "_override",
     "_reproducible",
     "_rounding",

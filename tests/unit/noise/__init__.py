@@ -1,8 +1,8 @@
 import pytest
 
-from keras_dp.noise import streams
+from keras_dp._devices import has_accelerator
 
 # Kernels run on processors alone.
 needs_kernels = pytest.mark.skipif(
-    streams._has_accelerator(), reason="There is an accelerator."
+    has_accelerator(), reason="There is an accelerator."
 )

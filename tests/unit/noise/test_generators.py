@@ -121,7 +121,7 @@ def as_on_an_accelerator(monkeypatch, forget_kernels):
     monkeypatch.setattr(streams, "_TOGETHER", 2)
 
     def change():
-        monkeypatch.setattr(streams, "_has_accelerator", lambda: True)
+        monkeypatch.setattr(streams, "has_accelerator", lambda: True)
         forget_kernels()
 
     return change
