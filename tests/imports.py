@@ -56,6 +56,9 @@ def file_of(name: str, root: Path = ROOT) -> Path | None:
 
 def needs_tensorflow(path: Path) -> bool:
     """Returns whether the file or its examples import TensorFlow or Keras."""
+    # TensorFlow Probability imports it where it is installed.
+    if 'importorskip("tensorflow' in path.read_text("utf-8"):
+        return True
     if FRAMEWORKS & {name.partition(".")[0] for name in _in_examples(path)}:
         return True
     seen: set[Path] = set()
