@@ -10,7 +10,6 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from keras_dp.accountants import Fourier
 from keras_dp.accountants.compose import small_losses
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.curve import GRID
@@ -18,11 +17,6 @@ from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss, ReplaceOneLoss
-from keras_dp.ledger import (
-    FixedSizeWithoutReplacement,
-    GaussianSum,
-    Round,
-)
 from tests.oracle.test_accountants_few_rounds import (
     composed_by_quadrature,
     epsilon_bounds,
@@ -134,29 +128,6 @@ def test_control_a_removed_record_does_not_bound_samples_of_fixed_size() -> (
     )
 
     assert low[1] < 0.9 * high[0]
-
-
-@pytest.mark.parametrize(
-    ("population", "sample", "sigma", "count", "delta", "stated"),
-    [
-        (10**9, 1, 5.0, 2111, 1e-9, (2.382e-8, 2.849e-8)),
-        (10**7, 100, 2.0, 40_000, 1e-8, (0.01111, 0.01438)),
-    ],
-)
-def test_samples_of_fixed_size_have_two_near_bounds(
-    population, sample, sigma, count, delta, stated
-) -> None:
-    """Where a line and the moments bound them five to ten times as far up."""
-    step = Round(
-        FixedSizeWithoutReplacement(sample, population_size=population),
-        (GaussianSum("sum", 1.0, sigma),),
-    )
-
-    lower, upper = Fourier().epsilon_bounds(
-        [(step, count)], delta=delta, neighbours="replace_one"
-    )
-
-    assert (lower, upper) == pytest.approx(stated, rel=1e-3)
 
 
 KINDS = [

@@ -37,12 +37,11 @@ def nodes(rounds):
     ]
 
 
-def prefix_weights(rounds, is_efficient=True):
+def prefix_weights(rounds):
     """Returns what each node adds to each prefix, by explicit node sums.
 
     A node of length `2^d` inside a block of length `2^l` of the prefix has the
-    weight of its level, `2^-(l-d)` over the sum of those. If not efficient, a
-    block is its own node alone.
+    weight of its level, `2^-(l-d)` over the sum of those.
     """
     tree = nodes(rounds)
     matrix = np.zeros([rounds, len(tree)])
@@ -56,10 +55,7 @@ def prefix_weights(rounds, is_efficient=True):
                 if not (start <= first and first + length <= end):
                     continue
                 depth = level - (length.bit_length() - 1)
-                if is_efficient:
-                    matrix[t - 1, column] = 2.0**-depth / (2 - 2.0**-level)
-                elif depth == 0:
-                    matrix[t - 1, column] = 1.0
+                matrix[t - 1, column] = 2.0**-depth / (2 - 2.0**-level)
             start = end
     return matrix
 
@@ -79,22 +75,12 @@ def test_prefix_sums_have_the_covariance_of_their_nodes(rounds) -> None:
     )
 
 
-def test_and_not_that_of_nodes_alone() -> None:
-    """Control: the estimate of one node for each block."""
-    weights, found = prefix_weights(11, is_efficient=False), decoder(11)
-
-    assert np.abs(found @ found.T - weights @ weights.T).max() > 0.3
-
-
 def test_the_weights_are_those_of_unbiased_sums() -> None:
     """The oracle itself: node sums of any leaves give their prefixes."""
     leaves = np.random.default_rng(0).standard_normal(11)
     sums = [leaves[a : a + n].sum() for a, n in nodes(11)]
 
-    for is_efficient in (False, True):
-        np.testing.assert_allclose(
-            prefix_weights(11, is_efficient) @ sums, np.cumsum(leaves)
-        )
+    np.testing.assert_allclose(prefix_weights(11) @ sums, np.cumsum(leaves))
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)

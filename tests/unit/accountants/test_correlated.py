@@ -145,22 +145,6 @@ class TestCyclicSamples:
 
         assert 0 < less <= sure
 
-    @pytest.mark.parametrize("neighbours", ["add_or_remove_one", "replace_one"])
-    @pytest.mark.parametrize("probability", [0.999, 1.0])
-    def test_have_a_lower_bound_for_a_class_that_is_secret(
-        self, neighbours, probability
-    ) -> None:
-        """That of a known class was above the price at probability 1."""
-        found = [
-            Fourier().epsilon_bounds(
-                in_five_cycles(each), delta=1e-5, neighbours=neighbours
-            )
-            for each in (probability, 1.0)
-        ]
-
-        assert found[0].lower <= found[1].upper
-        assert 0 <= found[1].lower < 8.5
-
     def test_are_amplified_if_nobody_takes_part_twice(self) -> None:
         event = dataclasses.replace(
             EVENT, strategy=BandedToeplitz((1.0, *[0.5] * 9)), rounds=4
