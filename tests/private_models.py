@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 import keras_dp
 
@@ -24,6 +25,26 @@ def adaptive_average(
     return keras_dp.dp_queries.NormalizedQuery(total, denominator)
 
 
+def correlated_average(
+    model: keras.Model,
+    strategy: Any,
+    noise_multiplier: float,
+    rounds: int,
+    denominator: float,
+    restart_after: int | None = None,
+) -> keras_dp.dp_queries.NormalizedQuery:
+    """Returns an average with a clip of 1, of the gradients of a model."""
+    total = keras_dp.dp_queries.CorrelatedSumQuery(
+        strategy,
+        1.0,
+        noise_multiplier,
+        rounds,
+        [tf.TensorSpec(v.shape) for v in model.trainable_variables],
+        restart_after=restart_after,
+    )
+    return keras_dp.dp_queries.NormalizedQuery(total, denominator)
+
+
 def private_of(
     model: keras.Model,
     query: Any,
@@ -40,18 +61,8 @@ def private_of(
 ) -> keras_dp.PrivateModel:
     """Returns a compiled private model, with a ledger of its own or given.
 
-    Args:
-        model: To be trained.
-        query: Of its gradients.
-        ledger: By default a new one in memory.
-        kind: The class of the optimizer.
-        rate: The learning rate.
-        seed: Of the noise.
-        groups: Of the variables.
-        inner: More arguments of the optimizer.
-        checks: How many examples the self-check looks at; 0 for none.
-        loss: For `compile`.
-        **compiled: More of `compile`.
+    `checks` is how many examples the self-check looks at, 0 for none; `inner`
+    has more arguments of the optimizer.
     """
     private = keras_dp.PrivateModel(model, self_check_examples=checks)
     optimizer = kind(

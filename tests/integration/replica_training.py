@@ -14,7 +14,6 @@ from keras import layers
 
 import keras_dp
 from keras_dp.dp_queries import (
-    CorrelatedSumQuery,
     GaussianAverageQuery,
     NestedQuery,
     NormalizedQuery,
@@ -25,6 +24,7 @@ from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.metrics.private_metrics import PrivateLoss
+from tests.private_models import correlated_average
 
 FEATURES, RECORDS = 6, 256
 # Enough coordinates to tell one stddev from twice of it beyond doubt.
@@ -161,18 +161,14 @@ class Training:
 NOISED = average(noise=0.8)
 
 
-def correlated():
-    """Returns the average of a mechanism of 16 rounds, for `dense`."""
-    specs = [tf.TensorSpec(v.shape) for v in dense().trainable_variables]
-    strategy = BandedToeplitz((1.0, 0.5, 0.25))
-    return NormalizedQuery(
-        CorrelatedSumQuery(strategy, 1.0, 0.8, 16, specs), 32.0
-    )
-
-
 # Called with a strategy, each returns what its training left.
 SCENARIOS = {
-    "correlated": lambda on: Training(on, query=correlated()).fit(),
+    "correlated": lambda on: Training(
+        on,
+        query=correlated_average(
+            dense(), BandedToeplitz((1.0, 0.5, 0.25)), 0.8, 16, 32.0
+        ),
+    ).fit(),
     "adaptive_in_groups": lambda on: Training(
         on,
         query=NestedQuery(

@@ -27,6 +27,7 @@ from keras_dp.sampling import (
     UserBatches,
 )
 from tests.audited import X, Y, average, dense, samples, training
+from tests.private_models import adaptive_average, correlated_average
 from tests.query_table import assert_equal
 
 QUERIES = {
@@ -38,17 +39,7 @@ QUERIES = {
     ),
     "adaptive clip and a sum, nested in groups": lambda: dp_queries.NestedQuery(
         {
-            "hidden": dp_queries.NormalizedQuery(
-                dp_queries.QuantileAdaptiveClipSumQuery(
-                    1.0,
-                    1.0,
-                    0.5,
-                    0.2,
-                    clipped_count_stddev=2.0,
-                    expected_num_records=20,
-                ),
-                20,
-            ),
+            "hidden": adaptive_average(1.0, 20),
             "head": dp_queries.NormalizedQuery(
                 dp_queries.GaussianSumQuery(1.0, 1.0), 20
             ),
@@ -67,16 +58,8 @@ QUERIES = {
         ),
         20,
     ),
-    "tree": lambda: dp_queries.NormalizedQuery(
-        dp_queries.CorrelatedSumQuery(
-            BinaryTree(),
-            1.0,
-            1.0,
-            50,
-            [tf.TensorSpec(v.shape) for v in dense().weights],
-            restart_after=4,
-        ),
-        20,
+    "tree": lambda: correlated_average(
+        dense(), BinaryTree(), 1.0, 50, 20, restart_after=4
     ),
 }
 

@@ -11,11 +11,6 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
-from keras_dp.dp_queries import (
-    CorrelatedSumQuery,
-    NormalizedQuery,
-    QuantileAdaptiveClipSumQuery,
-)
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import BandedToeplitz
 from keras_dp.ledger.rows import run_writer
@@ -32,13 +27,16 @@ from keras_dp.training.loop import TrainingLoop
 from keras_dp.training.metrics.private_metrics import PrivateLoss
 from keras_dp.training.step.engine_check import EngineCheck
 from keras_dp.training.step.training_step import TrainingStep
-from tests.private_models import private_of
+from tests.private_models import (
+    adaptive_average,
+    correlated_average,
+    private_of,
+)
 from tests.query_table import assert_equal
 
 RECORDS, FEATURES, CLASSES = 200, 5, 3
 ROUNDS = 10
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-SPECS = [tf.TensorSpec([FEATURES, CLASSES]), tf.TensorSpec([CLASSES])]
 
 
 def data():
@@ -143,11 +141,8 @@ CASES = {
     ),
     "correlated noise": (
         lambda: {
-            "query": NormalizedQuery(
-                CorrelatedSumQuery(
-                    BandedToeplitz((1.0, 0.5)), 1.0, 0.5, 2 * ROUNDS, SPECS
-                ),
-                20,
+            "query": correlated_average(
+                model(), BandedToeplitz((1.0, 0.5)), 0.5, 2 * ROUNDS, 20
             )
         },
         lambda: CyclicPoissonBatches(
@@ -277,12 +272,7 @@ def mapped():
         ({"run_eagerly": True}, poisson, "run_eagerly"),
         ({}, lambda: poisson(map=lambda x, y: (x, y)), "map"),
         (
-            {
-                "query": NormalizedQuery(
-                    QuantileAdaptiveClipSumQuery(1.0, 0.5, 0.5, 0.2, 2.0, 20),
-                    20,
-                )
-            },
+            {"query": adaptive_average(0.5, 20)},
             poisson,
             "depends on the rounds before",
         ),

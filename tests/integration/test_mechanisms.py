@@ -14,7 +14,6 @@ from keras_dp.accountants import available_accountants
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     AdaptiveScaleQuery,
-    CorrelatedSumQuery,
     DiscretizedSumQuery,
     EncodedSumQuery,
     ErrorCorrectedQuery,
@@ -35,12 +34,23 @@ from keras_dp.ledger import (
     StudentTNoise,
 )
 from keras_dp.sampling import PoissonBatches
-from tests.private_models import CROSS_ENTROPY, private_of
+from tests.private_models import (
+    CROSS_ENTROPY,
+    correlated_average,
+    private_of,
+)
 
 RECORDS, FEATURES, BATCH = 64, 5, 16.0
 SHAPES = [(FEATURES, 4), (4,), (4, 2), (2,)]
 SIZE = sum(math.prod(shape) for shape in SHAPES)
 VECTORS = PreselectedVectors(GaussianNoise(1.0), 5, SIZE, 1.0)
+
+
+def network():
+    keras.utils.set_random_seed(1)
+    return keras.Sequential(
+        [keras.Input((FEATURES,)), layers.Dense(4, "tanh"), layers.Dense(2)]
+    )
 
 
 def averaged(query):
@@ -56,15 +66,8 @@ def quantile(clip=1.0):
 
 
 def correlated(strategy, rounds, restart_after=None):
-    return averaged(
-        CorrelatedSumQuery(
-            strategy,
-            1.0,
-            4.0,
-            rounds,
-            [tf.TensorSpec(shape) for shape in SHAPES],
-            restart_after=restart_after,
-        )
+    return correlated_average(
+        network(), strategy, 4.0, rounds, BATCH, restart_after
     )
 
 
@@ -124,12 +127,8 @@ def data():
 
 
 def private_model(query, **options):
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential(
-        [keras.Input((FEATURES,)), layers.Dense(4, "tanh"), layers.Dense(2)]
-    )
     # The self-check does not depend on the query.
-    return private_of(model, query, loss=CROSS_ENTROPY, **options)
+    return private_of(network(), query, loss=CROSS_ENTROPY, **options)
 
 
 def batches(**options):

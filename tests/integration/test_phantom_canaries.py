@@ -8,13 +8,12 @@ import pytest
 import scipy.stats
 
 import keras_dp
-from keras_dp import dp_queries
 from keras_dp.auditing import PhantomCanaries
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.noise import streams
 from keras_dp.sampling import FixedSizeBatches
 from tests.audited import X, Y, average, dense, samples
-from tests.private_models import private_of
+from tests.private_models import adaptive_average, private_of
 
 
 def fitted(canaries=None, *, query=None, epochs=2, source=None):
@@ -100,17 +99,7 @@ def test_halved_noise_is_seen(monkeypatch):
 @pytest.mark.parametrize(
     "query",
     [
-        lambda: dp_queries.NormalizedQuery(
-            dp_queries.QuantileAdaptiveClipSumQuery(
-                1.0,
-                1.0,
-                0.5,
-                0.2,
-                clipped_count_stddev=2.0,
-                expected_num_records=20,
-            ),
-            20,
-        ),
+        lambda: adaptive_average(1.0, 20),
         lambda: average(noise_multiplier=0.0),
     ],
 )

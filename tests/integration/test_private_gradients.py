@@ -19,7 +19,7 @@ from keras_dp.errors import (
     UnsupportedLayerError,
 )
 from keras_dp.keras_internals import seed_generators_of
-from tests.private_models import private_of
+from tests.private_models import adaptive_average, private_of
 
 RECORDS, FEATURES, RATE = 60, 5, 0.5
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -59,17 +59,6 @@ def average(noise_multiplier=0.0):
     )
 
 
-def adaptive():
-    return keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
-        initial_l2_norm_clip=1.0,
-        noise_multiplier=1.0,
-        target_unclipped_quantile=0.5,
-        learning_rate=0.2,
-        clipped_count_stddev=2.0,
-        expected_num_records=30,
-    )
-
-
 def gradients_of(model, ledger=None, query=None, **options):
     options.setdefault("self_check_examples", 0)
     return keras_dp.PrivateGradients(
@@ -89,7 +78,7 @@ class TestTheAnswers:
             (average, {}),
             (average, {"physical_batch_size": 8}),
             (lambda: average(1.0), {}),
-            (adaptive, {}),
+            (lambda: adaptive_average(1.0, 30), {}),
         ],
         ids=["noiseless", "parts", "noise", "adaptive"],
     )
@@ -182,7 +171,7 @@ class TestTheLedger:
     def test_that_cannot_be_written_ends_the_answers(self, tmp_path) -> None:
         ledger = keras_dp.PrivacyLedger.open(tmp_path / "l", dataset="test")
         # Adapts, so that each round is a block of its own.
-        gradients = gradients_of(new_model(), ledger, adaptive())
+        gradients = gradients_of(new_model(), ledger, adaptive_average(1.0, 30))
         answers = gradients.over(samples(), rounds=9)
         next(answers)
 

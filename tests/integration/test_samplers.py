@@ -3,12 +3,11 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_dp
 from keras_dp.accountants.normalize.samplings import strongest_neighbours
 from keras_dp.ledger import BinaryTree, FixedSizeWithoutReplacement
-from tests.private_models import private_of
+from tests.private_models import correlated_average, private_of
 
 RECORDS, FEATURES, SIZE = 50, 3, 8
 LOSS = keras.losses.BinaryCrossentropy(from_logits=True)
@@ -186,16 +185,8 @@ class TestShuffledPasses:
         assert len({each.sampling.epoch_id for each, _ in ledger.rounds}) == 4
 
     def test_carry_trees(self, ledger) -> None:
-        query = keras_dp.dp_queries.NormalizedQuery(
-            keras_dp.dp_queries.CorrelatedSumQuery(
-                BinaryTree(),
-                1.0,
-                8.0,
-                7 * 50,
-                [tf.TensorSpec([FEATURES, 1]), tf.TensorSpec([1])],
-                restart_after=7,
-            ),
-            denominator=SIZE,
+        query = correlated_average(
+            new_model(), BinaryTree(), 8.0, 7 * 50, SIZE, restart_after=7
         )
 
         compiled(ledger, query=query).fit(
