@@ -103,33 +103,20 @@ def test_what_is_frozen_cannot_be_changed(change) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "nest", "received"),
+    ("prefix", "nest"),
     [
-        (
-            {"a": 0},
-            [1],
-            r"a list of \[0\] at /, where there must be a dict of \['a'\]",
-        ),
-        (
-            [0],
-            {0: 1},
-            r"a dict of \[0\] at /, where there must be a list of \[0\]",
-        ),
-        (
-            {"a": [0]},
-            {"a": 5},
-            r"one int at /a, where there must be a list of \[0\]",
-        ),
-        ({"a": 0}, {"b": 5}, r"a dict of \['b'\] at /, where there must be"),
-        (
-            {"a": (0, 0)},
-            {"a": (5,)},
-            r"a tuple of \[0\] at /a, where there must be",
-        ),
+        ({"a": 0}, [5]),
+        ([0], {0: 5}),
+        ({"a": [0]}, {"a": 5}),
+        ({"a": 0}, {"b": 5}),
+        ({"a": (0, 0)}, {"a": (5,)}),
     ],
+    ids=str,
 )
 def test_other_structures_are_refused_without_their_leaves(
-    prefix, nest, received
+    prefix, nest
 ) -> None:
-    with pytest.raises(ValueError, match=rf"^Rule\. Received: {received}"):
+    with pytest.raises(ValueError, match=r"^Rule\. Received: ") as error:
         _nests.split(_nests.frozen(prefix), _nests.frozen(nest), "Rule.")
+
+    assert "5" not in str(error.value)

@@ -162,15 +162,6 @@ def test_all_kinds_of_data_are_drawn_and_placed_alike(tmp_path):
         np.testing.assert_array_equal(batch.mask, first.mask)
 
 
-def test_records_of_no_numbers():
-    batches = PoissonBatches(np.ones([9, 0, 2]), sampling_probability=1.0)
-
-    records, mask, _ = next(iter(batches))
-
-    assert records.shape == (16, 0, 2)
-    assert mask.sum() == 9
-
-
 def test_array_likes_are_converted():
     class Tensor:
         def __array__(self, dtype=None, copy=None):
@@ -362,20 +353,6 @@ def test_the_event_is_of_the_draw_by_force_too(microbatches):
     taken = drawn(batches)
     assert batches.sampling_event.probability == 0.5
     assert 9_000 < len(taken) < 11_000  # Ten standard deviations of pairs.
-
-
-def test_defaults():
-    assert not PoissonBatches(np.ones(3), sampling_probability=1.0).seeded
-    few = PoissonBatches(np.ones(3), sampling_probability=0.9)
-    assert few.rounds_per_epoch == 1
-    assert few.physical_batch_size == 8
-    given = PoissonBatches(
-        np.ones(3),
-        sampling_probability=0.9,
-        rounds_per_epoch=7,
-        physical_batch_size=5,
-    )
-    assert (given.rounds_per_epoch, given.physical_batch_size) == (7, 5)
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 1000, 10**6])

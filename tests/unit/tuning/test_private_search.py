@@ -417,15 +417,10 @@ class TestPrivateScores:
             "data": data(),
             "measure": keras.metrics.binary_accuracy,
             "noise_multiplier": 20.0,
-            **arguments,
         }
 
         with pytest.raises(error, match="must"):
-            PrivateScore(
-                given["data"],
-                given["measure"],
-                noise_multiplier=given["noise_multiplier"],
-            )
+            PrivateScore(**(given | arguments))
 
 
 class TestBadInput:
