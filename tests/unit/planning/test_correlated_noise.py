@@ -122,16 +122,6 @@ class TestNoise:
         assert 2.0 * (1 - 1e-5) <= epsilon <= 2.0
 
 
-@pytest.mark.full
-def test_takes_bands_where_they_leave_less_noise() -> None:
-    best, *others = plan_correlated_noise(
-        500, sampling_probability=0.01, bands=[1, 4], **TERMS
-    )
-    assert best.classes == 4
-    assert best.sampling_probability == pytest.approx(0.04)
-    assert best.sum_noise < 0.95 * others[0].sum_noise
-
-
 @pytest.mark.parametrize("share", [1.0, 0.9])
 def test_meets_the_target_and_not_with_less_noise(share: float) -> None:
     (found,) = plan_correlated_noise(
