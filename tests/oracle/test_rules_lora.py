@@ -1,4 +1,4 @@
-"""Gradients of adapted layers against the loop over examples."""
+"""Gradients of adapted and quantized layers against the loop over examples."""
 
 import keras
 import numpy as np
@@ -67,6 +67,23 @@ def test_adapted_layers_agree_with_the_loop(name, mode) -> None:
 
     assert rule_for(layer) is not None
     assert_model_agrees(model, [normal(*shape)], mode)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_quantized_einsum_agrees_with_the_loop(rank) -> None:
+    """Keras calls another method of it, which is tapped all the same."""
+    keras.utils.set_random_seed(6)
+    make, shape = ADAPTED["einsum_heads"]
+    layer = make()
+    model = model_of(layer, shape)
+    layer.quantize("int8")
+    if rank:
+        layer.enable_lora(rank)
+        spread(model)
+
+    assert rule_for(layer) is not None
+    assert_model_agrees(model, [normal(*shape)], "graph")
 
 
 @pytest.mark.full
