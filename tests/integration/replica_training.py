@@ -25,6 +25,7 @@ from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.metrics.private_metrics import PrivateLoss
 from tests.private_models import correlated_average
+from tests.slow_loop import flat
 
 FEATURES, RECORDS = 6, 256
 # Enough coordinates to tell one stddev from twice of it beyond doubt.
@@ -144,9 +145,7 @@ class Training:
             first = copies[0].numpy()
             apart += sum(not np.array_equal(first, c.numpy()) for c in copies)
         return {
-            "weights": np.concatenate(
-                [w.ravel() for w in self.model.get_weights()]
-            ),
+            "weights": flat(self.model),
             "apart": np.int64(apart),
             "variables": np.int64(len(self.created)),
             "rounds": np.int64(len(self.private.optimizer.ledger)),
@@ -245,14 +244,12 @@ def noise_alone(strategy):
         inner=lambda: keras.optimizers.SGD(1.0),
         loss="mse",
     )
-    before = training.model.get_weights()
+    before = flat(training.model)
     x, _ = data()
     training.history = keras.callbacks.History()
     training.history.history = {}
     training.private.train_on_batch(x[:8], np.zeros([8, NOISE_UNITS]))
-    moved = zip(training.model.get_weights(), before, strict=True)
-    steps = np.concatenate([(new - old).ravel() for new, old in moved])
-    return {**training.results(), "steps": steps}
+    return {**training.results(), "steps": flat(training.model) - before}
 
 
 def main(path: str) -> None:

@@ -9,6 +9,7 @@ import keras_dp
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.experimental.federation import FederatedModel, LocalTraining
 from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
+from tests.slow_loop import flat
 
 DENOMINATOR, CLIP, RATE = 2.0, 0.05, 0.02
 
@@ -51,18 +52,13 @@ def samples(x, y, users, **changes):
     return keras_dp.UserBatches((x, y), **(arguments | changes))
 
 
-def weights_of(made):
-    return [np.asarray(v) for v in made.model.trainable_variables]
-
-
 def change(made, before):
-    pairs = zip(before, weights_of(made), strict=True)
-    return np.concatenate([(b - a).ravel() for a, b in pairs])
+    return flat(made.model) - before
 
 
 def alone(model, x, y, local):
     """Returns what Keras's own fit changes on the records of one user."""
-    before = [np.asarray(v) for v in model.trainable_variables]
+    before = flat(model)
     model.compile(keras.optimizers.SGD(local.learning_rate), loss="mse")
     model.fit(
         x,
@@ -72,8 +68,7 @@ def alone(model, x, y, local):
         shuffle=False,
         verbose=0,
     )
-    pairs = zip(before, model.trainable_variables, strict=True)
-    return np.concatenate([(np.asarray(a) - b).ravel() for b, a in pairs])
+    return flat(model) - before
 
 
 class TestTheUpdateOfAUser:
@@ -92,7 +87,7 @@ class TestTheUpdateOfAUser:
         x, y, users = data()
         local = LocalTraining(RATE, epochs=epochs)
         made = federated(linear(), local, jit_compile=jit_compile)
-        before = weights_of(made)
+        before = flat(made.model)
         expected = 0.0
         for user in range(6):
             update = alone(linear(), x[users == user], y[users == user], local)
@@ -132,7 +127,7 @@ class TestTheUpdateOfAUser:
             local,
             query=keras_dp.GaussianAverageQuery(1e6, 0.0, denominator=1.0),
         )
-        before = weights_of(made)
+        before = flat(made.model)
 
         made.fit(samples(x, y, np.zeros(4, int)), verbose=0)
 
@@ -149,7 +144,7 @@ class TestTheUpdateOfAUser:
         changes = []
         for kept in (users == users, users != 2):
             made = federated(linear(), LocalTraining(RATE, epochs=2))
-            before = weights_of(made)
+            before = flat(made.model)
             made.fit(samples(x[kept], y[kept], users[kept]), verbose=0)
             changes.append(change(made, before) * DENOMINATOR)
 

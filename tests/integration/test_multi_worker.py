@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import keras_dp
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from tests.private_models import private_of
+from tests.slow_loop import flat
 from tests.waiting import HUNG_SECONDS
 
 SCRIPT = Path(__file__).with_name("worker_training.py")
@@ -135,13 +136,10 @@ def test_two_workers_compute_what_one_process_does(tmp_path) -> None:
     shapes = [w.shape for w in model.get_weights()]
     pairs = zip(chief["initial"], shapes, strict=True)
     model.set_weights([np.reshape(w, shape) for w, shape in pairs])
-    private = keras_dp.PrivateModel(model)
-    private.compile(
-        DPOptimizer(
-            keras.optimizers.SGD(0.5),
-            query=keras_dp.GaussianAverageQuery(1.0, 0.0, denominator=32),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-        ),
+    private = private_of(
+        model,
+        keras_dp.GaussianAverageQuery(1.0, 0.0, denominator=32),
+        rate=0.5,
         loss="binary_crossentropy",
         metrics=["accuracy"],
     )
@@ -156,10 +154,9 @@ def test_two_workers_compute_what_one_process_does(tmp_path) -> None:
         verbose=0,
     )
 
-    weights = [w.ravel() for w in model.get_weights()]
     for got in (chief["weights"], other["weights"]):
         np.testing.assert_allclose(
-            np.concatenate(got), np.concatenate(weights), rtol=0, atol=1e-5
+            np.concatenate(got), flat(model), rtol=0, atol=1e-5
         )
     np.testing.assert_allclose(
         chief["history"]["loss"], history.history["loss"], rtol=1e-4
