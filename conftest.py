@@ -47,7 +47,7 @@ SECONDS = {
 LONGEST = (
     "tests/integration/test_tutorials.py",
     "tests/integration/test_distribution.py",
-    "tests/integration/test_auditing_mutants.py",
+    "tests/integration/test_planted_faults.py",
     "tests/integration/test_auditing_check.py",
     "tests/oracle/test_gradients.py",
     "tests/oracle/test_keras_hub.py",
