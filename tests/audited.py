@@ -43,7 +43,6 @@ def training(
     loss: Any = "mse",
     optimizer: Any = None,
     unit: str = "example",
-    private: Any = keras_dp.PrivateModel,
     private_optimizer: Any = keras_dp.DPOptimizer,
     self_check_examples: int | None = None,
     **options: Any,
@@ -52,7 +51,7 @@ def training(
     arguments = {}
     if self_check_examples is not None:
         arguments["self_check_examples"] = self_check_examples
-    built = private(model or dense(), **arguments)
+    built = keras_dp.PrivateModel(model or dense(), **arguments)
     options.setdefault("private_metrics", {"loss": PrivateLoss(average(9.0))})
     groups = options.pop("groups", None)
     built.compile(

@@ -154,16 +154,3 @@ class TestNewSeeds:
         seen.extend(states_of(private))
 
         assert len(set(seen)) == 7
-
-    def test_replace_those_of_a_file(self, tmp_path) -> None:
-        private = private_model()
-        x = records()
-        private.train_on_batch(x, np.zeros([40, 1], "float32"))
-        private.save_weights(tmp_path / "run.weights.h5")
-        states = []
-        for _ in range(2):
-            private.load_weights(tmp_path / "run.weights.h5")
-            private.train_on_batch(x, np.zeros([40, 1], "float32"))
-            states += states_of(private)
-
-        assert len(set(states)) == 2

@@ -15,7 +15,6 @@ import keras_dp
 from keras_dp.errors import (
     BudgetExceededError,
     GradientCheckError,
-    LedgerWriteError,
     PrivateTrainingError,
     UnsupportedLayerError,
 )
@@ -258,21 +257,6 @@ class TestTheLedger:
         assert [covered >= i + 1 for i, covered in enumerate(seen)] == [
             True
         ] * 3
-
-    def test_that_cannot_be_written_stops_training_before_any_update(
-        self, tmp_path
-    ) -> None:
-        path = tmp_path / "run.ledger"
-        keras_dp.PrivacyLedger.open(path, dataset="test").close()
-        ledger = keras_dp.PrivacyLedger.open(path, mode="r")
-        private = _private(query=_query(1.0), ledger=ledger)
-        before = private.model.get_weights()
-
-        with pytest.raises(LedgerWriteError):
-            private.fit(*_data(), verbose=0)
-
-        assert_equal(before, private.model.get_weights())
-        ledger.close()
 
     @pytest.mark.parametrize(
         "mode",
