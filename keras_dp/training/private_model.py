@@ -638,6 +638,7 @@ class PrivateModel(HeldModel):
             ),
             side_queries=self._side_queries,
             jit_compile=bool(self.jit_compile) or is_by_xla,
+            xla_is_chosen=is_by_xla,
             run_eagerly=self.run_eagerly,
             loss_scale=self.loss_scale,
             self_check_examples=self.self_check_examples,

@@ -586,6 +586,31 @@ class TestByXLA:
         assert said is by_xla
 
     @pytest.mark.full
+    def test_goes_on_without_an_operation_that_xla_lacks(self, monkeypatch):
+        def loss(y, output):
+            found = LOSS(y, output)
+            text = tf.strings.as_string(tf.stop_gradient(found))
+            return found + 0 * tf.strings.to_number(text)  # XLA lacks both.
+
+        asked = compiled("auto", loss=loss, jit_compile=True)
+        with pytest.raises(ValueError, match="XLA does not have"):
+            asked.fit(poisson(), steps_per_epoch=10, verbose=0)
+        assert not len(asked.optimizer.ledger)
+        monkeypatch.setattr(rounds_at_once, "_LEAST_BY_XLA", 10)
+
+        chosen = compiled("auto", loss=loss)
+        chosen.fit(poisson(), steps_per_epoch=10, verbose=0)
+
+        assert len(chosen.optimizer.ledger) == 10
+        monkeypatch.setattr(rounds_at_once, "_LEAST_BY_XLA", 1000)
+        without = compiled("auto", loss=loss)
+        without.fit(poisson(), steps_per_epoch=10, verbose=0)
+        for one, other in zip(
+            chosen.model.get_weights(), without.model.get_weights(), strict=True
+        ):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+    @pytest.mark.full
     def test_goes_on_as_it_began(self, monkeypatch) -> None:
         def run(least):
             private = compiled("auto", hidden=[layers.Dense(4, "relu")])

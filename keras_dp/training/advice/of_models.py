@@ -182,7 +182,7 @@ def _trained_before(model: keras.Model) -> str | None:
     return None
 
 
-def _lacking_operation(core: Any, arguments: tuple[Any, ...]) -> Any:
+def lacking_operation(core: Any, arguments: tuple[Any, ...]) -> Any:
     """Returns an operation that XLA lacks, on machines without a GPU."""
     if tf.config.list_physical_devices("GPU"):
         return None
@@ -294,7 +294,7 @@ REPLICATED = (
 # These are asked of a function with `jit_compile=True`, and of its arguments.
 COMPILED_BY_XLA = (
     Condition(
-        _lacking_operation,
+        lacking_operation,
         ValueError,
         "`jit_compile` must be False for this model. Received: an operation "
         "that XLA does not have: {}. No round ran. Pass jit_compile=False.",

@@ -65,6 +65,8 @@ class StepParts:
             its class no public name.
         metrics: Keras's metrics, which are not private.
         jit_compile: Whether XLA compiles the step, except for Keras's metrics.
+        xla_is_chosen: Whether nobody asked for XLA. Where it lacks an
+            operation, the step goes on without it.
         loss_scale: The power of two that losses are multiplied by while they
             are differentiated.
         self_check_examples: The number of examples whose norms the self-check
@@ -81,6 +83,7 @@ class StepParts:
     metrics: ExampleMetrics
     side_queries: SideQueries
     jit_compile: bool
+    xla_is_chosen: bool
     run_eagerly: bool
     loss_scale: float
     self_check_examples: int

@@ -24,7 +24,11 @@ from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import Event
 from keras_dp.sampling.draw import RowsOfRecord
 from keras_dp.training.advice.condition import judge
-from keras_dp.training.advice.of_models import COMPILED_BY_XLA, REPLICATED
+from keras_dp.training.advice.of_models import (
+    COMPILED_BY_XLA,
+    REPLICATED,
+    lacking_operation,
+)
 from keras_dp.training.data.batches import Block, StepBatch, gathered
 from keras_dp.training.metrics.example_metrics import set_masks
 from keras_dp.training.step.batch_computation import (
@@ -59,7 +63,7 @@ class TrainingStep:
 
     def __init__(self, parts: StepParts) -> None:
         """Finds the layers of the model, or refuses it."""
-        self._parts = parts
+        self._parts, self._by_xla = parts, parts.jit_compile
         self._computation = BatchComputation(parts)
         self.check = EngineCheck(parts, self._computation)
         self._inner = parts.optimizer.inner
@@ -159,8 +163,10 @@ class TrainingStep:
         if len(self._traces) > before:
             if not is_whole:
                 self._release(planned)
-            if kind in self._compiled_cores:
-                judge(COMPILED_BY_XLA, self._compiled_cores[kind], arguments)
+            core = self._compiled_cores.pop(kind, None)
+            if core and self._goes_on_without_xla(core, arguments):
+                del self._functions[kind], self._traces[key]
+                return self.prepare(batch, rows, planned, is_first=is_first)
 
         def run() -> tuple[Mapping[str, Any], Event | None]:
             if is_first:
@@ -196,7 +202,7 @@ class TrainingStep:
         With XLA it is one number, so that any number of rounds runs the same
         program. To compile takes seconds.
         """
-        if self._parts.jit_compile:
+        if self._by_xla:
             return _ROUNDS_BY_XLA
         return min(at_once, LARGEST_BLOCK)
 
@@ -209,7 +215,7 @@ class TrainingStep:
         which the places of rounds that are not run are left over.
         """
         rounds, batch = block.places.shape
-        jit, places = self._parts.jit_compile, block.places
+        jit, places = self._by_xla, block.places
         if jit:
             more = [(0, block.room - rounds), (0, 0)]
             places = np.pad(places, more, constant_values=-1)
@@ -238,7 +244,9 @@ class TrainingStep:
             if jit:
                 first = leaves, tf.constant(places[0]), planned
                 given = arguments if is_whole else first
-                judge(COMPILED_BY_XLA, core, given)
+                if self._goes_on_without_xla(core, given):
+                    del self._traces[key]
+                    return self._traced_block(block, rows, planned)
             break
         return self._traces[key], arguments
 
@@ -294,7 +302,7 @@ class TrainingStep:
         core, loop = one, rounds
         if is_whole:
             loop = tf.function(rounds, jit_compile=True, autograph=False)
-        elif self._parts.jit_compile:
+        elif self._by_xla:
             core = tf.function(one, jit_compile=True, autograph=False)
 
         def whole(leaves: Any, places: Any, count: Any, planned: Event) -> Any:
@@ -302,6 +310,18 @@ class TrainingStep:
             return self._logs(), event
 
         return tf.function(whole, autograph=False), loop if is_whole else core
+
+    def _goes_on_without_xla(self, core: Any, arguments: Any) -> bool:
+        """Returns whether XLA was chosen, and cannot compile a function.
+
+        It raises if the caller asked for XLA.
+        """
+        if not self._parts.xla_is_chosen:
+            judge(COMPILED_BY_XLA, core, arguments)
+        elif lacking_operation(core, arguments):
+            self._by_xla = False
+            return True
+        return False
 
     def _measure(
         self,
@@ -375,7 +395,7 @@ class TrainingStep:
         def core(x: Any, y: Any, weight: Any, mask: Any, more: Any) -> Any:
             return of((x, y, weight), mask, kind.rows, more)
 
-        if self._parts.jit_compile:
+        if self._by_xla:
             core = tf.function(core, jit_compile=True, autograph=False)
             self._compiled_cores[kind] = core
 
