@@ -67,17 +67,6 @@ def test_other_databases_are_refused(tmp_path, mode: str, journal) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_marked_database_without_tables_is_refused(tmp_path, mode) -> None:
-    path = tmp_path / "l.db"
-    make(path)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode=DELETE")
-        connection.execute("DROP TABLE meta")
-
-    refuse(path, mode, LedgerFormatError)
-
-
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("version", [5, 2**31 - 1, 2, 1, 0, -1])
 def test_other_versions_are_refused(tmp_path, mode, version) -> None:
     path = tmp_path / "l.db"

@@ -212,6 +212,7 @@ OTHER_TABLES = {
     "index": "CREATE INDEX more ON log (kind)",
     "column": "ALTER TABLE log ADD COLUMN more TEXT",
     "missing": "DROP TABLE bodies",
+    "unmarked": "DROP TABLE meta",
     "renamed": "ALTER TABLE log RENAME TO other",
     "endless view": f"DROP TABLE log; {ENDLESS}",
     "loose table": f"DROP TABLE log; {LOOSE}; "
