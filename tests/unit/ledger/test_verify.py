@@ -122,6 +122,23 @@ def test_an_edited_ledger_is_found(path, statement: str) -> None:
     assert path.read_bytes() == before
 
 
+def test_the_hash_of_a_row_has_each_of_its_fields() -> None:
+    """Rules of rows would find some edits without it, but not all of them."""
+    row = Row(2, "record", 1, "{}", 5, 1, "[]", 0, "")
+    others = [row._replace(**{name: None}) for name in Row._fields[:-1]]
+
+    digests = {chain.hash_of("before", *each[:-1]) for each in (row, *others)}
+
+    assert len(digests) == len(Row._fields)
+
+
+def test_the_head_has_each_of_the_marks() -> None:
+    meta = dict.fromkeys(["header", "rows", "total", "balances", "writer"], "a")
+    others = [meta | {key: "b"} for key in meta]
+
+    assert len({chain.head(each, None) for each in (meta, *others)}) == 6
+
+
 @pytest.mark.parametrize(("first", "second"), EXCHANGES)
 def test_exchanged_rows_are_found(path, first: int, second: int) -> None:
     edit(
