@@ -121,6 +121,35 @@ class TestTheUpdate:
             flat(private.model), before - 0.5 * expected, atol=2e-6
         )
 
+    def test_is_that_of_examples_where_an_axis_is_as_long(self) -> None:
+        """It looks like the batch, and no self-check runs."""
+
+        class TimeMajor(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.dense = layers.Dense(4, "tanh")
+
+            def build(self, shape):
+                self.dense.build((shape[1], shape[0], shape[2]))
+
+            def call(self, x):
+                steps = self.dense(keras.ops.transpose(x, (1, 0, 2)))
+                return keras.ops.transpose(steps, (1, 0, 2))
+
+        x, y = _data(FEATURES)
+        x = x[:, :, None] * np.array([1, -2], "float32")
+        hidden = [TimeMajor(), layers.Flatten(), layers.Dense(3)]
+        model = keras.Sequential([keras.Input((FEATURES, 2)), *hidden])
+        private = _private(model, _query(clip=0.7))
+        expected = _clipped_step(model, x, y, 0.7, 10)
+        before = flat(model)
+
+        private.train_on_batch(x, y)
+
+        np.testing.assert_allclose(
+            flat(model), before - 0.5 * expected, atol=2e-6
+        )
+
     @pytest.mark.full
     def test_has_the_stated_noise_once_per_sample(self) -> None:
         """Zero gradients leave the noise: KS at false-alarm 1e-6."""

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import (
     UNTRACEABLE,
     GradientTrace,
@@ -79,6 +80,7 @@ class EngineCheck:
         shown = self._forward(x, y) if trace is None else trace
         check_holds_no_records(self._parts.model, shown.graph, records)
         if not examples:
+            self._settle_hooks(x, rows)
             self._checked.add(size)
             return
         finite = self_check(
@@ -95,6 +97,19 @@ class EngineCheck:
         if finite and tells:
             self._checked.add(size)
         self._warn_of_what_is_not_shown()
+
+    def _settle_hooks(self, x: Any, rows: int) -> None:
+        """Finds axes that are as long as the batch by chance.
+
+        The self-check does so where gradients are wrong. A model for batches of
+        one size alone cannot be asked.
+        """
+        try:
+            self._computation.engine.settle_hooks_again(x, rows)
+        except UnsupportedLayerError:
+            raise
+        except (ValueError, tf.errors.InvalidArgumentError):
+            return
 
     def _trace_of(self, data: tuple[Any, Any, Any]) -> GradientTrace | None:
         """Returns the trace that the step calls; `None` where it has none."""
