@@ -17,7 +17,7 @@ _OUTSIDE_XLA: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 def has_accelerator() -> bool:
     """Returns whether TensorFlow may use a device that is no CPU."""
-    devices = tf.config.get_visible_devices()
+    devices = tf.config.list_logical_devices()
     return any(device.device_type != "CPU" for device in devices)
 
 
