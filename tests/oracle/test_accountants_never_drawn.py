@@ -125,7 +125,7 @@ def test_rounds_over_all_records_are_left(accountant, delta) -> None:
         alone -= mp.exp(at) * mp.ncdf(-mu / 2 - at / mu)
         assert (1 - drawn) * alone + drawn <= delta
     assert epsilon <= accountant.epsilon(release, delta=0.99 * (delta - drawn))
-    # A sum over the rounds that drew it knows that undrawn ones are no proof.
+    # The release's own delta, and the whole chance that the record is drawn.
     most = drawn + accountant.delta(release, epsilon=2.0)
     found = accountant.delta(ledger, epsilon=2.0)
     assert most * (1 - 1e-4) <= found <= most * (1 + 1e-9)
