@@ -31,8 +31,8 @@ class Case(NamedTuple):
     Attributes:
         make: The layer.
         how: `RULE`, `FALLBACK` or `REFUSED`.
-        shapes: Of its inputs; with a type where they are not floats.
         remark: What to know, or the remedy.
+        shapes: Of its inputs; with a type where they are not floats.
         call: Calls it, if not with its inputs.
         after: What is done with it once it is built.
         compiles: Whether XLA compiles the layer itself.
@@ -40,8 +40,8 @@ class Case(NamedTuple):
 
     make: Callable[[], keras.Layer]
     how: str
-    shapes: tuple[Any, ...]
     remark: str
+    shapes: tuple[Any, ...] = (SIGNAL,)
     call: Callable[..., Any] | None = None
     after: Callable[[keras.Layer], None] | None = None
     compiles: bool = True
@@ -97,71 +97,62 @@ CASES = {
     "AdditiveAttention": Case(
         layers.AdditiveAttention,
         FALLBACK,
-        (SIGNAL, SIGNAL),
         "Its one vector `scale`; `use_scale=False` has no weights.",
+        (SIGNAL, SIGNAL),
         _of_two,
     ),
     "Attention": Case(
         lambda: layers.Attention(use_scale=True),
         FALLBACK,
-        (SIGNAL, SIGNAL),
         "Only with `use_scale=True`; else it has no weights.",
+        (SIGNAL, SIGNAL),
         _of_two,
     ),
     "BatchNormalization": Case(
         layers.BatchNormalization,
         REFUSED,
-        (IMAGE,),
         "Release its statistics with `compile(..., batch_statistics=...)`; "
         "or use `GroupNormalization`; or freeze it.",
+        (IMAGE,),
     ),
     "Bidirectional": Case(
         lambda: layers.Bidirectional(layers.LSTM(3, return_sequences=True)),
         RULE,
-        (SIGNAL,),
         _DIVIDED,
     ),
     "Conv2D, LoRA": Case(
         lambda: layers.Conv2D(3, 2),
         FALLBACK,
-        (IMAGE,),
         "Also `Conv1D`, `Conv3D`.",
+        (IMAGE,),
         after=_lora,
     ),
     "ConvLSTM1D": Case(
-        lambda: layers.ConvLSTM1D(2, 2), FALLBACK, ((3, 5, 2),), _SLOW_LOOP
+        lambda: layers.ConvLSTM1D(2, 2), FALLBACK, _SLOW_LOOP, ((3, 5, 2),)
     ),
     "ConvLSTM2D": Case(
-        lambda: layers.ConvLSTM2D(2, 2), FALLBACK, (FRAMES,), _SLOW_LOOP
+        lambda: layers.ConvLSTM2D(2, 2), FALLBACK, _SLOW_LOOP, (FRAMES,)
     ),
     "ConvLSTM3D": Case(
         lambda: layers.ConvLSTM3D(2, 2),
         FALLBACK,
-        ((2, 3, 3, 3, 2),),
         _SLOW_LOOP,
+        ((2, 3, 3, 3, 2),),
     ),
-    "Dense": Case(lambda: layers.Dense(3), RULE, (SIGNAL,), "Of any rank."),
-    "Dense, LoRA": Case(
-        lambda: layers.Dense(3), RULE, (SIGNAL,), _LOW_RANK, after=_lora
-    ),
+    "Dense": Case(lambda: layers.Dense(3), RULE, "Of any rank."),
+    "Dense, LoRA": Case(lambda: layers.Dense(3), RULE, _LOW_RANK, after=_lora),
     "Dense, int8": Case(
         lambda: layers.Dense(3),
         RULE,
-        (SIGNAL,),
         "Only its bias is trained.",
         after=_quantize("int8"),
     ),
     "Dense, int8 and LoRA": Case(
-        lambda: layers.Dense(3),
-        RULE,
-        (SIGNAL,),
-        _LOW_RANK,
-        after=_quantize_and_adapt,
+        lambda: layers.Dense(3), RULE, _LOW_RANK, after=_quantize_and_adapt
     ),
     "Dense, float8": Case(
         lambda: layers.Dense(3),
         REFUSED,
-        (SIGNAL,),
         "Its scales would be statistics of a batch. Compute in bfloat16, or "
         "train LoRA after int8.",
         after=_quantize("float8"),
@@ -169,85 +160,75 @@ CASES = {
     "EinsumDense": Case(
         lambda: layers.EinsumDense("abc,cd->abd", (None, 4), bias_axes="d"),
         RULE,
-        (SIGNAL,),
         "Where every axis is contracted, created, shared or the kernel's own; "
         "else the fallback.",
     ),
     "EinsumDense, LoRA": Case(
         lambda: layers.EinsumDense("abc,cd->abd", (None, 4)),
         RULE,
-        (SIGNAL,),
         _LOW_RANK,
         after=_lora,
     ),
     "Embedding": Case(
         lambda: layers.Embedding(7, 3),
         RULE,
-        (IDS,),
         "Updates of rows; no gradient of the size of the table per example.",
+        (IDS,),
     ),
     "Embedding, LoRA": Case(
-        lambda: layers.Embedding(7, 3), RULE, (IDS,), _LOW_RANK, after=_lora
+        lambda: layers.Embedding(7, 3), RULE, _LOW_RANK, (IDS,), after=_lora
     ),
-    "GRU": Case(lambda: layers.GRU(3), RULE, (SIGNAL,), _RECURRENT),
+    "GRU": Case(lambda: layers.GRU(3), RULE, _RECURRENT),
     "GRUCell": Case(
-        lambda: layers.GRUCell(3), FALLBACK, ((3,),), _CELL, _one_step(1)
+        lambda: layers.GRUCell(3), FALLBACK, _CELL, ((3,),), _one_step(1)
     ),
     "GroupNormalization": Case(
-        lambda: layers.GroupNormalization(2), FALLBACK, (IMAGE,), _READ
+        lambda: layers.GroupNormalization(2), FALLBACK, _READ, (IMAGE,)
     ),
     "GroupedQueryAttention": Case(
         lambda: layers.GroupQueryAttention(2, 4, 2),
         RULE,
-        (SIGNAL, SIGNAL),
         _DIVIDED,
+        (SIGNAL, SIGNAL),
     ),
-    "LSTM": Case(lambda: layers.LSTM(3), RULE, (SIGNAL,), _RECURRENT),
+    "LSTM": Case(lambda: layers.LSTM(3), RULE, _RECURRENT),
     "LSTMCell": Case(
-        lambda: layers.LSTMCell(3), FALLBACK, ((3,),), _CELL, _one_step(2)
+        lambda: layers.LSTMCell(3), FALLBACK, _CELL, ((3,),), _one_step(2)
     ),
     "LayerNormalization": Case(
-        layers.LayerNormalization,
-        FALLBACK,
-        (SIGNAL,),
-        f"{_READ} Not over the batch axis.",
+        layers.LayerNormalization, FALLBACK, f"{_READ} Not over the batch axis."
     ),
     "MultiHeadAttention": Case(
         lambda: layers.MultiHeadAttention(2, 3),
         RULE,
-        (SIGNAL, SIGNAL),
         _DIVIDED,
+        (SIGNAL, SIGNAL),
     ),
     "PReLU": Case(
-        layers.PReLU, FALLBACK, (IMAGE,), f"{_READ} As a layer of its own."
+        layers.PReLU, FALLBACK, f"{_READ} As a layer of its own.", (IMAGE,)
     ),
     "Dense, PReLU inside": Case(
         lambda: layers.Dense(3, activation=layers.PReLU()),
         FALLBACK,
-        (SIGNAL,),
         "Call the activation as a layer of its own.",
     ),
-    "RMSNormalization": Case(
-        layers.RMSNormalization, FALLBACK, (SIGNAL,), _READ
-    ),
+    "RMSNormalization": Case(layers.RMSNormalization, FALLBACK, _READ),
     "RNN": Case(
         lambda: layers.RNN(layers.GRUCell(3)),
         RULE,
-        (SIGNAL,),
         "Of one `LSTMCell`, `GRUCell` or `SimpleRNNCell`; else the fallback.",
     ),
     "RNN, stacked": Case(
         lambda: layers.RNN([layers.LSTMCell(3), layers.GRUCell(2)]),
         FALLBACK,
-        (SIGNAL,),
         "Stack layers instead of cells.",
     ),
     "ReversibleEmbedding": Case(
         lambda: layers.ReversibleEmbedding(7, 3),
         RULE,
-        (IDS,),
         "The table may look rows up and project, in one model: no gradient of "
         "its size per example.",
+        (IDS,),
         _reversed,
     ),
     "STFTSpectrogram": Case(
@@ -255,17 +236,16 @@ CASES = {
             frame_length=4, frame_step=2, fft_length=4
         ),
         FALLBACK,
-        ((12, 1),),
         "Its filters are trained; `trainable=False` keeps them.",
+        ((12, 1),),
     ),
-    "SimpleRNN": Case(lambda: layers.SimpleRNN(3), RULE, (SIGNAL,), _RECURRENT),
+    "SimpleRNN": Case(lambda: layers.SimpleRNN(3), RULE, _RECURRENT),
     "SimpleRNNCell": Case(
-        lambda: layers.SimpleRNNCell(3), FALLBACK, ((3,),), _CELL, _one_step(1)
+        lambda: layers.SimpleRNNCell(3), FALLBACK, _CELL, ((3,),), _one_step(1)
     ),
     "SpectralNormalization": Case(
         lambda: layers.SpectralNormalization(layers.Dense(3)),
         REFUSED,
-        (SIGNAL,),
         "It writes to its weights while it is called. Bound the weights with "
         "a constraint, or freeze it.",
     ),
@@ -274,14 +254,13 @@ CASES = {
             [layers.SimpleRNNCell(3), layers.SimpleRNNCell(3)]
         ),
         FALLBACK,
-        ((3,),),
         "Stack layers instead of cells.",
+        ((3,),),
         _half_step,
     ),
     "TimeDistributed": Case(
         lambda: layers.TimeDistributed(layers.Dense(3)),
         RULE,
-        (SIGNAL,),
         "Of a layer that has a rule, which then runs once; else the fallback.",
     ),
     "TimeDistributed, model": Case(
@@ -289,7 +268,6 @@ CASES = {
             keras.Sequential([layers.Dense(3), layers.Dense(2)])
         ),
         FALLBACK,
-        (SIGNAL,),
         "Distribute each layer of the model instead.",
     ),
 }
@@ -304,16 +282,11 @@ for _name, _arguments, _remark in (
         _kind = _name.replace("Conv", f"Conv{_axes}D")
         if hasattr(layers, _kind):
             _make = functools.partial(getattr(layers, _kind), *_arguments)
-            CASES[_kind] = Case(_make, RULE, (_shape,), _remark)
+            CASES[_kind] = Case(_make, RULE, _remark, (_shape,))
 
 # Classes that are nothing by themselves, or of another framework.
 NOT_LAYERS = {"InputSpec", "Layer", "Wrapper", "Pipeline", "InputLayer"}
-FOREIGN = {
-    "FlaxLayer",
-    "JaxLayer",
-    "TFSMLayer",
-    "TorchModuleWrapper",
-}
+FOREIGN = {"FlaxLayer", "JaxLayer", "TFSMLayer", "TorchModuleWrapper"}
 # They combine examples, weights or none; `RandAugment` holds an `Equalization`.
 MIXING = {"CutMix", "Equalization", "MixUp", "RandAugment"}
 

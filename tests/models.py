@@ -431,6 +431,8 @@ def _prelu_inside():
 
 
 _SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+# Data of a language model.
+_WORDS = _ids(11, 6), _ids(11, 6), _SPARSE
 
 MODELS = [
     ModelCase("mlp", _sequential((6,), _mlp), _normal(6), _ids(3), _SPARSE),
@@ -471,30 +473,12 @@ MODELS = [
         "conv_called_twice", _conv_called_twice, _normal(6, 6, 3), _normal(2)
     ),
     ModelCase("transformer", _transformer, _ids(11, 6), _ids(3), _SPARSE),
+    ModelCase("tied_table", _language_model(), *_WORDS),
     ModelCase(
-        "tied_table", _language_model(), _ids(11, 6), _ids(11, 6), _SPARSE
+        "tied_table_capped", _language_model(logit_soft_cap=0.5), *_WORDS
     ),
-    ModelCase(
-        "tied_table_capped",
-        _language_model(logit_soft_cap=0.5),
-        _ids(11, 6),
-        _ids(11, 6),
-        _SPARSE,
-    ),
-    ModelCase(
-        "tied_table_called_often",
-        _language_model(calls=2),
-        _ids(11, 6),
-        _ids(11, 6),
-        _SPARSE,
-    ),
-    ModelCase(
-        "two_tables",
-        _language_model(tie_weights=False),
-        _ids(11, 6),
-        _ids(11, 6),
-        _SPARSE,
-    ),
+    ModelCase("tied_table_called_often", _language_model(calls=2), *_WORDS),
+    ModelCase("two_tables", _language_model(tie_weights=False), *_WORDS),
     ModelCase(
         "by_name", _called(ByName, 6, dtype="int32"), _ids(11, 6), _normal(3)
     ),
@@ -517,11 +501,7 @@ MODELS = [
         fallbacks=("ScaledStates",),
     ),
     ModelCase(
-        "past_its_layer",
-        _called(PastItsLayer, 6, dtype="int32"),
-        _ids(11, 6),
-        _ids(11, 6),
-        _SPARSE,
+        "past_its_layer", _called(PastItsLayer, 6, dtype="int32"), *_WORDS
     ),
     *(
         ModelCase(
@@ -536,8 +516,7 @@ MODELS = [
     ModelCase(
         "on_rows",
         _sequential(
-            (4, 5),
-            lambda: [Twice(OnRows(), layers.Dense(5)), layers.Dense(2)],
+            (4, 5), lambda: [Twice(OnRows(), layers.Dense(5)), layers.Dense(2)]
         ),
         _normal(4, 5),
         _normal(4, 2),
@@ -593,35 +572,15 @@ MODELS = [
         lambda g, n: g.integers(-9, 9, size=(n, 1)).astype("int32"),
         _normal(2),
     ),
-    ModelCase(
-        "einsum_heads",
-        _einsum("abc,cde->abde", (3, 2, 4), (3, 5), "de"),
-        _normal(3, 5),
-        _normal(2),
-    ),
-    ModelCase(
-        "einsum_merge",
-        _einsum("abcd,cde->abe", (3, 4), (3, 2, 5), "e"),
-        _normal(3, 2, 5),
-        _normal(2),
-    ),
-    ModelCase(
-        "einsum_shared_axis",
-        _einsum("abc,bcd->abd", (3, 4), (3, 5), "bd"),
-        _normal(3, 5),
-        _normal(2),
-    ),
-    ModelCase(
-        "einsum_transposed",
-        _einsum("abc,dc->adb", (4, 3), (3, 5), "d"),
-        _normal(3, 5),
-        _normal(2),
-    ),
-    ModelCase(
-        "einsum_right_ellipsis",
-        _einsum("ab...,bc->ac...", (4,), (3, 5)),
-        _normal(3, 5),
-        _normal(2),
+    *(
+        ModelCase(f"einsum_{name}", _einsum(*of), _normal(*of[2]), _normal(2))
+        for name, of in {
+            "heads": ("abc,cde->abde", (3, 2, 4), (3, 5), "de"),
+            "merge": ("abcd,cde->abe", (3, 4), (3, 2, 5), "e"),
+            "shared_axis": ("abc,bcd->abd", (3, 4), (3, 5), "bd"),
+            "transposed": ("abc,dc->adb", (4, 3), (3, 5), "d"),
+            "right_ellipsis": ("ab...,bc->ac...", (4,), (3, 5)),
+        }.items()
     ),
     ModelCase("called_twice", _called_twice, _normal(5, 6), _normal(2)),
     ModelCase(

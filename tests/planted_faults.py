@@ -442,10 +442,21 @@ def released(change: Any) -> Callable[..., Any]:
     return get_noised_result
 
 
+def noise_by(*, early: bool = False, **methods: Any) -> Fault:
+    """Returns a fault in how a Gaussian sum draws."""
+    make = asking(lambda: sum_query(**methods))
+    return Fault("noise", "noise", make, early=early)
+
+
 def noise(change: Any, *, early: bool = False) -> Fault:
     """Returns a fault in the noise of a Gaussian sum; see `released`."""
-    make = asking(lambda: sum_query(get_noised_result=released(change)))
-    return Fault("noise", "noise", make, early=early)
+    return noise_by(get_noised_result=released(change), early=early)
+
+
+def measuring(**methods: Any) -> Callable[[], Any]:
+    """Returns what trains with a private loss by a query of the user's own."""
+    metrics = {"loss": keras_dp.PrivateLoss(sum_query(9.0, **methods))}
+    return lambda: training(private_metrics=metrics)
 
 
 def flat(change: Any) -> Any:
@@ -564,37 +575,16 @@ FAULTS |= {
     "the loss gets 2 % less noise": Fault(
         "noise",
         "noise",
-        lambda: training(
-            private_metrics={
-                "loss": keras_dp.PrivateLoss(
-                    sum_query(
-                        9.0, get_noised_result=released(lambda n, _: 0.98 * n)
-                    )
-                )
-            }
-        ),
+        measuring(get_noised_result=released(lambda n, _: 0.98 * n)),
     ),
-    "three seeds take turns": Fault(
-        "noise",
-        "noise",
-        asking(lambda: sum_query(get_noised_result=seed_after(one_of_three))),
+    "three seeds take turns": noise_by(
+        get_noised_result=seed_after(one_of_three)
     ),
-    "a seed is used in every round": Fault(
-        "noise",
-        "noise",
-        asking(lambda: sum_query(get_noised_result=seed_after(lambda s: s))),
-        early=True,
+    "a seed is used in every round": noise_by(
+        get_noised_result=seed_after(lambda s: s), early=True
     ),
-    "all seeds are one constant": Fault(
-        "noise",
-        "noise",
-        asking(
-            lambda: sum_query(
-                initial_global_state=beginning_with(
-                    tf.constant([1, 2, 3, 4], tf.int64)
-                )
-            )
-        ),
+    "all seeds are one constant": noise_by(
+        initial_global_state=beginning_with(tf.constant([1, 2, 3, 4], tf.int64))
     ),
     "gradients and metrics have one seed": Fault(
         "noise", "noise", with_one_seed
@@ -751,15 +741,7 @@ FAULTS |= {
     ),
     "logs hold the largest sum": Fault("flow", "flow", showing_the_largest),
     "a private metric is of all rows, padding included": Fault(
-        "flow",
-        "sensitivity, independence",
-        lambda: training(
-            private_metrics={
-                "loss": keras_dp.PrivateLoss(
-                    sum_query(9.0, bounded_sum=of_all_rows)
-                )
-            }
-        ),
+        "flow", "sensitivity, independence", measuring(bounded_sum=of_all_rows)
     ),
 }
 
