@@ -1,5 +1,6 @@
 """Rounds that are one dispatch are the rounds that run one by one."""
 
+import collections
 import signal
 import subprocess
 import sys
@@ -75,10 +76,8 @@ def ended(private, sampler, **options):
         sampler, epochs=2, steps_per_epoch=ROUNDS, verbose=0, **options
     ).history
     rounds = [
-        (type(each.round.sampling), each.round.queries[0].l2_norm_bound, count)
-        for each, count in (
-            (each, each.count) for each in private.optimizer.ledger.rounds
-        )
+        (type(each.sampling), each.queries[0].l2_norm_bound, count)
+        for each, count in private.optimizer.ledger.rounds
     ]
     return private.model.get_weights(), rounds, history
 
@@ -108,72 +107,51 @@ def calls_of(monkeypatch):
     return found
 
 
-# How a private model is compiled, how records are drawn, and options of `fit`.
+def mean_output(y, output):
+    return keras.ops.mean(output)
+
+
+# How a private model is compiled; a sampler; and options of `fit`.
 CASES = {
-    "plain": ({}, poisson, {}),
-    "Adam and dropout": (
-        lambda: {"kind": DPAdam, "hidden": [layers.Dropout(0.5)]},
-        poisson,
-        {},
-    ),
-    "averages": ({"inner": {"use_ema": True}}, poisson, {}),
-    "a schedule": (
-        lambda: {
-            "rate": keras.optimizers.schedules.CosineDecay(0.5, 2 * ROUNDS)
-        },
-        poisson,
-        {},
-    ),
-    "weights of classes": (
-        {"weighted_metrics": ["accuracy"]},
-        poisson,
-        {"class_weight": {0: 2.0}},
-    ),
-    "metrics of the user": (
-        lambda: {"metrics": [lambda y, output: keras.ops.mean(output)]},
-        poisson,
-        {},
-    ),
-    "private metrics": (
-        lambda: {"private_metrics": {"of_loss": PrivateLoss(average())}},
-        poisson,
-        {},
-    ),
-    "correlated noise": (
-        lambda: {
-            "query": correlated_average(
-                model(), BandedToeplitz((1.0, 0.5)), 0.5, 2 * ROUNDS, 20
-            )
-        },
-        lambda: CyclicPoissonBatches(
+    "plain": lambda: {},
+    "Adam and dropout": lambda: {
+        "kind": DPAdam,
+        "hidden": [layers.Dropout(0.5)],
+    },
+    "averages": lambda: {"inner": {"use_ema": True}},
+    "a schedule": lambda: {
+        "rate": keras.optimizers.schedules.CosineDecay(0.5, 2 * ROUNDS)
+    },
+    "weights of classes": lambda: {
+        "weighted_metrics": ["accuracy"],
+        "fit": {"class_weight": {0: 2.0}},
+    },
+    "metrics of the user": lambda: {"metrics": [mean_output]},
+    "private metrics": lambda: {
+        "private_metrics": {"of_loss": PrivateLoss(average())}
+    },
+    "correlated noise": lambda: {
+        "query": correlated_average(
+            model(), BandedToeplitz((1.0, 0.5)), 0.5, 2 * ROUNDS, 20
+        ),
+        "sampler": CyclicPoissonBatches(
             data(), classes=2, sampling_probability=0.2, seed=2
         ),
-        {},
-    ),
-    "microbatches": (
-        {},
-        lambda: poisson(microbatches=RandomMicrobatches(2)),
-        {},
-    ),
-    "some samples of two batches": (
-        {},
-        lambda: poisson(physical_batch_size=20),
-        {},
-    ),
-    "shuffled": (
-        {},
-        lambda: ShuffledBatches(data(), batch_size=20, seed=2),
-        {},
-    ),
-    "XLA": ({"jit_compile": True}, poisson, {}),
-    "XLA, metrics of the user": (
-        lambda: {
-            "jit_compile": True,
-            "metrics": [lambda y, output: keras.ops.mean(output)],
-        },
-        poisson,
-        {},
-    ),
+    },
+    "microbatches": lambda: {
+        "sampler": poisson(microbatches=RandomMicrobatches(2))
+    },
+    "some samples of two batches": lambda: {
+        "sampler": poisson(physical_batch_size=20)
+    },
+    "shuffled": lambda: {
+        "sampler": ShuffledBatches(data(), batch_size=20, seed=2)
+    },
+    "XLA": lambda: {"jit_compile": True},
+    "XLA, metrics of the user": lambda: {
+        "jit_compile": True,
+        "metrics": [mean_output],
+    },
 }
 
 
@@ -185,13 +163,10 @@ CASES = {
     ],
 )
 def test_fifty_rounds_a_dispatch_are_as_one(name) -> None:
-    given, sampler, options = CASES[name]
-
     def run(steps, seed=3):
-        private = compiled(
-            steps, seed=seed, **(given() if callable(given) else given)
-        )
-        return ended(private, sampler(), **options)
+        options = {"sampler": poisson(), "fit": {}} | CASES[name]()
+        sampler, fit = options.pop("sampler"), options.pop("fit")
+        return ended(compiled(steps, seed=seed, **options), sampler, **fit)
 
     alone = run(1)
     assert is_equal(run(50), alone)
@@ -378,17 +353,13 @@ def test_a_changed_state_is_withheld_in_all_rounds_of_a_block(
     private = compiled(5)
     with pytest.raises(PrivateTrainingError, match="withheld"):
         private.fit(
-            poisson(),
-            steps_per_epoch=10,
-            callbacks=[Loads()],
-            verbose=0,
+            poisson(), steps_per_epoch=10, callbacks=[Loads()], verbose=0
         )
 
     assert_equal(low.model.get_weights(), private.model.get_weights())
-    counts: dict[float, int] = {}
-    for each in private.optimizer.ledger.rounds:
-        stddev = each.round.queries[0].noise_stddev
-        counts[stddev] = counts.get(stddev, 0) + each.count
+    counts = collections.Counter()
+    for each, count in private.optimizer.ledger.rounds:
+        counts[each.queries[0].noise_stddev] += count
     assert counts == {10.0: 10, 0.1: 5}
 
 

@@ -8,9 +8,10 @@ import tensorflow as tf
 import keras_dp
 from keras_dp._reproducible import reproducible
 from keras_dp.noise import streams, xla
-from keras_dp.optimizers.dp_optimizer import DPSGD
 from keras_dp.training.step.sample_release import TracedRelease
+from tests.private_models import private_of
 from tests.query_table import assert_equal
+from tests.slow_loop import flat
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +24,16 @@ def no_kernels():
     xla.compiled.cache_clear()
 
 
-def model_and_optimizer():
+def private_model(**options):
+    keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    optimizer = DPSGD(
-        0.1,
-        query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4),
-        ledger=keras_dp.PrivacyLedger.in_memory(dataset="d"),
-    )
-    return model, optimizer
+    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4)
+    return private_of(model, query, **options)
+
+
+def fit(private):
+    x = np.ones([8, 3], np.float32)
+    private.fit(x, x[:, :1], batch_size=4, verbose=0)
 
 
 def kernels():
@@ -38,7 +41,8 @@ def kernels():
 
 
 def test_the_step_finds_the_kernels_compiled():
-    model, optimizer = model_and_optimizer()
+    private = private_model()
+    model, optimizer = private.model, private.optimizer
     optimizer.build_round(model, {})
     before = [variable.numpy() for variable in optimizer._state.variables]
     variables = model.trainable_variables
@@ -52,10 +56,7 @@ def test_the_step_finds_the_kernels_compiled():
     assert compiled == 1  # It draws the noise and the next seed.
     after = [variable.numpy() for variable in optimizer._state.variables]
     assert_equal(before, after)
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(optimizer=optimizer, loss="mse")
-    x = np.ones([8, 3], np.float32)
-    private.fit(x, x[:, :1], batch_size=4, verbose=0)
+    fit(private)
     assert kernels() == compiled
 
 
@@ -65,19 +66,9 @@ def test_a_block_in_doubt_is_drawn_again_by_numpy(monkeypatch):
     drawn_again = []
 
     def weights():
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        private = keras_dp.PrivateModel(model, self_check_examples=0)
-        optimizer = DPSGD(
-            0.1,
-            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4),
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="d"),
-            seed=2,
-        )
-        private.compile(optimizer=optimizer, loss="mse")
-        x = np.ones([8, 3], np.float32)
-        private.fit(x, x[:, :1], batch_size=4, verbose=0)
-        return np.concatenate([w.ravel() for w in model.get_weights()])
+        private = private_model(seed=2)
+        fit(private)
+        return flat(private.model)
 
     with reproducible():
         expected = weights()
@@ -101,17 +92,14 @@ def test_a_block_in_doubt_is_drawn_again_by_numpy(monkeypatch):
 
 def test_an_error_ahead_is_raised_by_the_step(monkeypatch):
     """And before anything was released."""
-    model, optimizer = model_and_optimizer()
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    private.compile(optimizer=optimizer, loss="mse")
-    x = np.ones([8, 3], np.float32)
-    before = model.get_weights()
+    private = private_model()
+    before = private.model.get_weights()
 
     def defect(*_):
         raise IndexError("A defect.")
 
     monkeypatch.setattr(streams.xla, "run", defect)
     with pytest.raises(IndexError, match="A defect"):
-        private.fit(x, x[:, :1], batch_size=4, verbose=0)
+        fit(private)
 
-    assert_equal(before, model.get_weights())
+    assert_equal(before, private.model.get_weights())

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras import layers
+from keras import callbacks, layers
 
 import keras_dp
 from keras_dp.accountants.normalize.samplings import strongest_neighbours
@@ -92,45 +92,28 @@ class TestDecisions:
     """On metrics without noise they are named, and on anything else not."""
 
     @pytest.mark.parametrize(
-        ("callback", "metric"),
+        ("acts", "metric"),
         [
-            (lambda path: keras.callbacks.EarlyStopping("loss"), "loss"),
-            (lambda path: keras.callbacks.ReduceLROnPlateau("mae"), "mae"),
+            (callbacks.EarlyStopping("loss"), "loss"),
+            (callbacks.ReduceLROnPlateau("mae"), "mae"),
             (
-                lambda path: keras.callbacks.ModelCheckpoint(
-                    path / "a.keras", monitor="loss", save_best_only=True
+                callbacks.ModelCheckpoint(
+                    "a.keras", monitor="loss", save_best_only=True
                 ),
                 "loss",
             ),
-            (lambda path: keras.callbacks.TerminateOnNaN(), "loss"),
-            (lambda path: keras.callbacks.EarlyStopping("val_loss"), None),
+            (callbacks.TerminateOnNaN(), "loss"),
+            (callbacks.EarlyStopping("val_loss"), None),
             *(
-                (
-                    lambda path, log=log: keras.callbacks.EarlyStopping(
-                        log, mode="min"
-                    ),
-                    None,
-                )
+                (callbacks.EarlyStopping(log, mode="min"), None)
                 for log in ("epsilon", "rounds_left", "signal_to_noise")
             ),
-            (
-                lambda path: keras.callbacks.LearningRateScheduler(
-                    lambda epoch: 1.0
-                ),
-                None,
-            ),
-            (
-                lambda path: keras.callbacks.ModelCheckpoint(
-                    path / "a.keras", monitor="loss"
-                ),
-                None,
-            ),
+            (callbacks.LearningRateScheduler(lambda epoch: 1.0), None),
+            (callbacks.ModelCheckpoint("a.keras", monitor="loss"), None),
         ],
     )
-    def test_are_named(self, callback, metric, tmp_path, caplog) -> None:
-        acts = callback(tmp_path)
-
-        judge(CALLBACKS, [keras.callbacks.CSVLogger("a"), acts])
+    def test_are_named(self, acts, metric, caplog) -> None:
+        judge(CALLBACKS, [callbacks.CSVLogger("a"), acts])
 
         found = messages(caplog, "what it decides")
         assert len(found) == (metric is not None)
@@ -139,7 +122,7 @@ class TestDecisions:
             assert f"'val_{metric}'" in message
 
     def test_are_looked_at_by_fit(self, caplog) -> None:
-        stops = keras.callbacks.EarlyStopping("loss")
+        stops = callbacks.EarlyStopping("loss")
 
         compiled(network(), ledger()).fit(X, Y, verbose=0, callbacks=stops)
 
@@ -156,9 +139,7 @@ class TestRoundsThatTheLedgerMisses:
         private = compiled(network(), older)
         private.train_on_batch(X, Y)
         copy = path.read_bytes()
-        restoring = keras.callbacks.BackupAndRestore(
-            backup, delete_checkpoint=False
-        )
+        restoring = callbacks.BackupAndRestore(backup, delete_checkpoint=False)
         private.fit(X, Y, epochs=4, callbacks=[restoring], verbose=0)
         older.close()
         path.write_bytes(copy)
@@ -375,7 +356,7 @@ class TestOtherWeights:
         """Control: evaluating, averages and files that begin a training."""
         private = compiled(network(), ledger())
         private.optimizer.use_ema = True
-        stops = keras.callbacks.EarlyStopping(
+        stops = callbacks.EarlyStopping(
             "val_loss", patience=1, restore_best_weights=True
         )
 
