@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-import keras_dp
 from keras_dp.dp_queries import (
     GaussianAverageQuery,
     NestedQuery,
@@ -24,7 +23,7 @@ from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.metrics.private_metrics import PrivateLoss
-from tests.private_models import correlated_average
+from tests.private_models import correlated_average, private_of
 from tests.slow_loop import flat
 
 FEATURES, RECORDS = 6, 256
@@ -38,36 +37,22 @@ def data():
     return x, (x[:, :1] > 0).astype("float32")
 
 
+def stack(*hidden):
+    head = layers.Dense(1, activation="sigmoid")
+    return keras.Sequential([keras.Input((FEATURES,)), *hidden, head])
+
+
 def dense():
-    return keras.Sequential(
-        [
-            keras.Input((FEATURES,)),
-            layers.Dense(8, activation="relu", kernel_regularizer="l2"),
-            layers.Dense(1, activation="sigmoid"),
-        ]
-    )
+    hidden = layers.Dense(8, activation="relu", kernel_regularizer="l2")
+    return stack(hidden)
 
 
 def normalized():
-    return keras.Sequential(
-        [
-            keras.Input((FEATURES,)),
-            layers.Dense(8),
-            layers.BatchNormalization(),
-            layers.Dense(1, activation="sigmoid"),
-        ]
-    )
+    return stack(layers.Dense(8), layers.BatchNormalization())
 
 
 def with_dropout():
-    return keras.Sequential(
-        [
-            keras.Input((FEATURES,)),
-            layers.Dense(8),
-            layers.Dropout(0.5),
-            layers.Dense(1, activation="sigmoid"),
-        ]
-    )
+    return stack(layers.Dense(8), layers.Dropout(0.5))
 
 
 def adam():
@@ -82,35 +67,23 @@ class Training:
     """One model, trained under the strategy."""
 
     def __init__(
-        self,
-        strategy,
-        model=dense,
-        query=None,
-        groups=None,
-        inner=adam,
-        checked=0,
-        **compiled,
+        self, strategy, model=dense, query=None, inner=adam, **options
     ):
         keras.utils.set_random_seed(1)
         self.strategy = strategy
         self.created = []
         with strategy.scope(), self.noting():
             self.model = model()
-            self.private = keras_dp.PrivateModel(
-                self.model, self_check_examples=checked
-            )
-            self.private.compile(
-                DPOptimizer(
-                    inner(),
-                    query=query or average(),
-                    ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
-                    groups=groups,
-                    seed=3,
-                ),
+            self.private = private_of(
+                self.model,
+                query or average(),
+                kind=DPOptimizer,
+                rate=inner(),
+                seed=3,
                 **{
                     "loss": "binary_crossentropy",
                     "metrics": ["accuracy"],
-                    **compiled,
+                    **options,
                 },
             )
 
@@ -191,9 +164,7 @@ SCENARIOS = {
     "dropout": lambda on: Training(on, model=with_dropout).fit(),
     # 15 records of three rows, of which two replicas take 8 with padding.
     "noised_parts_mapped": lambda on: Training(
-        on,
-        query=NOISED,
-        private_metrics={"loss": PrivateLoss(average(0.1))},
+        on, query=NOISED, private_metrics={"loss": PrivateLoss(average(0.1))}
     ).fit(15, map=blurred(), views=3),
     "evaluated": lambda on: evaluated(on),
     "noise_alone": lambda on: noise_alone(on),
@@ -212,7 +183,7 @@ def blurred():
 
 def evaluated(strategy):
     """Records in order, of which the last batch is not full."""
-    training = Training(strategy, checked=4)
+    training = Training(strategy, checks=4)
     batches = PoissonBatches(
         tuple(part[:221] for part in data()),
         sampling_probability=0.125,

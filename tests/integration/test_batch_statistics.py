@@ -25,30 +25,24 @@ def images(records=RECORDS):
     return x.astype("float32"), generator.integers(0, 2, size=records)
 
 
+def stack(*hidden):
+    inputs = keras.Input((6, 6, 3))
+    return keras.Sequential([inputs, *hidden, layers.Dense(2)])
+
+
 def convolutional(**options):
-    return keras.Sequential(
-        [
-            keras.Input((6, 6, 3)),
-            layers.BatchNormalization(**options),
-            layers.Conv2D(2, 3),
-            layers.BatchNormalization(momentum=0.5),
-            layers.ReLU(),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(2),
-        ]
+    return stack(
+        layers.BatchNormalization(**options),
+        layers.Conv2D(2, 3),
+        layers.BatchNormalization(momentum=0.5),
+        layers.ReLU(),
+        layers.GlobalAveragePooling2D(),
     )
 
 
 def dense():
-    return keras.Sequential(
-        [
-            keras.Input((6, 6, 3)),
-            layers.Flatten(),
-            layers.Dense(4),
-            layers.BatchNormalization(center=False),
-            layers.Dense(2),
-        ]
-    )
+    normalization = layers.BatchNormalization(center=False)
+    return stack(layers.Flatten(), layers.Dense(4), normalization)
 
 
 class Shift(layers.Layer):
@@ -69,20 +63,14 @@ class Shift(layers.Layer):
 
 
 def holding():
-    return keras.Sequential(
-        [keras.Input((6, 6, 3)), Shift(), layers.Flatten(), layers.Dense(2)]
-    )
+    return stack(Shift(), layers.Flatten())
 
 
 def other_axis():
-    return keras.Sequential(
-        [
-            keras.Input((6, 6, 3)),
-            layers.Permute((3, 1, 2)),
-            layers.BatchNormalization(axis=1),
-            layers.Flatten(),
-            layers.Dense(2),
-        ]
+    return stack(
+        layers.Permute((3, 1, 2)),
+        layers.BatchNormalization(axis=1),
+        layers.Flatten(),
     )
 
 
@@ -135,10 +123,7 @@ class TestGradients:
     @pytest.mark.full
     @pytest.mark.parametrize(
         ("make", "mode"),
-        [
-            *((make, "eager") for make in MODELS),
-            (called_twice, "jit"),
-        ],
+        [*((make, "eager") for make in MODELS), (called_twice, "jit")],
     )
     def test_are_those_of_each_example_alone(self, make, mode) -> None:
         keras.utils.set_random_seed(1)

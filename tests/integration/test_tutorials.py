@@ -79,41 +79,24 @@ def finished(tmp_path_factory):
     """Runs a tutorial, once."""
     folders = {name: tmp_path_factory.mktemp(name) for name in EARLY + LATE}
     data = synthetic_mnist(folders["mnist"] / "tiny.npz")
-    programs = {
-        "adult": (
-            "adult_income.py",
-            *("--epochs", "1", "--out", str(folders["adult"] / "out_adult")),
-        ),
-        "mnist": (
-            "mnist_dpsgd.py",
-            *("--data", str(data), "--epochs", "1", "--batch", "16"),
-        ),
-        "mechanisms": (
-            "mechanisms.py",
-            *("--data", str(data), "--epochs", "1", "--batch", "16"),
-            *("--only", "groups,adaptive,corrected"),
-        ),
-        "gan": (
-            "gan.py",
-            *("--rounds", "12", "--out", str(folders["gan"] / "out_gan")),
-        ),
-        "auditing": (
-            "auditing.py",
-            *("--epochs", "1", "--canaries", "1000"),
-            *("--out", str(folders["auditing"] / "out_auditing")),
-        ),
-        "fine_tuning": ("fine_tuning.py", "--quick"),
-        "private_search": (
-            "private_search.py",
-            *("--epochs", "1", "--trials", "1.2"),
-            *("--out", str(folders["private_search"] / "out_search")),
-        ),
+    commands = {
+        "adult": "adult_income.py --epochs 1 --out {folder}/out_adult",
+        "mnist": f"mnist_dpsgd.py --data {data} --epochs 1 --batch 16",
+        "mechanisms": f"mechanisms.py --data {data} --epochs 1 --batch 16 "
+        "--only groups,adaptive,corrected",
+        "gan": "gan.py --rounds 12 --out {folder}/out_gan",
+        "auditing": "auditing.py --epochs 1 --canaries 1000 "
+        "--out {folder}/out_auditing",
+        "fine_tuning": "fine_tuning.py --quick",
+        "private_search": "private_search.py --epochs 1 --trials 1.2 "
+        "--out {folder}/out_search",
     }
 
     @functools.cache
     def run(name):
-        program, *arguments = programs[name]
-        return finished_of(program, folders[name], *arguments)
+        folder = folders[name]
+        program, *arguments = commands[name].format(folder=folder).split()
+        return finished_of(program, folder, *arguments)
 
     return run
 
@@ -151,10 +134,8 @@ WITH_LEDGER = pytest.mark.parametrize(
     "name",
     [
         "adult",
-        *(
-            pytest.param(name, marks=pytest.mark.nightly)
-            for name in ("mnist", "gan")
-        ),
+        pytest.param("mnist", marks=pytest.mark.nightly),
+        pytest.param("gan", marks=pytest.mark.nightly),
     ],
 )
 CLAIM = re.compile(r"^epsilon <= (\S+) at delta = (\S+),", re.MULTILINE)
@@ -164,10 +145,7 @@ ROUNDS = {"adult": 32, "mnist": 6, "gan": 12}
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *EARLY,
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in LATE),
-    ],
+    [*EARLY, *(pytest.param(name, marks=pytest.mark.nightly) for name in LATE)],
 )
 def test_a_tutorial_succeeds(finished, name) -> None:
     assert finished(name).code == 0, finished(name).error
@@ -260,9 +238,7 @@ def test_no_training_of_abadi_exceeds_the_epsilon_of_the_paper(
     quick, name
 ) -> None:
     rows = re.findall(
-        r"^\d+% at (\S+)  .*  (\d+\.\d{4})  ",
-        quick(name).text,
-        re.MULTILINE,
+        r"^\d+% at (\S+)  .*  (\d+\.\d{4})  ", quick(name).text, re.MULTILINE
     )
 
     assert {float(stated) for stated, _ in rows} == {8}

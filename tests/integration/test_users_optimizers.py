@@ -8,6 +8,7 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.errors import GradientCheckError
 from keras_dp.noise import reproducible
+from tests import private_models
 from tests.query_table import assert_equal
 
 RECORDS = 200
@@ -241,18 +242,11 @@ class TestCompile:
             for model in (unbuilt_untraceable(), network()):
                 model.set_weights(start)
                 model.compile("sgd", "mse", run_eagerly=True)
-                private = keras_dp.PrivateModel(model)
-                private.compile(
-                    keras_dp.DPSGD(
-                        0.5,
-                        query=keras_dp.GaussianAverageQuery(
-                            0.1, noise_multiplier=1.0, denominator=20
-                        ),
-                        ledger=keras_dp.PrivacyLedger.in_memory(dataset="t"),
-                        seed=3,
-                    ),
-                    "mse",
-                    run_eagerly=True,
+                query = keras_dp.GaussianAverageQuery(
+                    0.1, noise_multiplier=1.0, denominator=20
+                )
+                private = private_models.private_of(
+                    model, query, rate=0.5, seed=3, checks=2, run_eagerly=True
                 )
                 private.train_on_batch(*(each[:20] for each in data()))
                 weights.append(model.get_weights()[0])
