@@ -83,9 +83,7 @@ class TestContract:
         assert accountant.delta(ledger, epsilon=0) == 0
 
     @pytest.mark.parametrize("ledger", [BARE, SILENT], ids=["bare", "silent"])
-    def test_a_sum_without_noise_is_not_private(
-        self, accountant, ledger
-    ) -> None:
+    def test_a_bare_sum_is_not_private(self, accountant, ledger) -> None:
         assert accountant.epsilon(ledger, delta=0.9) == math.inf
         assert accountant.delta(ledger, epsilon=100.0) == 1
 
@@ -107,9 +105,7 @@ class TestContract:
         ],
         ids=str,
     )
-    def test_arguments_out_of_range_raise(
-        self, accountant, name, value
-    ) -> None:
+    def test_values_out_of_range_raise(self, accountant, name, value) -> None:
         """Also of an empty ledger."""
         ask = accountant.delta if name == "epsilon" else accountant.epsilon
         other = {"delta": 1e-5} if name == "neighbours" else {}
@@ -135,9 +131,7 @@ class TestSupported:
         assert epsilons == sorted(epsilons)
         assert epsilons[-1] < math.inf
 
-    def test_an_infinite_cost_wins(
-        self, accountant, ledger, neighbours
-    ) -> None:
+    def test_infinite_cost_wins(self, accountant, ledger, neighbours) -> None:
         mixed = ledger + BARE
 
         assert (
@@ -170,9 +164,7 @@ class TestAvailableAccountants:
             (counted(DisjointBatches("epoch")), "add_or_remove_one", []),
         ],
     )
-    def test_lists_those_that_can_replay(
-        self, ledger, neighbours, kinds
-    ) -> None:
+    def test_lists_what_can_replay(self, ledger, neighbours, kinds) -> None:
         found = available_accountants(ledger, neighbours=neighbours)
 
         assert [type(accountant) for accountant in found] == kinds

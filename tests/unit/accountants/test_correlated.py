@@ -135,9 +135,7 @@ class TestCyclicSamples:
 
     @pytest.mark.parametrize("probability", [0.5, 0.9, 0.999])
     @pytest.mark.parametrize("accountant", [Fourier(), RDP()], ids=repr)
-    def test_cost_no_more_than_those_of_sure_records(
-        self, accountant, probability
-    ) -> None:
+    def test_cost_no_more_than_sure_ones(self, accountant, probability) -> None:
         sure, less = (
             accountant.epsilon(in_five_cycles(each), delta=1e-5)
             for each in (1.0, probability)
@@ -155,9 +153,7 @@ class TestCyclicSamples:
         assert (type(mechanism), count) == (SampledGaussian, 1)
 
     def test_add_the_squares_of_other_sums(self) -> None:
-        other = GaussianSum("other", 1.0, 1.0)
-
-        found = normalize([cycle(0, 4, EVENT, other)])
+        found = normalize([cycle(0, 4, EVENT, GaussianSum("other", 1.0, 1.0))])
 
         # The cycles to come hold rounds of the mechanism alone.
         (both, of_both), (alone, of_alone) = found
@@ -207,8 +203,7 @@ class TestSureRecords:
         mechanism, count = only(SURE, neighbours)
 
         assert (type(mechanism), count) == (Gaussian, 3)
-        expected = 2 / NORM / distance
-        assert mechanism.noise_multiplier == pytest.approx(expected)
+        assert mechanism.noise_multiplier == pytest.approx(2 / NORM / distance)
 
     @pytest.mark.parametrize(
         "rounds",
@@ -227,8 +222,7 @@ class TestSureRecords:
 
 class TestOtherSamples:
     @pytest.mark.parametrize(
-        "sampling",
-        [FullDataset(), UnverifiedSampling(), PoissonSampling(0.1)],
+        "sampling", [FullDataset(), UnverifiedSampling(), PoissonSampling(0.1)]
     )
     def test_take_part_in_every_round(self, sampling) -> None:
         mechanism, count = only([over(sampling, EVENT, count=3)], "zero_out")

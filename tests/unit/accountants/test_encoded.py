@@ -97,9 +97,7 @@ class TestEncoded:
             assert normalize([over(FullDataset(), query)], neighbours) == ()
 
     @pytest.mark.full
-    def test_a_law_that_cannot_be_integrated_is_refused(
-        self, monkeypatch
-    ) -> None:
+    def test_a_law_without_an_integral_is_refused(self, monkeypatch) -> None:
         """Normal to far out: needs panels that floats do not have.
 
         The families need about 80 panels, and this one more than 1,000.
@@ -116,9 +114,7 @@ class TestEncoded:
         assert available_accountants(ledger) == ()
 
     @pytest.mark.full
-    def test_an_epoch_costs_its_most_expensive_batch_order_by_order(
-        self,
-    ) -> None:
+    def test_an_epoch_costs_its_dearest_batch_order_by_order(self) -> None:
         epoch = DisjointBatches("e")
         ledger = [
             over(epoch, LAPLACE, count=5),

@@ -152,9 +152,7 @@ class TestRounds:
 
     @pytest.mark.standard
     @pytest.mark.parametrize("vectors", [[[0.5]], [[0.6, 0.1], [0.4, 0.3]]])
-    def test_encoded_sums_with_other_noise_raise_naming_rdp(
-        self, vectors
-    ) -> None:
+    def test_encoded_sums_with_other_noise_name_rdp(self, vectors) -> None:
         bounds = CoordinateBounds.from_arrays(vectors, [1] * len(vectors[0]))
         ledger = counted(
             PoissonSampling(0.1),
@@ -234,9 +232,7 @@ class TestMethods:
     @pytest.mark.parametrize(
         "error", [IndexError, KeyError, ZeroDivisionError, ValueError]
     )
-    def test_a_defect_of_the_line_integral_is_not_swallowed(
-        self, monkeypatch, error
-    ) -> None:
+    def test_no_defect_of_integrals_is_hidden(self, monkeypatch, error) -> None:
         """RDP would have answered 1.0354 in the place of 0.946867."""
 
         def broken(*arguments):
@@ -250,9 +246,7 @@ class TestMethods:
             Fourier().delta(ABADI, epsilon=1.0)
 
     @pytest.mark.standard
-    def test_a_line_that_is_too_long_leaves_a_grid_or_a_bound_by_moments(
-        self, monkeypatch
-    ) -> None:
+    def test_a_long_line_leaves_a_grid_or_moments(self, monkeypatch) -> None:
         def too_slow(*arguments, **named):
             raise TooSlowError
 
@@ -355,9 +349,7 @@ CORNERS = [
 
 
 def test_the_largest_loss_keeps_the_digits_of_a_small_probability() -> None:
-    loss = MixtureLoss(1.0, (1 - 1e-17, 1e-17), is_added=True)
-
-    assert loss.largest == 1e-17
+    assert MixtureLoss(1.0, (1 - 1e-17, 1e-17), is_added=True).largest == 1e-17
 
 
 @pytest.mark.parametrize(

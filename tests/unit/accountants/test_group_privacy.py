@@ -102,9 +102,7 @@ class TestTheTextbookBound:
     def test_of_delta_is_the_inverse_of_that_of_epsilon(self) -> None:
         group = MOMENTS.group(self.LEDGER, None, 3)
 
-        delta = group.delta(group.epsilon(1e-6))
-
-        assert delta == pytest.approx(1e-6, rel=1e-6)
+        assert group.delta(group.epsilon(1e-6)) == pytest.approx(1e-6, rel=1e-6)
 
     def test_is_infinite_beyond_the_least_floats(self) -> None:
         """Not a guess."""
@@ -126,9 +124,7 @@ class TestTheTextbookBound:
 
         monkeypatch.setattr(RDP, "profile_of", lambda *rounds: floored)
 
-        found = MOMENTS.epsilon(self.LEDGER, units=5, delta=1e-5)
-
-        assert found == math.inf
+        assert MOMENTS.epsilon(self.LEDGER, units=5, delta=1e-5) == math.inf
         assert 0 < len(asked) < 60
 
 

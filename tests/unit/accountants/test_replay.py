@@ -171,9 +171,7 @@ def test_does_not_grow_with_its_ledger(ledger) -> None:
 
 
 def test_accountants_answer_to_it(ledger) -> None:
-    replay = Replay(ledger)
-
-    assert Fourier().epsilon(replay, delta=DELTA) == Fourier().epsilon(
+    assert Fourier().epsilon(Replay(ledger), delta=DELTA) == Fourier().epsilon(
         ledger, delta=DELTA
     )
 

@@ -90,7 +90,7 @@ def test_only_accountants_of_profiles_and_moments_have_a_price() -> None:
 @pytest.mark.parametrize("law", [LAW], ids=repr)
 @pytest.mark.parametrize("accountant", [Fourier(), RDP()], ids=repr)
 class TestPrices:
-    def test_grow_with_the_trials(self, accountant: Any, law: Any) -> None:
+    def test_grow_with_the_trials(self, accountant, law) -> None:
         more = type(law)(
             **{
                 **{name: getattr(law, name) for name in law.__slots__},
@@ -105,9 +105,7 @@ class TestPrices:
 
         assert one < prices[0] < prices[1]
 
-    def test_of_delta_invert_those_of_epsilon(
-        self, accountant: Any, law: Any
-    ) -> None:
+    def test_of_delta_invert_those_of_epsilon(self, accountant, law) -> None:
         ledger = [search([full(2.0)], law=law), full(9.0)]
         found = accountant.epsilon(ledger, delta=1e-5)
 
@@ -116,7 +114,7 @@ class TestPrices:
             1e-5, rel=0.03
         )
 
-    def test_of_more_rounds_are_larger(self, accountant: Any, law: Any) -> None:
+    def test_of_more_rounds_are_larger(self, accountant, law) -> None:
         first = search([full(2.0)], law=law)
         prices = [
             accountant.epsilon(ledger, delta=1e-5)
@@ -129,18 +127,14 @@ class TestPrices:
             [first, full(1e6)], delta=1e-5
         ) == pytest.approx(prices[0], rel=5e-3)
 
-    def test_of_bare_trials_are_infinite(
-        self, accountant: Any, law: Any
-    ) -> None:
+    def test_of_bare_trials_are_infinite(self, accountant, law) -> None:
         bare = Round(FullDataset(), (NonPrivateSum("debug"),))
         ledger = [search([full(2.0), (bare, 1)], law=law)]
 
         assert accountant.epsilon(ledger, delta=1e-5) == math.inf
         assert accountant.delta(ledger, epsilon=1.0) == 1
 
-    def test_of_noise_alone_are_nothing(
-        self, accountant: Any, law: Any
-    ) -> None:
+    def test_of_noise_alone_are_nothing(self, accountant, law) -> None:
         free = Round(FullDataset(), (GaussianSum("g", 0.0, 1.0),))
 
         assert (

@@ -7,12 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from keras_dp.accountants import (
-    RDP,
-    Fourier,
-    bayes_risk,
-    trade_off,
-)
+from keras_dp.accountants import RDP, Fourier, bayes_risk, trade_off
 from keras_dp.accountants.groups import UnitGroup
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -26,11 +21,7 @@ from keras_dp.accountants.normalize.thresholds import (
 )
 from keras_dp.accountants.replay import group_of
 from keras_dp.accountants.slack import split, with_slack, without_slack
-from keras_dp.budgets import (
-    FixedPlan,
-    RenyiFilter,
-    guarantee,
-)
+from keras_dp.budgets import FixedPlan, RenyiFilter, guarantee
 from keras_dp.errors import BudgetExceededError, UnsupportedEventError
 from keras_dp.ledger import (
     FullDataset,
@@ -48,11 +39,7 @@ CHANCE = chance_to_pass(1.0, 4.0, 20, THRESHOLD)
 WORDS = Round(FullDataset(), (ThresholdedSum("w", 1.0, 4.0, 20, THRESHOLD),))
 BARE = Round(FullDataset(), (GaussianSum("w", 1.0, 4.0),))
 STEP = Round(PoissonSampling(0.01), (GaussianSum("g", 1.0, 1.0),))
-ACCOUNTANTS = [
-    RDP(),
-    RDP(conversion="moments"),
-    Fourier(),
-]
+ACCOUNTANTS = [RDP(), RDP(conversion="moments"), Fourier()]
 
 
 def sampled_with(chance):
@@ -76,8 +63,7 @@ class TestEveryAccountant:
 
     def test_has_no_epsilon_for_less_than_the_slack(self, accountant) -> None:
         for delta in (0.0, 1e-9, CHANCE, 3 * CHANCE):
-            found = accountant.epsilon([(WORDS, 3)], delta=delta)
-            assert found == math.inf
+            assert accountant.epsilon([(WORDS, 3)], delta=delta) == math.inf
         assert accountant.epsilon([(WORDS, 3)], delta=4 * CHANCE) < math.inf
 
     def test_allows_everything_at_a_delta_of_one(self, accountant) -> None:
@@ -92,9 +78,7 @@ class TestEveryAccountant:
         assert accountant.epsilon_of(rounds, 2e-6) == math.inf
         assert accountant.profile_of(rounds)(5.0) == pytest.approx(2e-6)
 
-    def test_takes_a_threshold_that_hardly_any_key_passes(
-        self, accountant
-    ) -> None:
+    def test_takes_a_threshold_that_few_keys_pass(self, accountant) -> None:
         words = ThresholdedSum("w", 1.0, 1.0, 1, threshold=1e3)
         sums = words, GaussianSum("w", 1.0, 1.0)
         drawn, bare = (
@@ -178,8 +162,7 @@ class TestAttacks:
         curve = trade_off([(WORDS, 1)], lines=40)
 
         assert len(curve.epsilons) == 40
-        least = curve.largest_true_positive_rate(0.0)
-        assert CHANCE <= least <= 2 * CHANCE
+        assert CHANCE <= curve.largest_true_positive_rate(0.0) <= 2 * CHANCE
         bare = trade_off([(BARE, 1)], lines=40)
         assert curve.advantage - bare.advantage == pytest.approx(
             CHANCE, rel=1e-6
@@ -198,9 +181,7 @@ class TestAttacks:
 class TestPlanning:
     def test_counts_the_rounds_that_slack_leaves(self) -> None:
         """Ten rounds take more than this delta, whatever epsilon is."""
-        left = rounds_left([], WORDS, target_epsilon=100.0, delta=9.9e-6)
-
-        assert left == 9
+        assert rounds_left([], WORDS, target_epsilon=100.0, delta=9.9e-6) == 9
 
 
 class TestBudgets:

@@ -44,8 +44,7 @@ sizes = st.floats(1e-3, 1e3)
 
 
 def mechanisms(sampling, *queries, neighbours="zero_out", count=1):
-    rounds = [(Round(sampling, queries), count)]
-    return dict(normalize(rounds, neighbours))
+    return dict(normalize([(Round(sampling, queries), count)], neighbours))
 
 
 def exact_chance(bound, stddev, keys, threshold):
@@ -74,9 +73,7 @@ def test_numbers_of_an_event_are_checked(field, value) -> None:
 class TestTheChance:
     @pytest.mark.parametrize("threshold", [1e-3, 0.9, 1.5, 5.0, 20.0, 38.0])
     @pytest.mark.parametrize("keys", [1, 7, 10**6])
-    def test_is_that_of_the_definition_rounded_up(
-        self, threshold, keys
-    ) -> None:
+    def test_is_the_definition_rounded_up(self, threshold, keys) -> None:
         """Up to 1e-11; below every float it is the least of them."""
         exact = max(exact_chance(1, 1, each, threshold) for each in (1, keys))
 
@@ -113,8 +110,7 @@ class TestTheChance:
         threshold = least_threshold(1.0, 3.0, keys, chance)
 
         assert chance_to_pass(1.0, 3.0, keys, threshold) <= chance
-        less = threshold * (1 - 1e-9)
-        assert chance_to_pass(1.0, 3.0, keys, less) > chance
+        assert chance_to_pass(1.0, 3.0, keys, threshold * (1 - 1e-9)) > chance
 
 
 class TestNormalization:

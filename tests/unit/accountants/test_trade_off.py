@@ -36,9 +36,7 @@ class TestTheCurve:
         )
 
     def test_of_a_bare_sum_bounds_nothing(self) -> None:
-        curve = trade_off([(BARE, 1)])
-
-        assert curve.advantage == 1
+        assert trade_off([(BARE, 1)]).advantage == 1
 
     @pytest.mark.parametrize("accountant", [RDP(), RDP(conversion="moments")])
     def test_is_concave_rising_and_symmetric(self, accountant) -> None:
@@ -63,9 +61,8 @@ class TestTheCurve:
 
     def test_holds_a_vast_epsilon(self) -> None:
         """Beyond what exp() can hold, the least rates are bounded still."""
-        query = GaussianSum("sum", 1.0, 0.02)
         curve = trade_off(
-            [(Round(FullDataset(), (query,)), 1)],
+            [(Round(FullDataset(), (GaussianSum("sum", 1.0, 0.02),)), 1)],
             accountant=AnalyticGaussian(),
         )
 
@@ -110,8 +107,7 @@ class TestArguments:
             TradeOff(epsilons, deltas)
 
     @pytest.mark.parametrize(
-        "ask",
-        [trade_off, lambda *a, **k: bayes_risk(*a, prior=0.5, **k)],
+        "ask", [trade_off, lambda *a, **k: bayes_risk(*a, prior=0.5, **k)]
     )
     def test_rounds_without_a_bound(self, ask) -> None:
         drawn = Round(FixedSizeWithoutReplacement(1, 10), (LAPLACE,))

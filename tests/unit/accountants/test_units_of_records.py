@@ -196,16 +196,14 @@ def test_bounds_of_a_textbook_group_are_on_both_sides() -> None:
 
 def test_a_plan_is_opened_for_the_unit_of_the_ledger() -> None:
     ledger = patients((FULL, 1), rows=3)
-    budget = FixedPlan([(FULL, 1)], 5.0, DELTA)
 
-    opened = open_account(ledger, "all", budget)
+    opened = open_account(ledger, "all", FixedPlan([(FULL, 1)], 5.0, DELTA))
 
     found = guarantee(ledger, delta=DELTA)
     assert found.basis == "account"
     assert '"rows_per_unit":3' in opened.account.terms
-    both = [(FULL, 2)]
     assert found.claim.epsilon == pytest.approx(
-        AnalyticGaussian().epsilon(both, units=3, delta=DELTA), rel=1e-9
+        AnalyticGaussian().epsilon([(FULL, 2)], units=3, delta=DELTA), rel=1e-9
     )
 
 
