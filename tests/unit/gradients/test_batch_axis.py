@@ -100,6 +100,11 @@ def clipped_sum(engine, data, mode, *, of=None):
     return float(tf.linalg.global_norm(compiled(total, mode)(data)))
 
 
+def is_checked(engine, data, mode):
+    eagerly = mode == "eager"
+    return self_check(engine, data, losses_of, BATCH, eagerly=eagerly)
+
+
 class TestSelectedRows:
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.parametrize(
@@ -130,11 +135,8 @@ class TestSelectedRows:
         """Control: where a length is guessed, one record fills the batch."""
         monkeypatch.setattr(RowLengths, "follows_from_data", lambda *_: False)
         engine = GradientEngine(selecting("ensure_shape"))
-        eagerly = mode == "eager"
 
-        assert self_check(
-            engine, [steps_of(), ids_of()], losses_of, BATCH, eagerly=eagerly
-        )
+        assert is_checked(engine, [steps_of(), ids_of()], mode)
 
         data = [steps_of(1, equal=True), ids_of(record=2)]
         # All steps of the record are equal, and so are their gradients.
@@ -202,10 +204,7 @@ class TestSelectedInsideOfALayer:
         pooled = PoolsSelected(layers.Dense(3, "tanh"))(x, ids)
         model = keras.Model([x, ids], layers.Dense(2)(pooled))
         engine = GradientEngine(model, jit_compile=mode == "jit")
-        eagerly = mode == "eager"
-        assert self_check(
-            engine, [steps_of(), ids_of()], losses_of, BATCH, eagerly=eagerly
-        )
+        assert is_checked(engine, [steps_of(), ids_of()], mode)
 
         for seed, record in enumerate(range(0, BATCH, 2)):
             data = [steps_of(seed, equal=True), ids_of(record=record)]
@@ -250,14 +249,13 @@ class TestAnAxisAsLongAsTheBatch:
         x = keras.Input((STEPS, 4))
         model = keras.Model(x, layers.Dense(2)(layer()(x)))
         engine = GradientEngine(model, jit_compile=mode == "jit")
-        eagerly = mode == "eager"
 
-        assert self_check(engine, steps_of(), losses_of, BATCH, eagerly=eagerly)
+        assert is_checked(engine, steps_of(), mode)
 
         assert_model_agrees(model, steps_of(), mode, engine=engine)
 
-    @pytest.mark.parametrize("eagerly", [False, True])
-    def test_is_refused_by_name(self, eagerly) -> None:
+    @pytest.mark.parametrize("mode", ["graph", "eager"])
+    def test_is_refused_by_name(self, mode) -> None:
         x = keras.Input((STEPS, 4))
         steps = keras.ops.transpose(x, (1, 0, 2))
         steps = layers.Dense(3, name="on_steps")(steps)
@@ -267,13 +265,7 @@ class TestAnAxisAsLongAsTheBatch:
             UnsupportedLayerError,
             match=rf"on_steps.*shape=\({STEPS}, {BATCH + 1}, 4\)",
         ):
-            self_check(
-                GradientEngine(model),
-                steps_of(),
-                losses_of,
-                BATCH,
-                eagerly=eagerly,
-            )
+            is_checked(GradientEngine(model), steps_of(), mode)
 
 
 def test_a_model_that_only_runs_eagerly_sees_one_example_at_a_time() -> None:
@@ -307,7 +299,5 @@ def test_a_model_that_only_runs_eagerly_sees_one_example_at_a_time() -> None:
     np.testing.assert_allclose(
         found.losses, [float(each.losses[0]) for each in alone], rtol=1e-5
     )
-    assert {float(x) > 0 for x in tf.reduce_sum(inputs, axis=1)} == {
-        True,
-        False,
-    }
+    signs = {float(x) > 0 for x in tf.reduce_sum(inputs, axis=1)}
+    assert signs == {True, False}

@@ -100,18 +100,8 @@ def _normalized(x):
 def _trimmed(x):
     """Cut to the longest record, by its zeros."""
     length = tf.reduce_sum(tf.cast(tf.reduce_any(x != 0, axis=[0, 2]), "int32"))
-    cut = x[:, :length]
-    mean = tf.reduce_mean(cut, axis=1, keepdims=True)
+    mean = tf.reduce_mean(x[:, :length], axis=1, keepdims=True)
     return x - tf.ensure_shape(mean, [BATCH, 1, WIDTH])
-
-
-def _as_long_as_needed(x):
-    """Runs until all examples are small."""
-    return tf.while_loop(
-        lambda x: tf.reduce_any(x > 5),
-        lambda x: [x / 2],
-        [x],
-    )[0]
 
 
 def _carried(x):
@@ -186,7 +176,9 @@ COUPLED = {
     "normalized, without a gradient": lambda x, count: (
         x - tf.stop_gradient(_mean(x))
     ),
-    "a loop as long as needed": lambda x, count: _as_long_as_needed(x),
+    "a loop as long as needed": lambda x, count: tf.while_loop(
+        lambda x: tf.reduce_any(x > 5), lambda x: [x / 2], [x]
+    )[0],
     "a loop over examples": lambda x, count: _carried(x),
     "a condition on any example": lambda x, count: tf.cond(
         tf.reduce_any(x > 20), lambda: 2 * x, lambda: x
@@ -314,8 +306,7 @@ def test_a_network_on_images_is_proven(name) -> None:
 
 
 def test_nothing_is_proven_before_a_trace_or_without_one() -> None:
-    model = _model(lambda x, count: x)
-    engine = GradientEngine(model)
+    engine = GradientEngine(_model(lambda x, count: x))
     x = tf.zeros([BATCH, STEP, WIDTH])
 
     before = engine.is_proven_apart, engine.not_shown
@@ -330,8 +321,7 @@ def test_a_tensor_from_elsewhere_is_not_trusted() -> None:
     """It may come from the examples."""
     layer = Does(lambda x, count: x)
     inputs = keras.Input((STEP, WIDTH))
-    model = keras.Model(inputs, layers.Dense(2)(layer(inputs)))
-    engine = GradientEngine(model)
+    engine = GradientEngine(keras.Model(inputs, layers.Dense(2)(layer(inputs))))
 
     @tf.function(autograph=False)
     def traced(x):

@@ -58,8 +58,7 @@ def of_its_size(model):
 
 
 def drawn(model):
-    samples = PoissonBatches((X, Y), sampling_probability=0.2)
-    model.fit(samples, verbose=0)
+    model.fit(PoissonBatches((X, Y), sampling_probability=0.2), verbose=0)
 
 
 @pytest.mark.standard

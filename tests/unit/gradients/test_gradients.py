@@ -9,11 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 from keras_dp.errors import GradientCheckError, UnsupportedLayerError
-from keras_dp.gradients import (
-    GradientEngine,
-    check_loss_splits,
-    self_check,
-)
+from keras_dp.gradients import GradientEngine, check_loss_splits, self_check
 from keras_dp.gradients.records import (
     cost_model,
     outer_product_records,
@@ -69,9 +65,7 @@ class TestRefusals:
             np.testing.assert_array_equal(old, new)
 
     @pytest.mark.parametrize("compiled", [False, True])
-    def test_batch_normalization_that_a_call_puts_into_training(
-        self, compiled
-    ) -> None:
+    def test_batch_normalization_that_a_call_trains(self, compiled) -> None:
         model = Transferring(base_trains=True)
         x = 3 * _data(4, 4) + 1
         model(x)
@@ -156,8 +150,7 @@ class TestRefusals:
                     (x,),
                 )[0]
 
-        model = _model(Loops())
-        engine = GradientEngine(model)
+        engine = GradientEngine(_model(Loops()))
 
         with pytest.raises(UnsupportedLayerError, match=r"inner.*loop"):
             tf.function(lambda x: engine.gradients(x, _squares, 4).losses)(
@@ -281,9 +274,7 @@ class TestSelfCheck:
         ],
         ids=["keras", "tensorflow"],
     )
-    def test_finds_randomness_that_cannot_be_repeated(
-        self, draw, error
-    ) -> None:
+    def test_finds_draws_that_cannot_be_repeated(self, draw, error) -> None:
         class Noisy(layers.Layer):
             def call(self, x):
                 return x + draw(keras.ops.shape(x))
@@ -370,9 +361,7 @@ class TestProductsOutsideXla:
 class TestRecords:
     """The three questions, where a batch is special."""
 
-    def test_a_record_of_weight_zero_contributes_nothing_even_if_nan(
-        self,
-    ) -> None:
+    def test_a_record_of_weight_0_contributes_nothing_even_if_nan(self) -> None:
         x = _data(4, 4).numpy()
         x[2] = np.nan
         model = _model(layers.Dense(5, activation="relu"), layers.Dense(3))
@@ -383,8 +372,7 @@ class TestRecords:
         for record in records:
             total = record.weighted_sum(tf.constant([1.0, 1.0, 0.0, 1.0]))
             assert np.isfinite(total).all()
-            norms = record.squared_norms().numpy()
-            assert np.isfinite(norms[[0, 1, 3]]).all()
+            assert np.isfinite(record.squared_norms().numpy()[[0, 1, 3]]).all()
         assert any(
             not np.isfinite(r.squared_norms().numpy()[2]) for r in records
         )
@@ -476,8 +464,7 @@ class TestRoundingCannotHideANorm:
             weights = np.zeros(len(norms), "float32")
             weights[i] = factors[i]
             total = records.weighted_sum(tf.constant(weights)).numpy()
-            norm = np.linalg.norm(total.astype("float64"))
-            assert norm <= 1 + self.SLACK
+            assert np.linalg.norm(total.astype("float64")) <= 1 + self.SLACK
 
     @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
     @pytest.mark.parametrize("builds", [True, False], ids=["built", "gram"])
@@ -527,9 +514,7 @@ class TestRoundingCannotHideANorm:
         )
         norms = np.sqrt(records.squared_norms().numpy())
 
-        moved = self._moved(records, norms)
-
-        assert moved <= 1 + 1e-6 + batch * 2.0**-24
+        assert self._moved(records, norms) <= 1 + 1e-6 + batch * 2.0**-24
 
     @pytest.mark.parametrize("batch", [16, 512])
     def test_the_check_of_a_batch_can_fail(self, batch, monkeypatch) -> None:

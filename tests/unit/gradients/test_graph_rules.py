@@ -109,8 +109,7 @@ def pure_python(x, w, b):
 
 
 def picked_positions(x, w, b):
-    places = tf.cast(x[:, :, 0] > 0, tf.int32)
-    return tf.gather(x * w, places, batch_dims=1) + b
+    return tf.gather(x * w, tf.cast(x[:, :, 0] > 0, tf.int32), batch_dims=1) + b
 
 
 # What the steps further down do not do, and the shape of `w`.
@@ -213,10 +212,7 @@ def call_of(function, shape, dtype="float32"):
 
 def found(call, **options):
     return gradients_from_graph(
-        call,
-        call.layer.trainable_variables,
-        contextlib.nullcontext,
-        **options,
+        call, call.layer.trainable_variables, contextlib.nullcontext, **options
     )
 
 

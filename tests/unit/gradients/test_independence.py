@@ -10,9 +10,7 @@ from keras_dp.errors import GradientCheckError
 from keras_dp.gradients import GradientEngine, self_check
 from keras_dp.gradients.capture.repeated_draws import moved_draws
 from keras_dp.gradients.checks import independence
-from keras_dp.gradients.records.outer_product_records import (
-    OuterProductRecords,
-)
+from keras_dp.gradients.records.outer_product_records import OuterProductRecords
 
 BATCH = 12
 X = tf.constant(np.random.default_rng(0).normal(size=(BATCH, 4)), tf.float32)
@@ -223,18 +221,13 @@ class TestEveryRow:
         monkeypatch.setattr(
             OuterProductRecords,
             "weighted_sum",
-            lambda self, weights: original(
-                self,
-                weights * (1 - wrong),
-            ),
+            lambda self, weights: original(self, weights * (1 - wrong)),
         )
 
         with pytest.raises(GradientCheckError, match="kernel"):
             _check(layers.Dense(4), layers.Dense(2))
 
-    def test_is_a_number_where_automatic_gradients_are(
-        self, monkeypatch
-    ) -> None:
+    def test_is_finite_where_automatic_gradients_are(self, monkeypatch) -> None:
         original = OuterProductRecords.squared_norms
         unknown = tf.one_hot(6, BATCH, np.nan, 0.0)
 

@@ -86,11 +86,7 @@ class TestAModel:
         engine = assert_model_agrees(model, x, mode)
 
         assert self_check(
-            engine,
-            tf.constant(x),
-            losses_of,
-            BATCH,
-            eagerly=mode == "eager",
+            engine, tf.constant(x), losses_of, BATCH, eagerly=mode == "eager"
         )
 
 
@@ -128,8 +124,7 @@ class TestIsRefusedByName:
 
         @tf.function(autograph=False)
         def gradients(x):
-            engine = GradientEngine(model)
-            return engine.gradients(x, losses_of, BATCH).losses
+            return GradientEngine(model).gradients(x, losses_of, BATCH).losses
 
         with pytest.raises(UnsupportedLayerError, match=r"applies.*reshape"):
             gradients(normal(STEPS, WIDTH))

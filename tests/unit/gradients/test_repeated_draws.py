@@ -198,9 +198,7 @@ def test_gradients_are_those_of_the_numbers_that_were_drawn(name, mode) -> None:
     model = _model(CASES[name]())
     state = state_of(model)
 
-    found = _found(model, state, mode)
-
-    assert_answers(found, _reference(model, state, mode))
+    assert_answers(_found(model, state, mode), _reference(model, state, mode))
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,8 @@ def assert_scaled(records):
         total / size, np.tensordot(WEIGHTS, want, 1) / size, atol=3e-5
     )
     weights = tf.constant(IN_GROUPS, tf.float32)
-    one, other = (
-        records.grouped(2, weights).scaled(factors).materialize(),
-        got.grouped(2, weights).materialize(),
-    )
+    one = records.grouped(2, weights).scaled(factors).materialize()
+    other = got.grouped(2, weights).materialize()
     np.testing.assert_allclose(one / size, other / size, atol=1e-5)
 
 

@@ -37,11 +37,11 @@ def _engine(act):
     return GradientEngine(_model(Does(act)))
 
 
-def _run(engine, mode, losses_of=_squares):
+def _run(engine, mode, losses_of=_squares, x=X):
     def step(x):
         return engine.gradients(x, losses_of, 4).losses
 
-    return compiled(step, mode)(X)
+    return compiled(step, mode)(x)
 
 
 def _variable(*shape):
@@ -52,8 +52,8 @@ def _table():
     return tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
 
 
-def _whole(seen=None):
-    seen = _variable(4) if seen is None else seen
+def _whole():
+    seen = _variable(4)
     return lambda layer, x: seen.assign_add(tf.reduce_sum(x, axis=0))
 
 
@@ -127,10 +127,6 @@ def _in_stateless_python():
     )
 
 
-def _on_paper():
-    return lambda layer, x: tf.print(x, summarize=-1)
-
-
 # An eager step just calls it: nothing tells it from the layer's own code.
 STATELESS = "a list by a function said to be stateless"
 WRITES = {
@@ -144,7 +140,7 @@ WRITES = {
     "a table": _in_table,
     "a list by a Python function": _in_python,
     STATELESS: _in_stateless_python,
-    "a printed line": _on_paper,
+    "a printed line": lambda: lambda layer, x: tf.print(x, summarize=-1),
 }
 
 
@@ -285,8 +281,5 @@ class TestIsFine:
         layer.trainable = False
         engine = GradientEngine(keras.Model(inputs, outputs))
 
-        def step(x):
-            return engine.gradients(x, _squares, 4).losses
-
         x = tf.reshape(tf.tile(X, [1, 2]), [4, 4, 2])
-        assert compiled(step, mode)(x).shape == (4,)
+        assert _run(engine, mode, x=x).shape == (4,)
