@@ -344,17 +344,14 @@ class TestAccounts:
         with pytest.raises(LedgerIntegrityError, match="paid"):
             budgets.verify_prices(ledger)
 
-    def test_an_account_of_another_run_is_found(
-        self, ledger, monkeypatch
-    ) -> None:
+    def test_another_runs_account_is_found(self, ledger, monkeypatch) -> None:
         """As another program could write it; a run refuses the charge."""
         for name in "ab":
             budgets.open_account(
                 ledger, name, budgets.RenyiFilter(0.5, DELTA / 2)
             )
         step = gaussian(20.0)
-        charge = budgets.charge_of(ledger.accounts[1], step)
-        run = paying(ledger, "a", charge)
+        run = paying(ledger, "a", budgets.charge_of(ledger.accounts[1], step))
         with pytest.raises(ValueError, match="`charge`"):
             run.record(step.sampling, step.queries)
         monkeypatch.setattr(type(run), "_check_price", lambda *_: None)
@@ -492,13 +489,11 @@ class TestRoundsWhileAnAccountIsOpened:
         budget = make(self.STEP).check_held(ledger.rounds)
         if more:
             ledger.record(self.STEP.sampling, self.STEP.queries, more)
-        terms = canonical(budget.terms())
-        ledger.open_account(Account("all", budget.capacities, terms))
+        unchecked(ledger, "all", budget)
         spend(ledger, self.STEP, 1)
 
         found = budgets.guarantee(ledger, delta=DELTA)
-        ran = Fourier().epsilon(ledger, delta=DELTA)
-        assert found.claim.epsilon >= ran
+        assert found.claim.epsilon >= Fourier().epsilon(ledger, delta=DELTA)
         if not more:
             assert found.basis == "account"
             budgets.verify_prices(ledger)
@@ -605,9 +600,7 @@ class TestGuarantee:
         ids=["epoch", "mechanism"],
     )
     @pytest.mark.parametrize("another", [False, True])
-    def test_a_part_of_a_whole_is_used_once(
-        self, ledger, part_of, another
-    ) -> None:
+    def test_each_part_is_used_once(self, ledger, part_of, another) -> None:
         """A second one, in the place of what is left, as a control."""
         run = ledger.start_run("a")
         run.plan([(part_of("planned"), 10)])

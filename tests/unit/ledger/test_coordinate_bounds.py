@@ -20,8 +20,7 @@ def test_levels_are_rounded_up_and_never_down():
 
     rounded = CoordinateBounds.from_arrays(exact, [1] * 50).level_array()
 
-    wide = rounded.astype(np.float64)
-    assert (wide >= exact).all()
+    assert (rounded.astype(np.float64) >= exact).all()
     previous = np.nextafter(rounded, np.float32(-1)).astype(np.float64)
     assert (previous < exact).all()  # By less than one ulp.
 

@@ -26,6 +26,13 @@ MODES = ["a", "r"]
 QUERIES = [GaussianSum("gradients", 1.0, 4.0)]
 
 
+@pytest.fixture
+def path(tmp_path) -> Path:
+    """A ledger of five rounds, alone in its folder."""
+    make(tmp_path / "l.db")
+    return tmp_path / "l.db"
+
+
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -40,9 +47,8 @@ def refuse(path: Path, mode: str, error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_truncated_files_are_refused(tmp_path, mode: str) -> None:
-    path = tmp_path / "l.db"
-    content = make(path)
+def test_truncated_files_are_refused(tmp_path, path, mode: str) -> None:
+    content = path.read_bytes()
     chosen = random.Random(1)
     lengths = {1, 15, 16, 99, 100, 511, 512, 4095, 4096, len(content) - 1}
     lengths |= {chosen.randrange(len(content)) for _ in range(30)}
@@ -68,9 +74,7 @@ def test_other_databases_are_refused(tmp_path, mode: str, journal) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("version", [5, 2**31 - 1, 2, 1, 0, -1])
-def test_other_versions_are_refused(tmp_path, mode, version) -> None:
-    path = tmp_path / "l.db"
-    make(path)
+def test_other_versions_are_refused(path, mode, version) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version={version}")
 
@@ -78,10 +82,9 @@ def test_other_versions_are_refused(tmp_path, mode, version) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_flipped_bytes_never_change_what_is_counted(tmp_path, mode) -> None:
+def test_flipped_bytes_never_change_what_is_counted(path, mode) -> None:
     """Either the file is refused and kept, or the byte did not matter."""
-    path = tmp_path / "l.db"
-    content = make(path)
+    content = path.read_bytes()
     with PrivacyLedger.open(path, mode="r") as ledger:
         expected = ledger.rounds
     chosen = random.Random(2)
@@ -104,9 +107,7 @@ def test_flipped_bytes_never_change_what_is_counted(tmp_path, mode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_refused_ledger_is_not_changed(tmp_path, mode: str) -> None:
-    path = tmp_path / "l.db"
-    make(path)
+def test_a_refused_ledger_is_not_changed(path, mode: str) -> None:
     before = digest(path)
 
     with pytest.raises(ValueError, match="`dataset` must"):
@@ -118,10 +119,8 @@ def test_a_refused_ledger_is_not_changed(tmp_path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_write_ahead_log_beside_a_ledger_is_refused(tmp_path, mode) -> None:
+def test_a_write_ahead_log_beside_a_ledger_is_refused(path, mode) -> None:
     """SQLite would read rows from it that are not in the file."""
-    path = tmp_path / "l.db"
-    make(path)
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA journal_mode=WAL")
         other.execute("DELETE FROM log")
@@ -130,9 +129,7 @@ def test_a_write_ahead_log_beside_a_ledger_is_refused(tmp_path, mode) -> None:
         refuse(path, mode, LedgerFormatError)
 
 
-def test_a_ledger_in_another_journal_mode_is_put_back(tmp_path) -> None:
-    path = tmp_path / "l.db"
-    make(path)
+def test_a_ledger_in_another_journal_mode_is_put_back(tmp_path, path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA journal_mode=WAL")
 
@@ -175,9 +172,7 @@ def test_paths_of_no_file_say_so(tmp_path, monkeypatch, path, mode) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_reading_changes_no_byte_of_the_file(tmp_path) -> None:
-    path = tmp_path / "l.db"
-    make(path)
+def test_reading_changes_no_byte_of_the_file(path) -> None:
     before = digest(path), path.stat().st_mtime_ns
 
     with PrivacyLedger.open(path, mode="r") as ledger:
@@ -300,17 +295,16 @@ def test_a_relative_path_outlives_a_change_of_folder(
             assert len(reader) == 1
 
 
-def test_a_symbolic_link_leads_to_file_and_journal(tmp_path) -> None:
-    make(tmp_path / "l.db")
-    die_in_commit(tmp_path / "l.db")
+def test_a_symbolic_link_leads_to_file_and_journal(tmp_path, path) -> None:
+    die_in_commit(path)
     (tmp_path / "folder").mkdir()
     link = tmp_path / "folder" / "link"
-    link.symlink_to(tmp_path / "l.db")
+    link.symlink_to(path)
 
     with PrivacyLedger.open(link) as ledger:
         ledger.record(FullDataset(), QUERIES)
 
-    with PrivacyLedger.open(tmp_path / "l.db", mode="r") as ledger:
+    with PrivacyLedger.open(path, mode="r") as ledger:
         assert len(ledger) == 6
     assert os.listdir(tmp_path / "folder") == ["link"]
 
@@ -364,10 +358,8 @@ def test_folders_may_be_read_only(tmp_path, is_cut, mode, expected) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
 @pytest.mark.standard
-def test_a_reader_of_a_read_only_folder_sees_later_rounds(tmp_path) -> None:
-    path = tmp_path / "l.db"
-    make(path)
-    let_others_enter(tmp_path)
+def test_a_reader_of_a_read_only_folder_sees_later_rounds(path) -> None:
+    let_others_enter(path.parent)
     reader = subprocess.Popen(
         [sys.executable, "-c", _AS_NOBODY + _READ_TWICE, path, "r"],
         stdin=subprocess.PIPE,

@@ -126,9 +126,7 @@ class TestACommitThatWasCutShort:
                 assert rounds_of(path, "a") in (ROUNDS, ROUNDS + CUT)
             storage.journal_beside(path).unlink(missing_ok=True)
 
-    def test_never_lowers_the_count_when_its_journal_is_lost(
-        self, path
-    ) -> None:
+    def test_never_lowers_the_count_if_its_journal_is_lost(self, path) -> None:
         die_in_commit(path)
         storage.journal_beside(path).unlink()
 
@@ -185,9 +183,7 @@ class TestAFileWithTwoNames:
         assert os.waitpid(child, 0)[1] == 0
         assert rounds_of(path) == ROUNDS + 40
 
-    def test_is_refused_through_the_other_after_a_cut(
-        self, path, other
-    ) -> None:
+    def test_is_refused_through_another_after_a_cut(self, path, other) -> None:
         """The other name has no journal, and half a commit is not counted."""
         die_in_commit(path)
 
@@ -216,9 +212,7 @@ class TestAFileWithTwoNames:
         assert rounds_of(path, mode) == ROUNDS + later
 
     @pytest.mark.standard
-    def test_stops_an_open_writer_before_it_undoes_the_other(
-        self, path, other
-    ) -> None:
+    def test_stops_a_writer_before_it_undoes_another(self, path, other) -> None:
         connection = storage.connect_writing(path)
         writer = PrivacyLedger(FileHandle(connection, path, writable=True))
         before = die_in_another_process(path)
@@ -274,9 +268,7 @@ class TestAJournalFromElsewhere:
 
 class TestANewLedger:
     @pytest.mark.parametrize("suffix", ["-journal", "-wal"])
-    def test_does_not_adopt_what_is_left_of_another(
-        self, tmp_path, suffix
-    ) -> None:
+    def test_does_not_adopt_the_rest_of_another(self, tmp_path, suffix) -> None:
         (tmp_path / f"l.db{suffix}").write_bytes(b"of another one")
 
         with pytest.raises(LedgerError, match="removed"):
@@ -299,8 +291,7 @@ class TestANewLedger:
         assert rounds_of(tmp_path / "l.db") == 1
 
     def test_removes_what_a_killed_process_left(self, tmp_path) -> None:
-        left = tmp_path / ".l.db.0123456789abcdef.new"
-        left.write_bytes(b"half of it")
+        (tmp_path / ".l.db.0123456789abcdef.new").write_bytes(b"half of it")
         kept = [".l.db.mine.new", ".m.db.0123456789abcdef.new", "l.db.new"]
         for name in kept:
             (tmp_path / name).write_text("text")

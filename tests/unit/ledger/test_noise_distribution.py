@@ -66,9 +66,7 @@ class TestRefusals:
         REFUSED,
         ids=lambda value: getattr(value, "__name__", ""),
     )
-    def test_a_law_without_the_property_is_refused_by_its_name(
-        self, law, rule, scale
-    ):
+    def test_a_law_without_it_is_refused_by_name(self, law, rule, scale):
         with pytest.raises(ValueError, match=rule) as error:
             law(scale)
 

@@ -48,10 +48,6 @@ OTHERS = [
 ]
 
 
-def name_of(distribution):
-    return distribution.name
-
-
 def a_round(noise):
     release = EncodedSum("gradients", BOUNDS, noise)
     return Round(PoissonSampling(0.01, drawn_by_library=True), (release,))
@@ -75,7 +71,9 @@ class TestALawThatWeHaveToo:
 
 
 @pytest.mark.parametrize(
-    "distribution", [*OTHERS, *(pair[0] for pair in PAIRS)], ids=name_of
+    "distribution",
+    [*OTHERS, *(pair[0] for pair in PAIRS)],
+    ids=lambda distribution: distribution.name,
 )
 class TestEveryLaw:
     def test_has_the_cdf_of_the_library(self, distribution) -> None:

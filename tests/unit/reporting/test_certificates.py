@@ -52,15 +52,10 @@ def ledger():
 class TestCopies:
     def test_a_ledger_as_it_stood(self, ledger) -> None:
         for row in range(ledger.verify().rows + 1):
-            before = ledger.until(row)
-            assert before.verify().rows == row
+            assert ledger.until(row).verify().rows == row
         # The reservation counted in full until it was settled.
-        assert [len(ledger.until(row)) for row in (1, 4, 6, 7)] == [
-            5,
-            5,
-            305,
-            205,
-        ]
+        lengths = [len(ledger.until(row)) for row in (1, 4, 6, 7)]
+        assert lengths == [5, 5, 305, 205]
         with pytest.raises(ValueError, match="`row`"):
             ledger.until(99)
 
@@ -122,9 +117,7 @@ class TestCertificates:
             ("neighbours", "replace_one", "neighbours was"),
         ],
     )
-    def test_another_statement_is_found(
-        self, field, value, said, ledger
-    ) -> None:
+    def test_another_claim_is_found(self, field, value, said, ledger) -> None:
         certificate = certify(ledger, delta=DELTA)
 
         forged = dataclasses.replace(certificate, **{field: value})
@@ -141,9 +134,8 @@ class TestCertificates:
     def test_a_ledger_without_a_bound(self) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d")
         ledger.record(FullDataset(), [GaussianSum("s", 1.0, 0.0)])
-        certificate = certify(ledger, delta=DELTA)
 
-        again = Certificate.from_json(certificate.as_json())
+        again = Certificate.from_json(certify(ledger, delta=DELTA).as_json())
         assert again.epsilon == float("inf")
         again.check(ledger)
 
@@ -214,8 +206,7 @@ class TestOtherLibraries:
             if "other 1.0" in each
         )
         assert caution.startswith("7 rounds ran in other 1.0.")
-        explained = str(explain(elsewhere, delta=DELTA))
-        assert caution in " ".join(explained.split())
+        assert caution in " ".join(str(explain(elsewhere, delta=DELTA)).split())
 
     @pytest.mark.parametrize("libraries", ["", "other 2.0"])
     def test_and_nobody_can_leave_them_out(self, elsewhere, libraries) -> None:

@@ -169,8 +169,7 @@ class TestAccounts:
         budgets.open_account(ledger, "all", budget)
 
         held = replay.Replay(ledger)
-        promised = budgets.guarantee(held, delta=DELTA)
-        curve = bound_on_attacks(held, promised)
+        curve = bound_on_attacks(held, budgets.guarantee(held, delta=DELTA))
 
         for epsilon, delta in zip(curve.epsilons, curve.deltas, strict=True):
             if delta < 1:
@@ -180,9 +179,7 @@ class TestAccounts:
 
 class TestCautions:
     @pytest.mark.parametrize(("delta", "is_said"), [(0.1, True), (1e-5, False)])
-    def test_say_that_a_large_delta_comes_from_few_units(
-        self, delta, is_said
-    ) -> None:
+    def test_say_that_few_units_make_delta_large(self, delta, is_said) -> None:
         """Two or three records have a default of 0.1 and more."""
         ledger = PrivacyLedger.in_memory(dataset="clinic")
         ledger.record(FullDataset(True), [GaussianSum("ages", 1.0, 4.0)])
@@ -294,9 +291,7 @@ class TestCautions:
         shown = float(re.search(r"up to (\S+) of delta", found)[1])
         assert exposure <= shown < 1.1 * exposure
 
-    def test_say_whether_the_process_runs_or_died(
-        self, ledger, monkeypatch
-    ) -> None:
+    def test_say_if_the_process_runs_or_died(self, ledger, monkeypatch) -> None:
         block = ledger.start_run("night")
         block.cover(Round(STEP.sampling, STEP.queries), 7)
         running = self.cautions(ledger)

@@ -122,13 +122,12 @@ class TestEveryKindOfSum:
 
     def test_rounds_that_come_again_are_no_other_pass(self) -> None:
         """Kinds stay in order, and one pass counts once."""
-        other = [GaussianSum("gradients", 1.0, 5.0)]
         ledger = in_memory(
             (PoissonSampling(0.1), STEP, 3),
             (PoissonSampling(0.2), STEP, 1),
             (PoissonSampling(0.1), STEP, 3),
             (DisjointBatches("a"), STEP, 2),
-            (DisjointBatches("a"), other, 1),
+            (DisjointBatches("a"), [GaussianSum("gradients", 1.0, 5.0)], 1),
             (DisjointBatches("a"), STEP, 2),
         )
 

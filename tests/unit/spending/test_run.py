@@ -33,6 +33,7 @@ from tests.ledger_faults import run_together, start_fork
 DELTA = 1e-5
 STEP = Round(PoissonSampling(0.1), (GaussianSum("gradients", 1.0, 4.0),))
 OTHER = Round(FullDataset(), (GaussianSum("mean", 1.0, 20.0),))
+GOES_ON = RunDetails(continues=1)
 PROCESSES, CAPACITY = 8, 500
 
 
@@ -63,15 +64,10 @@ def train(run: RunWriter, rounds: int, most: int = 4096) -> int:
 class TestARace:
     """Another training is faster, between the question and the answer."""
 
-    def test_for_a_part_of_the_room_leaves_the_rest(
-        self, ledger, monkeypatch
-    ) -> None:
+    def test_for_part_of_it_leaves_the_rest(self, ledger, monkeypatch) -> None:
         open_plan(ledger, count=10)
-        other, room, asked = (
-            new_run(ledger, RunDetails("other")),
-            RunLimits.allow,
-            [],
-        )
+        other = new_run(ledger, RunDetails("other"))
+        room, asked = RunLimits.allow, []
 
         def late(self, planned, count, own):
             found = room(self, planned, count, own)
@@ -90,9 +86,7 @@ class TestARace:
         assert [len(each) for each in ledger.runs] == [3, 7]
         assert ledger.accounts[0].balance.spent == (10,)
 
-    def test_for_all_of_it_is_refused_before_anything_ran(
-        self, ledger, monkeypatch
-    ) -> None:
+    def test_for_all_of_it_runs_nothing(self, ledger, monkeypatch) -> None:
         open_plan(ledger, count=10)
         other, room = new_run(ledger, RunDetails("other")), RunLimits.allow
 
@@ -154,13 +148,12 @@ class TestAnInterruptedRun:
         begun = ledger.start_run("a", library=library, plan=[(STEP, 10)])
         begun.cover(STEP)
         begun.finish()
-        details = RunDetails(continues=1)
 
         if library:
             with pytest.raises(ValueError, match="`continues`"):
-                new_run(ledger, details)
+                new_run(ledger, GOES_ON)
             return
-        with new_run(ledger, details) as run:
+        with new_run(ledger, GOES_ON) as run:
             assert train(run, 20) == 9
 
         (record,) = ledger.runs
@@ -168,7 +161,7 @@ class TestAnInterruptedRun:
 
     def test_goes_on_with_the_rounds_of_its_plan_alone(self, ledger) -> None:
         ledger.start_run("a", plan=[(STEP, 10)]).finish("stopped")
-        run = new_run(ledger, RunDetails(continues=1))
+        run = new_run(ledger, GOES_ON)
         with pytest.raises(PrivateTrainingError, match="rounds of its plan"):
             run.cover(OTHER)
 
@@ -193,14 +186,12 @@ class TestAnInterruptedRun:
 
     def test_goes_on_once_where_two_trainings_found_it(self, ledger) -> None:
         ledger.start_run("a", plan=[(STEP, 10)]).finish("stopped")
-        first, second = (
-            new_run(ledger, RunDetails(continues=1)) for _ in range(2)
-        )
+        first, second = (new_run(ledger, GOES_ON) for _ in range(2))
         train(first, 7)
         first.finish("stopped")
         with pytest.raises(ValueError, match="3 left by now"):
             second.cover(STEP)
-        with new_run(ledger, RunDetails(continues=1)) as third:
+        with new_run(ledger, GOES_ON) as third:
             assert train(third, 10) == 3
 
         assert len(ledger) == 10
@@ -245,9 +236,7 @@ class TestAForecast:
         assert self.ran(run) == 5
         assert len(ledger) == 5
 
-    def test_of_fewer_rounds_than_the_training_has_is_refused(
-        self, ledger
-    ) -> None:
+    def test_of_fewer_rounds_than_there_are_is_refused(self, ledger) -> None:
         with pytest.raises(ValueError, match="Correlated noise must have"):
             self.run(ledger, Forecast(6, self.ROUNDS, are_all=True))
 
@@ -262,13 +251,10 @@ class TestAForecast:
         assert self.ran(self.run(ledger, forecast, epsilon)) == 4
         assert Replay(ledger).claim(delta=DELTA).epsilon <= epsilon
 
-    def test_leaves_the_rest_of_a_run_that_goes_on_as_it_is(
-        self, ledger
-    ) -> None:
+    def test_leaves_the_rest_of_a_continued_run_as_it_is(self, ledger) -> None:
         with ledger.start_run("a", plan=[(STEP, 10)]) as begun:
             train(begun, 6)
-        details = RunDetails(continues=1)
-        with self.run(ledger, Forecast(100), None, details) as run:
+        with self.run(ledger, Forecast(100), None, GOES_ON) as run:
             assert (run.limits.most, train(run, 20)) == (4, 4)
 
         (own,) = ledger.runs
@@ -288,9 +274,7 @@ class TestTwoTrainingsWithOneTarget:
         return Replay(ledger).claim(delta=DELTA).epsilon
 
     @pytest.mark.parametrize("is_seen", [True, False])
-    def test_meet_it_whenever_the_other_one_writes(
-        self, ledger, monkeypatch, is_seen
-    ) -> None:
+    def test_meet_it_in_every_order(self, ledger, monkeypatch, is_seen) -> None:
         """The control takes the answer as it was when it was asked for."""
         with self.run(PrivacyLedger.in_memory(dataset="alone")) as alone:
             fits = train(alone, 10**6)
@@ -332,9 +316,7 @@ class TestTwoTrainingsWithOneTarget:
         assert train(first, 10**6) == fits - 1
         assert self.epsilon(ledger) <= 1.0
 
-    def test_know_that_rounds_were_away_when_they_asked(
-        self, ledger, monkeypatch
-    ) -> None:
+    def test_know_that_rounds_were_away(self, ledger, monkeypatch) -> None:
         """A block that is taken back, and reserved again, has equal rows."""
         monkeypatch.setattr("time.time", lambda: 1e9)
         room = RunLimits.allow
@@ -366,9 +348,7 @@ class TestTwoTrainingsWithOneTarget:
         assert [len(run) for run in ledger.runs] == [half, half]
         assert self.epsilon(ledger) <= 1.0
 
-    def test_know_plans_that_are_kept_under_a_weaker_relation(
-        self, ledger
-    ) -> None:
+    def test_know_plans_kept_under_a_weaker_relation(self, ledger) -> None:
         """The first round of the training makes that one count."""
 
         def full(noise: float) -> Round:
@@ -382,9 +362,7 @@ class TestTwoTrainingsWithOneTarget:
             self.run(ledger).cover(fixed)
 
     @pytest.mark.parametrize("what", ["rounds", "plan", "own"])
-    def test_see_what_leaves_the_number_of_rounds_as_it_is(
-        self, ledger, what
-    ) -> None:
+    def test_see_what_leaves_the_count_as_it_is(self, ledger, what) -> None:
         cheap = Round(PoissonSampling(1e-6), STEP.queries)
         before = ledger.start_run("before")
         before.cover(cheap, 30, most=30)
@@ -405,9 +383,7 @@ class TestTwoTrainingsWithOneTarget:
 class TestSeveralRoundsOfOneCall:
     """As where one compiled call runs them all."""
 
-    def test_of_another_kind_are_not_those_that_were_covered_ahead(
-        self, ledger, monkeypatch
-    ) -> None:
+    def test_of_another_kind_are_not_covered(self, ledger, monkeypatch) -> None:
         monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
         run = new_run(ledger)
         for _ in range(2):
@@ -472,8 +448,7 @@ def test_eight_processes_share_an_account(address, monkeypatch) -> None:
         assert {run.outcome for run in ledger.runs} == {"budget"}
         budgets.verify_prices(ledger)
         assert ledger.verify().rounds == CAPACITY
-        found = budgets.guarantee(ledger, delta=DELTA)
-        assert found.basis == "account"
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "account"
     os.close(gate)
 
 
@@ -524,9 +499,7 @@ class TestWhatIsReleasedIsCovered:
         assert len(ledger) == ran + 1
 
     @pytest.mark.parametrize("covered", [0, 1])
-    def test_a_release_of_no_covered_round_is_refused(
-        self, ledger, covered
-    ) -> None:
+    def test_a_release_without_cover_is_refused(self, ledger, covered) -> None:
         run = ledger.start_run("a")
         for _ in range(covered):
             run.cover(STEP)
@@ -609,7 +582,7 @@ def test_rounds_that_do_not_fit_together_name_their_limit(
         open_plan(ledger)
     if limit == "plan":
         ledger.start_run("a", plan=[(STEP, 10)]).finish("stopped")
-        details = RunDetails(continues=1)
+        details = GOES_ON
     if limit == "target_epsilon":
         epsilon_limit = EpsilonLimit(PrivacyTarget(1.0, DELTA), ledger)
     with new_run(ledger, details, epsilon_limit=epsilon_limit) as run:
