@@ -78,14 +78,8 @@ class ByDefinition:
             (1 - asked.decay) * asked.decay**age
             for age in range(len(self.history))
         ][::-1]
-        variance = sum(
-            size * variance
-            for size, variance in zip(
-                [np.prod(s) if s else 0 for s in SHAPES],
-                self.variances,
-                strict=True,
-            )
-        ) / sum(np.prod(s) for s in SHAPES if s)
+        sizes = [np.prod(s) if s else 0 for s in SHAPES]
+        variance = np.dot(sizes, self.variances) / np.sum(sizes)
         floor = asked.floor * sum(decays) * variance
 
         def limited(ratio):
@@ -112,7 +106,6 @@ class ByDefinition:
                 for index in itertools.product(*map(range, shape)):
                     part[index] *= limited(along[index[axis]] / mean)
             parts.append(part)
-        sizes = [np.prod(s) if s else 0 for s in SHAPES]
         typical = np.dot(levels, sizes) / np.sum(sizes)
         scales = [
             limited(level / typical) * part if part.shape else part
@@ -158,16 +151,13 @@ class TestTheDefinition:
             GaussianSumQuery(clip, stddev), **({"first_rounds": 3} | options)
         )
         definition = ByDefinition(asked, [stddev**2] * 4)
-        state, generator = (
-            asked.initial_global_state(2),
-            np.random.default_rng(0),
-        )
+        state = asked.initial_global_state(2)
+        generator = np.random.default_rng(0)
 
         for _ in range(6):
             records = drawn_records(generator)
-            expected = definition.scales()
             for got, want in zip(
-                scales_of(asked, state), expected, strict=True
+                scales_of(asked, state), definition.scales(), strict=True
             ):
                 np.testing.assert_allclose(got, want, rtol=1e-4)
             tensors = [tf.constant(r, tf.float32) for r in records]

@@ -66,8 +66,7 @@ def test_leaves_of_other_batches_are_refused() -> None:
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_norms_of_a_million_coordinates_keep_small_ones(jit_compile) -> None:
     """Added up one after the other in float32, they would be lost."""
-    size = 2**20
-    record = np.full(size, 2.0**-12.6, np.float32)
+    record = np.full(2**20, 2.0**-12.6, np.float32)
     record[:64] = 1.0
     exact = np.sqrt(np.square(record.astype(np.float64)).sum())
 

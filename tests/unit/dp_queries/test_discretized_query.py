@@ -133,9 +133,7 @@ class TestSteps:
         return steps.numpy(), query.derive_sample_params(state).spacing
 
     @pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 7.7])
-    def test_a_record_moves_integers_by_at_most_the_clip(
-        self, noise_multiplier
-    ) -> None:
+    def test_moves_integers_by_at_most_the_clip(self, noise_multiplier) -> None:
         """In exact arithmetic, and nearly by the clip if it is long."""
         records = random_records(40, 30).astype(np.float32)
         for size in range(31):

@@ -87,10 +87,8 @@ class TestLikelihoods:
             # Logarithms of erfc, which mpmath has for any argument.
             nu = tau = mpmath.mpf(ratio)
             for i, y in enumerate(map(mpmath.mpf, ys)):
-                a, b = (
-                    (abs(y) - nu) / mpmath.sqrt(2),
-                    (abs(y) + nu) / mpmath.sqrt(2),
-                )
+                a = (abs(y) - nu) / mpmath.sqrt(2)
+                b = (abs(y) + nu) / mpmath.sqrt(2)
                 with mpmath.workdps(80):
                     inside = mpmath.log(
                         (mpmath.erfc(a) - mpmath.erfc(b)) / 4 / nu

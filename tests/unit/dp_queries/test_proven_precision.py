@@ -15,8 +15,7 @@ def sums(precision, order, noise_multiplier=1.0):
     query = GaussianSumQuery(
         1.0, noise_multiplier=noise_multiplier, precision=precision
     )
-    state = query.initial_global_state(0)
-    params = query.derive_sample_params(state)
+    params = query.derive_sample_params(query.initial_global_state(0))
     sample = query.initial_sample_state(tf.zeros([50]))
     batches = np.random.default_rng(1).normal(size=(16, 8, 50))
     for place in order:
@@ -39,14 +38,10 @@ class TestSums:
         ("precision", "noise"),
         [("proven", 1.0), ("assumed", 1.0), ("assumed", 0.0)],
     )
-    def test_do_not_depend_on_the_order_of_batches(
-        self, precision, noise
-    ) -> None:
+    def test_do_not_depend_on_the_batch_order(self, precision, noise) -> None:
         """Bit by bit; the control are sums without noise, which are floats."""
-        there, back = (
-            sums(precision, range(16), noise),
-            sums(precision, range(15, -1, -1), noise),
-        )
+        there = sums(precision, range(16), noise)
+        back = sums(precision, range(15, -1, -1), noise)
 
         assert np.array_equal(there, back) == bool(noise)
 

@@ -157,9 +157,7 @@ def test_a_bad_part_drops_the_whole_record_of_its_query():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_clipped_and_summed_in_float32(dtype):
     """In bfloat16 a sum of ones stops at 256, and a norm with it."""
-    records = tf.ones([300, 1000], dtype)
-
-    got = total(GaussianSumQuery(1.0, 0.0), records)
+    got = total(GaussianSumQuery(1.0, 0.0), tf.ones([300, 1000], dtype))
 
     assert got.dtype == tf.float32
     norms = np.linalg.norm(got.numpy().astype(np.float64))

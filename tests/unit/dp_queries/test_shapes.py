@@ -54,10 +54,8 @@ def test_sums_are_not_broadcast_where_shapes_are_unknown():
 )
 @pytest.mark.parametrize("size", [0, 1, 3])
 def test_masks_are_never_broadcast(query, size):
-    mask = np.ones(size, bool)
-
     with pytest.raises(ValueError, match="`mask` must"):
-        answer(query, tf.zeros([3]), tf.ones([2, 3]), mask)
+        answer(query, tf.zeros([3]), tf.ones([2, 3]), np.ones(size, bool))
 
 
 def test_masks_are_boolean():

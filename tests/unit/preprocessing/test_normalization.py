@@ -30,9 +30,7 @@ class TestWithoutNoise:
 
     @pytest.mark.parametrize("axis", [-1, None, 1, (1, -1), (1, 2, 3), (-1, 1)])
     @pytest.mark.parametrize("denominator", [None, 50])
-    def test_it_is_what_keras_computes(
-        self, axis, denominator, monkeypatch
-    ) -> None:
+    def test_it_is_that_of_keras(self, axis, denominator, monkeypatch) -> None:
         without_noise(monkeypatch)
         x = np.random.default_rng(1).uniform(0, 255, (50, 2, 3, 4))
         theirs = keras.layers.Normalization(axis=axis)

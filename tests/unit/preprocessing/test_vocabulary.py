@@ -146,9 +146,7 @@ class TestStringLookup:
 
     def test_never_has_a_text_that_nobody_holds(self) -> None:
         """With much noise and no threshold to speak of."""
-        adapter = StringLookup(5.0, 0.5)
-
-        layer = adapter.adapt(["a", "b"] * 200, in_memory())
+        layer = StringLookup(5.0, 0.5).adapt(["a", "b"] * 200, in_memory())
 
         assert {*released(layer)} == {"a", "b"}
 
@@ -185,9 +183,7 @@ class TestTextVectorization:
         ],
         ids=repr,
     )
-    def test_takes_words_as_the_layer_does(
-        self, options, without_noise
-    ) -> None:
+    def test_takes_words_as_layers_do(self, options, without_noise) -> None:
         """With few keys a record, each word that two texts hold passes."""
         texts = ["a b", "a b!", "b a", "b", "a c", None, b"\xff \xfe", "a b"]
         adapter = TextVectorization(0.01, 1e-6, max_keys=4, **options)

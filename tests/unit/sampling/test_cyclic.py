@@ -41,8 +41,7 @@ class TestClasses:
         one, two = samples_of(batches, 3), samples_of(batches, 3)
 
         for samples in (one, two):
-            found = stats.chisquare([*map(len, samples)])
-            assert found.pvalue > FALSE_ALARM
+            assert stats.chisquare([*map(len, samples)]).pvalue > FALSE_ALARM
         both = len(np.intersect1d(one[0], two[0]))
         law = stats.binom(9000, 1 / 9)
         assert min(law.cdf(both), law.sf(both - 1)) > FALSE_ALARM

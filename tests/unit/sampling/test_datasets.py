@@ -162,9 +162,7 @@ class TestRefusals:
             ({"sampling_probability": 0.1, "sed": 3}, "Did you mean `seed`"),
         ],
     )
-    def test_of_arguments_come_before_a_record_is_read(
-        self, options, said
-    ) -> None:
+    def test_of_arguments_come_before_any_record(self, options, said) -> None:
         def unread():
             raise AssertionError
             yield

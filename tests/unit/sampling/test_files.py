@@ -63,9 +63,7 @@ def tfrecord_source(folder):
 
 class TestTFRecordShards:
     @pytest.mark.parametrize("counts", [[100], [3, 0, 1, 40], [0, 5, 0]])
-    def test_records_are_those_of_tensorflow_in_their_order(
-        self, tmp_path, counts
-    ):
+    def test_records_are_those_of_tensorflow_in_order(self, tmp_path, counts):
         paths = written(tmp_path, counts)
         source = TFRecordShards(paths, parse=parse)
 
@@ -269,10 +267,7 @@ def test_a_batch_costs_what_it_holds_however_the_array_lies(tmp_path, array):
     data = array(big)
     batches = iter(
         PoissonBatches(
-            data,
-            sampling_probability=1e-3,
-            physical_batch_size=8,
-            seed=SEED,
+            data, sampling_probability=1e-3, physical_batch_size=8, seed=SEED
         )
     )
 
@@ -325,9 +320,7 @@ class TestPartsOfFiles:
         with pytest.raises(OSError, match="50 bytes"):
             file.read(np.array([151]), np.array([50]))
 
-    def test_are_not_trusted_if_the_file_changes_meanwhile(
-        self, tmp_path, monkeypatch
-    ):
+    def test_are_not_trusted_if_the_file_changes(self, tmp_path, monkeypatch):
         file, part = self.file(tmp_path), RecordFile._part
 
         def disturbed(*arguments):

@@ -64,9 +64,7 @@ def test_equal_words_are_drawn_again():
     answers = [[3, 1, 3], [2, 2, 2], [5, 0, 9]]
     calls = iter(np.array(answers, np.uint64))
 
-    places = random_places(3, 3, lambda count: next(calls))
-
-    assert places.tolist() == [1, 0, 2]
+    assert random_places(3, 3, lambda count: next(calls)).tolist() == [1, 0, 2]
     assert list(calls) == []
 
 
@@ -123,9 +121,7 @@ class TestRandomSubset:
             drawn.append(count)
             return random_words.from_operating_system(count)
 
-        found = random_subset(10, 2**45, words)
-
-        assert len(set(found.tolist())) == 10
+        assert len(set(random_subset(10, 2**45, words).tolist())) == 10
         assert sum(drawn) < 100
 
     def test_draws_again_beyond_the_last_multiple(self) -> None:

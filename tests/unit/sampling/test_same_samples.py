@@ -63,11 +63,7 @@ EXPECTED = {
     "cyclic": "63de503435f8d012",
     "cyclic samples": "d408ef60b2e5d9d9",
     "users": "59572b2d611b41a8",
-    "shards": [
-        "4f97a081f6f0ab8f",
-        "2636d2785468c386",
-        "92a1ddb7aac15574",
-    ],
+    "shards": ["4f97a081f6f0ab8f", "2636d2785468c386", "92a1ddb7aac15574"],
 }
 
 
@@ -123,6 +119,4 @@ def test_without_a_seed_all_words_are_the_operating_systems(
 def test_are_drawn_by_each_shard():
     whole = PoissonBatches(DATA, seed=5, **POISSON)
 
-    found = [digest(whole.shard(i, 3)) for i in range(3)]
-
-    assert found == EXPECTED["shards"]
+    assert [digest(whole.shard(i, 3)) for i in range(3)] == EXPECTED["shards"]

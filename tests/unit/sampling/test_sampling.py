@@ -52,6 +52,10 @@ def drawn(batches):
     return np.sort(np.concatenate([b.records[b.mask] for b in sample]))
 
 
+def half_of(size):
+    return PoissonBatches(np.arange(size), sampling_probability=0.5, seed=SEED)
+
+
 class Source:
     """Records `i -> (i, [i, -i])`, of which none is stored."""
 
@@ -141,23 +145,14 @@ def test_all_kinds_of_data_are_drawn_and_placed_alike(tmp_path):
         np.load(path, mmap_mode="r+"),
     ]
 
-    batches = [
-        next(
-            iter(
-                PoissonBatches(
-                    data,
-                    sampling_probability=0.3,
-                    physical_batch_size=48,
-                    seed=SEED,
-                )
-            )
-        )
-        for data in kinds
-    ]
+    options = {"sampling_probability": 0.3, "physical_batch_size": 48}
 
-    first = batches[0]
+    first, *others = (
+        next(iter(PoissonBatches(data, seed=SEED, **options))) for data in kinds
+    )
+
     np.testing.assert_array_equal(first.mask, first.records > 0)
-    for batch in batches[1:]:
+    for batch in others:
         np.testing.assert_array_equal(batch.records, first.records)
         np.testing.assert_array_equal(batch.mask, first.mask)
 
@@ -179,32 +174,21 @@ def test_array_likes_are_converted():
 @pytest.mark.parametrize("made", [True, False])
 def test_a_seed_is_noticed_when_the_sampler_is_made(made):
     """Draws may run in a thread, which does not see the caller's context."""
-
-    def sampler():
-        return PoissonBatches(
-            np.arange(2000), sampling_probability=0.5, seed=SEED
-        )
-
     outside = contextvars.Context().run
 
     if made:
-        samples = [outside(drawn, sampler()) for _ in range(2)]
+        samples = [outside(drawn, half_of(2000)) for _ in range(2)]
     else:
-        samples = [drawn(outside(sampler)) for _ in range(2)]
+        samples = [drawn(outside(half_of, 2000)) for _ in range(2)]
 
     assert np.array_equal(*samples) == made
 
 
 def test_iterators_share_no_draw_however_they_interleave():
-    def sampler():
-        return PoissonBatches(
-            np.arange(300), sampling_probability=0.5, seed=SEED
-        )
-
-    together = sampler()
+    together = half_of(300)
     first, second = iter(together), iter(together)
     mixed = [next(it).records for it in (first, second, first, second)]
-    apart = sampler()
+    apart = half_of(300)
     alone = list(itertools.islice(apart, 2)), list(itertools.islice(apart, 2))
 
     assert not np.array_equal(mixed[0], mixed[1])
@@ -339,9 +323,7 @@ def test_what_a_ledger_is_told_cannot_be_set(name):
 def test_the_event_is_of_the_draw_by_force_too(microbatches):
     """No attribute can make them disagree: the draw is frozen."""
     batches = PoissonBatches(
-        np.arange(20_000),
-        sampling_probability=0.5,
-        microbatches=microbatches,
+        np.arange(20_000), sampling_probability=0.5, microbatches=microbatches
     )
 
     for holder in (batches, batches.draw, batches.sampling_event):
@@ -380,9 +362,7 @@ class Slow(int):
 
 def test_iterators_of_several_threads_have_streams_of_their_own():
     """Of one seed, two would draw the same samples otherwise."""
-    batches = PoissonBatches(
-        np.arange(1000), sampling_probability=0.5, seed=SEED
-    )
+    batches = half_of(1000)
     batches._streams = Slow()
 
     with futures.ThreadPoolExecutor(8) as pool:

@@ -63,8 +63,7 @@ def test_streams_of_shards_differ_from_each_other_and_from_the_whole():
     """Each is seen by the draws of 300 records in the same places."""
 
     def places(index, count):
-        whole = sampler(size=300 * count, q=0.5, seed=SEED)
-        shard = whole.shard(index, count)
+        shard = sampler(size=300 * count, q=0.5, seed=SEED).shard(index, count)
         return (rounds_of(shard, 1)[0] - shard.positions.start).tobytes()
 
     keys = [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
