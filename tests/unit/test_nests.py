@@ -35,9 +35,7 @@ each_nest = pytest.mark.parametrize("nest", NESTS, ids=repr)
 
 @each_nest
 class TestEachNest:
-    def test_freezes_to_an_equal_value_that_hashes_and_prints_alike(
-        self, nest
-    ) -> None:
+    def test_freezes_equal_and_hashes_and_prints_alike(self, nest) -> None:
         frozen = _nests.frozen(nest)
 
         assert frozen == nest
@@ -65,9 +63,8 @@ class TestEachNest:
 
     def test_survives_json_as_a_field(self, nest) -> None:
         config = Held(_nests.frozen(nest)).get_config()
-        loaded = Held.from_config(json.loads(json.dumps(config)))
 
-        assert loaded.nest == nest
+        assert Held.from_config(json.loads(json.dumps(config))).nest == nest
 
 
 def test_what_was_frozen_does_not_change_with_what_it_was_made_of() -> None:

@@ -32,9 +32,7 @@ class TestTheCheck:
         assert p_value(noise, 30) == pytest.approx(stats.binom.sf(29, 200, 0.1))
 
     @pytest.mark.parametrize("false_alarm", [0.01, 0.2])
-    def test_gives_no_more_false_alarms_than_its_limit(
-        self, false_alarm
-    ) -> None:
+    def test_gives_no_more_false_alarms_than_allowed(self, false_alarm) -> None:
         """Exactly, over all numbers of right labels."""
         noise = NoiseRecords(150, shape=(), classes=4)
         chance = sum(

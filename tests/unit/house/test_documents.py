@@ -208,10 +208,8 @@ class TestTheIndexOfClaims:
 
     def test_would_miss_others(self) -> None:
         """Control."""
-        assert unclaimed("- **Green.** It is.", "## New", CLAIMS) == [
-            "Green.",
-            "New",
-        ]
+        found = unclaimed("- **Green.** It is.", "## New", CLAIMS)
+        assert found == ["Green.", "New"]
         assert missing_tests(
             "[`test_nothing`](../tests/unit/house/test_documents.py)"
         ) == ["test_nothing"]

@@ -31,9 +31,7 @@ def pinned(peer):
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_the_page_names_the_version_that_its_code_ran_with(peer) -> None:
-    first = page(peer).split("\n\n")[1]
-
-    assert f"{PEERS[peer]} {pinned(peer)} " in first
+    assert f"{PEERS[peer]} {pinned(peer)} " in page(peer).split("\n\n")[1]
     index = (ROOT / "docs/migrate/index.md").read_text("utf-8")
     assert f"| {PEERS[peer]} {pinned(peer)} |" in index
 

@@ -95,9 +95,7 @@ def offenders():
 
 
 class TestTheSources:
-    def test_draw_from_explicit_seeds_by_a_named_generator(
-        self, offenders
-    ) -> None:
+    def test_draw_from_seeds_by_a_named_generator(self, offenders) -> None:
         found = dict(offenders[unsafe_draws])
 
         # It draws nothing: it keeps generators of the program, and puts them

@@ -34,12 +34,6 @@ USED = {
 }
 
 
-def subpackages():
-    return [
-        importlib.import_module(f"keras_dp.{package}") for package in PACKAGES
-    ]
-
-
 class TestTheSurface:
     def test_lists_every_package_but_internal_ones(self) -> None:
         missing = {*PACKAGES, "errors", "experimental"} - set(keras_dp.__all__)
@@ -71,7 +65,9 @@ class TestTheSurface:
 
     def test_has_no_name_in_two_packages(self) -> None:
         counted = collections.Counter(
-            name for module in subpackages() for name in module.__all__
+            name
+            for package in PACKAGES
+            for name in importlib.import_module(f"keras_dp.{package}").__all__
         )
 
         assert [name for name, count in counted.items() if count > 1] == []

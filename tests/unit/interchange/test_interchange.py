@@ -84,9 +84,7 @@ class TestToADpEvent:
             (of(DisjointBatches("1")), 10),
         ]
 
-        event = to_dp_event(rounds, neighbours="zero_out")
-
-        first, *epochs = event.events
+        first, *epochs = to_dp_event(rounds, neighbours="zero_out").events
         assert isinstance(first, dp.SelfComposedDpEvent)
         assert sorted(epochs, key=repr) == [
             dp.GaussianDpEvent(3.0),
@@ -117,9 +115,7 @@ class TestToADpEvent:
         ids=repr,
     )
     def test_says_what_was_released(self, queries, event) -> None:
-        found = to_dp_event([(of(FullDataset(), *queries), 1)])
-
-        assert found == event
+        assert to_dp_event([(of(FullDataset(), *queries), 1)]) == event
 
     def test_rounds_towards_more_epsilon(self) -> None:
         laplace = to_dp_event([(of(FullDataset(), LAPLACE), 1)])

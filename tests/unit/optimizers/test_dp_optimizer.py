@@ -156,9 +156,7 @@ class TestOptionsOfKeras:
 
 class TestTheRound:
     @pytest.mark.parametrize("stddev", [1e-3, 1e3])
-    def test_that_is_changed_by_force_stops_before_the_ledger(
-        self, stddev
-    ) -> None:
+    def test_changed_by_force_stops_before_the_ledger(self, stddev) -> None:
         """The step would still do what it was traced with."""
         private = private_model()
         private.train_on_batch(*DATA)
@@ -216,9 +214,7 @@ class TestCompile:
         "loss": keras_dp.training.PrivateLoss(query(5.0))
     }
 
-    def test_refuses_side_queries_that_the_optimizer_has_no_state_for(
-        self,
-    ) -> None:
+    def test_refuses_side_queries_without_state_in_the_optimizer(self) -> None:
         private = private_model()
         private.train_on_batch(*DATA)
 
@@ -247,6 +243,4 @@ def test_only_metrics_of_side_queries_have_their_names() -> None:
     adaptive = keras_dp.dp_queries.AdaptiveClipSumQuery(1.0, 1.0, 1.0, 10.0)
     round_ = PrivateRound.of(adaptive, {"side": adaptive})
 
-    metrics = round_.metrics(round_.initial_state(0))
-
-    assert set(metrics) == {"clip", "side/clip"}
+    assert set(round_.metrics(round_.initial_state(0))) == {"clip", "side/clip"}

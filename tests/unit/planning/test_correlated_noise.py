@@ -59,8 +59,7 @@ def test_no_step_from_the_optimum_is_better(bands) -> None:
         for step in (-1e-3, 1e-3):
             moved = [*found.coefficients]
             moved[place] += step
-            error = by_definition(BandedToeplitz(moved), 40, bands, None)
-            assert error >= best
+            assert by_definition(BandedToeplitz(moved), 40, bands, None) >= best
 
 
 class TestNoise:
@@ -107,8 +106,7 @@ class TestNoise:
             )
             for i, count in enumerate((4, 4, 2))
         ]
-        epsilon = Fourier().epsilon(rounds, delta=1e-5)
-        assert 2.0 * (1 - 1e-5) <= epsilon <= 2.0
+        assert 2.0 * (1 - 1e-5) <= Fourier().epsilon(rounds, delta=1e-5) <= 2.0
 
     def test_in_every_round_is_that_of_the_full_data(self) -> None:
         noise = calibrate_correlated_noise(

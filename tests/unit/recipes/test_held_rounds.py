@@ -36,8 +36,7 @@ def test_runs_go_on_for_the_account_that_paid_them() -> None:
     """The rounds that ran are paid already: a training takes the others."""
     ledger = PrivacyLedger.in_memory(dataset="d")
     for name in "ab":
-        filtered = budgets.RenyiFilter(3.0, 1e-5)
-        budgets.open_account(ledger, name, filtered)
+        budgets.open_account(ledger, name, budgets.RenyiFilter(3.0, 1e-5))
     interrupted(ledger, "first", "a")
     interrupted(ledger, "second", "b")
     interrupted(ledger, "third", "a", library="other 1.0")

@@ -223,9 +223,7 @@ class TestTheRate:
     @pytest.mark.parametrize(
         ("signal", "walk_"), [(2_000, 0.96), (5_000, 0.68), (math.inf, 0.48)]
     )
-    def test_is_larger_where_rows_of_tables_are_averaged(
-        self, signal, walk_
-    ) -> None:
+    def test_is_larger_where_rows_are_averaged(self, signal, walk_) -> None:
         noise = math.sqrt(ROUNDS) * 512 / signal
         weights = Weights(80_000, 300, averages=True)
 
@@ -270,10 +268,8 @@ class TestWeights:
             def call(self, inputs):
                 return self.dense(self.first(inputs))
 
-        model, samples = (
-            Model(),
-            PoissonBatches((x, np.zeros([64, 1])), sampling_probability=0.1),
-        )
+        model, data = Model(), (x, np.zeros([64, 1]))
+        samples = PoissonBatches(data, sampling_probability=0.1)
 
         build_for_records(model, samples)
 

@@ -77,9 +77,7 @@ class TestEpochs:
 
         assert priced == [1]
 
-    def test_that_are_too_few_are_named_with_what_more_would_give(
-        self,
-    ) -> None:
+    def test_that_are_too_few_are_named_with_what_more_would_give(self) -> None:
         """The numbers are those of plans with these epochs, and with more."""
         text = said(target_epsilon=8.0, epochs=3)["signal"]
 
@@ -132,9 +130,7 @@ class TestEpochs:
 
 
 class TestRecords:
-    def test_that_are_too_few_are_named_with_how_many_are_needed(
-        self,
-    ) -> None:
+    def test_that_are_too_few_are_named_with_how_many_are_needed(self) -> None:
         """With the number that is named, rounded to two digits, it is silent.
 
         Samples and epochs stay in proportion, so that the signal grows as the

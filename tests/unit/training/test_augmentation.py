@@ -142,11 +142,8 @@ def test_a_subclass_is_called_on_one_record_at_a_time() -> None:
 
 
 def test_a_sequence_of_layers_is_its_layers() -> None:
-    flip, zoom, crop = (
-        layers.RandomFlip(),
-        layers.RandomZoom(0.1),
-        layers.RandomCrop(4, 4),
-    )
+    flip, zoom = layers.RandomFlip(), layers.RandomZoom(0.1)
+    crop = layers.RandomCrop(4, 4)
     nested = keras.Sequential([flip, keras.Sequential([zoom])])
 
     assert Augmentation(nested).stages == [flip, zoom]

@@ -103,8 +103,7 @@ class TestBatches:
 
 class TestSamplesAhead:
     def test_are_of_one_pass_and_stay_until_they_are_taken(self):
-        passes = ShuffledBatches(np.arange(10), batch_size=4)
-        batches = Batches(passes)
+        batches = Batches(ShuffledBatches(np.arange(10), batch_size=4))
         with contextlib.closing(batches):
             (first,) = batches.ahead(1)
             assert [each.pass_.number for each in batches.ahead(9)] == [0] * 3

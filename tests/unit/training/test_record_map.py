@@ -158,10 +158,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         "function",
-        [
-            lambda x: x[: tf.cast(x[0, 0, 0] * 3, tf.int32)],
-            lambda x: (x, None),
-        ],
+        [lambda x: x[: tf.cast(x[0, 0, 0] * 3, tf.int32)], lambda x: (x, None)],
         ids=["shape", "nothing"],
     )
     def test_of_records_that_make_no_batch(self, function) -> None:
@@ -174,7 +171,5 @@ class TestRefusals:
 
 
 def test_the_sampler_itself_yields_records_as_they_are_stored() -> None:
-    source = sampler(lambda x, y: (x * 0, y))
-
-    (x, y), mask, *_ = next(iter(source))
+    (x, y), mask, *_ = next(iter(sampler(lambda x, y: (x * 0, y))))
     np.testing.assert_array_equal(x[mask], IMAGES[y[mask]])

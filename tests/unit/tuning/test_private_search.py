@@ -211,17 +211,13 @@ class TestARecordThatMakesTrialsFail:
     """It is found whether it is drawn or not, before anything is recorded."""
 
     def test_has_a_label_out_of_range(self) -> None:
-        known = {_outcome(_with_a_label(99)) for _ in range(3)}
-
-        ((text, rows),) = known
+        ((text, rows),) = {_outcome(_with_a_label(99)) for _ in range(3)}
         assert "`y` must hold integer labels in [0, 3)" in text
         assert "99" not in text
         assert rows == 0
         assert _outcome(_with_a_label(2)) == ("a model", 1)
 
-    def test_ends_the_search_where_no_record_was_looked_at(
-        self, monkeypatch
-    ) -> None:
+    def test_ends_a_search_that_looked_at_no_record(self, monkeypatch) -> None:
         """The control: a sample of all records has it, and the row counts."""
         monkeypatch.setattr(PrivateSearch, "_check_records", lambda _: None)
 
@@ -255,9 +251,7 @@ class TestARecordThatMakesTrialsFail:
 
 
 class TestTheRow:
-    def test_is_one_round_of_a_run_that_ended(
-        self, three_trials, ledger
-    ) -> None:
+    def test_is_one_round_of_an_ended_run(self, three_trials, ledger) -> None:
         search = search_of(ledger=ledger, run="tuned")
 
         search.run(rehearsal=False)
@@ -267,9 +261,7 @@ class TestTheRow:
         assert run.rounds == ((search.round, 1),)
         assert run.plan == run.rounds
 
-    def test_has_a_plan_for_each_batch_size_and_length(
-        self, three_trials
-    ) -> None:
+    def test_has_a_plan_for_each_size_and_length(self, three_trials) -> None:
         search = search_of(
             space={
                 "batch_size": Choice([20, 50]),
@@ -280,8 +272,7 @@ class TestTheRow:
             epochs=None,
         )
 
-        lengths = [plan[0][1] for plan in search.selection.plans]
-        assert lengths == [10, 20, 4, 8]
+        assert [plan[0][1] for plan in search.selection.plans] == [10, 20, 4, 8]
         assert len(search.noise_multipliers) == 4
 
     def test_holds_the_private_score(self, three_trials) -> None:
@@ -328,9 +319,8 @@ class TestATrial:
             return kept[-1][1]
 
         monkeypatch.setattr(Trials, "_ledger", noted)
-        search = search_of(private_score(), ledger=ledger)
 
-        model, score = search._trials.run(
+        model, score = search_of(private_score(), ledger=ledger)._trials.run(
             {"learning_rate": 1.0, "units": 2}, 1.0
         )
 
@@ -474,9 +464,7 @@ class TestBadInput:
         with pytest.raises(TypeError, match="without privacy"):
             search_of(build=private)
 
-    def test_a_layer_that_mixes_examples_is_refused(
-        self, noise_is_given
-    ) -> None:
+    def test_a_layer_mixing_examples_is_refused(self, noise_is_given) -> None:
         def mixing(settings):
             model = keras.Sequential(
                 [keras.Input((4,)), keras.layers.BatchNormalization()]
@@ -510,9 +498,7 @@ class TestBadInput:
         assert len(ledger) == 0
 
     @pytest.mark.full
-    def test_a_mistake_shows_on_made_up_records(
-        self, noise_is_given, ledger
-    ) -> None:
+    def test_mistakes_show_on_fake_data(self, noise_is_given, ledger) -> None:
         """It has nothing to do with the data, and costs nothing."""
 
         def misses(model):
