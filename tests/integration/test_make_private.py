@@ -62,9 +62,7 @@ def made(given=None, records=None, **changes):
         "verbose": False,
     }
     return keras_dp.make_private(
-        given or model(),
-        records,
-        **(arguments | changes),
+        given or model(), records, **(arguments | changes)
     )
 
 
@@ -343,22 +341,20 @@ class TestASecondTraining:
         assert len(own) == rounds
         text = str(caught.value)
         needed = float(text.split("target_epsilon=")[-1].split(" ")[0])
-        noises = [
+        again, first = (
             made(ledger=each, target_epsilon=target).optimizer.query
             for each, target in ((own, needed), (ledger(), 2.0))
-        ]
-        again, first = (each.noise_multiplier for each in noises)
-        assert again == pytest.approx(first, rel=0.02)
+        )
+        assert again.noise_multiplier == pytest.approx(
+            first.noise_multiplier, rel=0.02
+        )
 
 
 class TestBatchNormalization:
     def network(self):
+        hidden = keras.layers.BatchNormalization()
         return keras.Sequential(
-            [
-                keras.Input((5,)),
-                keras.layers.BatchNormalization(),
-                keras.layers.Dense(1),
-            ]
+            [keras.Input((5,)), hidden, keras.layers.Dense(1)]
         )
 
     def test_shares_the_noise_of_the_target(self) -> None:
@@ -387,14 +383,11 @@ class TestBatchNormalization:
 
 
 class TestMicrobatches:
-    def drawn(self, kind, **changes):
-        samples = keras_dp.PoissonBatches(
-            data(), sampling_probability=0.1, microbatches=kind
-        )
-        return made(records=samples, batch_size=None, **changes)
-
     def test_at_random_are_calibrated_for_twice_the_clip(self) -> None:
-        private = self.drawn(RandomMicrobatches(4))
+        samples = keras_dp.PoissonBatches(
+            data(), sampling_probability=0.1, microbatches=RandomMicrobatches(4)
+        )
+        private = made(records=samples, batch_size=None)
 
         private.fit(verbose=0)
 
@@ -408,11 +401,7 @@ class TestMicrobatches:
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"optimizer": "other"},
-        {"loss": "other"},
-        {"steps_per_execution": -1},
-    ],
+    [{"optimizer": "other"}, {"loss": "other"}, {"steps_per_execution": -1}],
 )
 def test_a_new_ledger_is_not_created_where_compiling_fails(
     tmp_path, wrong

@@ -1,7 +1,6 @@
 """Every mechanism trains a Keras model, and ends in a ledger that replays."""
 
 import functools
-import itertools
 import math
 
 import keras
@@ -34,11 +33,7 @@ from keras_dp.ledger import (
     StudentTNoise,
 )
 from keras_dp.sampling import PoissonBatches
-from tests.private_models import (
-    CROSS_ENTROPY,
-    correlated_average,
-    private_of,
-)
+from tests.private_models import CROSS_ENTROPY, correlated_average, private_of
 
 RECORDS, FEATURES, BATCH = 64, 5, 16.0
 SHAPES = [(FEATURES, 4), (4,), (4, 2), (2,)]
@@ -158,10 +153,8 @@ class TestTraining:
         assert 0 < best.epsilon(ledger, delta=1e-5) < np.inf
         for weights in private.get_weights():
             assert np.isfinite(weights).all()
-        rounds = [r.round for r in ledger.rounds for _ in range(r.count)]
-        pairs = itertools.pairwise(rounds)
-        differ = [one.queries != two.queries for one, two in pairs]
-        assert any(differ) == (name in ADAPTIVE)
+        kinds = {each.queries for each, _ in ledger.rounds}
+        assert (len(kinds) > 1) == (name in ADAPTIVE)
 
     @pytest.mark.full
     @pytest.mark.parametrize("name", ["scaled", "five-levels"])

@@ -27,6 +27,7 @@ from keras_dp.ledger import (
 from keras_dp.ledger.rows import run_writer
 from keras_dp.optimizers import DPSGD, DPAdam
 from keras_dp.sampling import PoissonBatches
+from tests.private_models import private_of
 from tests.query_table import assert_equal
 from tests.slow_loop import clipped, flat, flat_gradients
 
@@ -64,18 +65,9 @@ def _ledger():
     return keras_dp.PrivacyLedger.in_memory(dataset="test")
 
 
-def _private(
-    model=None, query=None, ledger=None, optimizer=None, checked=0, **options
-):
-    private = keras_dp.PrivateModel(
-        _model() if model is None else model, self_check_examples=checked
-    )
-    optimizer = optimizer or DPSGD(
-        0.5, query=query or _query(), ledger=ledger or _ledger()
-    )
-    options = {"loss": LOSS, "metrics": ["accuracy"], **options}
-    private.compile(optimizer, **options)
-    return private
+def _private(model=None, query=None, ledger=None, **options):
+    options = {"rate": 0.5, "loss": LOSS, "metrics": ["accuracy"], **options}
+    return private_of(model or _model(), query or _query(), ledger, **options)
 
 
 def _trained(model=None):
@@ -155,22 +147,14 @@ class TestTheUpdate:
         """Zero gradients leave the noise: KS at false-alarm 1e-6."""
         x = np.zeros((RECORDS, 4000), "float32")
         y = np.zeros((RECORDS, 1), "float32")
-        model = keras.Sequential(
-            [
-                keras.Input((4000,)),
-                layers.Dense(5, use_bias=False, kernel_initializer="zeros"),
-            ]
-        )
+        head = layers.Dense(5, use_bias=False, kernel_initializer="zeros")
+        model = keras.Sequential([keras.Input((4000,)), head])
         query = _query(stddev=6.0, clip=2.0, denominator=3)
-        optimizer = DPSGD(1.0, query=query, ledger=_ledger(), seed=5)
-        private = _private(model, optimizer=optimizer, loss="mse")
+        private = _private(model, query, rate=1.0, seed=5, loss="mse")
 
         private.fit(
             PoissonBatches(
-                (x, y),
-                sampling_probability=0.9,
-                physical_batch_size=8,
-                seed=1,
+                (x, y), sampling_probability=0.9, physical_batch_size=8, seed=1
             ),
             steps_per_epoch=1,
             verbose=0,
@@ -250,22 +234,17 @@ class TestTheLedger:
 
     @pytest.mark.parametrize("where", ["noise", "sampler"])
     def test_says_when_a_seed_was_given(self, where) -> None:
-        ledger = _ledger()
-        optimizer = DPSGD(
-            query=_query(1.0),
-            ledger=ledger,
-            seed=1 if where == "noise" else None,
+        of_noise, of_sampler = (
+            1 if where == each else None for each in ("noise", "sampler")
         )
-        private = _private(optimizer=optimizer)
+        private = _private(query=_query(1.0), seed=of_noise)
         samples = PoissonBatches(
-            _data(),
-            sampling_probability=0.5,
-            seed=1 if where == "sampler" else None,
+            _data(), sampling_probability=0.5, seed=of_sampler
         )
 
         private.fit(samples, verbose=0)
 
-        assert ledger.rounds[0].round.seeded
+        assert private.optimizer.ledger.rounds[0].round.seeded
 
     @pytest.mark.full
     def test_covers_a_round_before_it_runs(self, monkeypatch) -> None:
@@ -283,9 +262,8 @@ class TestTheLedger:
 
         private.fit(*_data(), batch_size=20, verbose=0)
 
-        assert [covered >= i + 1 for i, covered in enumerate(seen)] == [
-            True
-        ] * 3
+        assert len(seen) == 3
+        assert np.all(np.array(seen) >= [1, 2, 3])
 
     @pytest.mark.parametrize(
         "mode",
@@ -313,10 +291,8 @@ class TestTheLedger:
 
         # Blocks of 1, 4, 16 rounds: the change falls into the second.
         monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
-        ledger = _ledger()
         private = _private(
             query=_query(1.0),
-            ledger=ledger,
             run_eagerly=mode == "eager",
             jit_compile=mode == "jit",
         )
@@ -340,15 +316,12 @@ class TestRefusals:
         def spread(y_true, y_pred):
             return keras.ops.var(y_pred, axis=0)
 
-        ledger = _ledger()
-        private = _private(
-            query=_query(1.0), ledger=ledger, checked=4, loss=spread
-        )
+        private = _private(query=_query(1.0), checks=4, loss=spread)
 
         with pytest.raises(GradientCheckError, match="couples examples"):
             private.fit(*_data(), verbose=0)
 
-        assert len(ledger) == 0
+        assert len(private.optimizer.ledger) == 0
 
     def test_a_clip_too_small_for_float32(self) -> None:
         private = _private(query=_query(clip=1e-20))
@@ -413,12 +386,10 @@ class TestRefusals:
                 return x - keras.ops.mean(x, axis=0, keepdims=True)
 
         x, y = _data()
-        probability = 0.5
+        probability = 1e-9
         if first == "alike":
-            x, y = np.zeros_like(x), np.zeros_like(y)
-        else:
-            probability = 1e-9
-        private = _private(_model(Centred()), _query(1.0), checked=4)
+            x, y, probability = np.zeros_like(x), np.zeros_like(y), 0.5
+        private = _private(_model(Centred()), _query(1.0), checks=4)
 
         with pytest.raises(GradientCheckError, match="depend on that example"):
             private.fit(
@@ -435,7 +406,7 @@ class TestRefusals:
 
         x, y = _data()
         x[1] = entry  # As files of maps mark what is missing.
-        private = _private(_model(Rolled()), _query(1.0), checked=4)
+        private = _private(_model(Rolled()), _query(1.0), checks=4)
 
         with pytest.raises(GradientCheckError, match="depend on that example"):
             private.train_on_batch(x, y)
@@ -457,8 +428,8 @@ class TestRefusals:
 
 class TestSaving:
     def _trained(self, ledger):
-        optimizer = DPAdam(0.01, query=_query(1.0, clip=0.5), ledger=ledger)
-        private = _private(optimizer=optimizer)
+        query = _query(1.0, clip=0.5)
+        private = _private(None, query, ledger, kind=DPAdam, rate=0.01)
         private.fit(*_data(), batch_size=20, verbose=0)
         return private
 
@@ -537,17 +508,13 @@ class TestSaving:
         query = keras_dp.dp_queries.NestedQuery(
             {"b": _query(1.0), "k": _query(2.0)}
         )
-        optimizer = DPSGD(
-            query=query, ledger=_ledger(), groups={"b": "bias", "k": ...}
-        )
-        private = _private(optimizer=optimizer)
+        private = _private(query=query, groups={"b": "bias", "k": ...})
         private.fit(*_data(), verbose=0)
         path = tmp_path / "private.keras"
 
         private.save(path)
         loaded = keras.saving.load_model(path)
-        ledger = _ledger()
-        loaded.optimizer.ledger = ledger
+        loaded.optimizer.ledger = ledger = _ledger()
         loaded.fit(*_data(), verbose=0)
 
         assert loaded.optimizer.query == query

@@ -23,12 +23,8 @@ def private_model(model, loss="mse", **options):
 
 
 def segmenting():
-    return keras.Sequential(
-        [
-            keras.Input((4, 4, 2)),
-            layers.Conv2D(2, 1, activation="softmax"),
-        ]
-    )
+    head = layers.Conv2D(2, 1, activation="softmax")
+    return keras.Sequential([keras.Input((4, 4, 2)), head])
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,7 @@ SAMPLERS = {
         data, sample_size=SIZE, **options
     ),
     "truncated": lambda data, **options: keras_dp.PoissonBatches(
-        data,
-        sampling_probability=SIZE / RECORDS,
-        truncate_at=30,
-        **options,
+        data, sampling_probability=SIZE / RECORDS, truncate_at=30, **options
     ),
     "shuffled": lambda data, **options: keras_dp.sampling.ShuffledBatches(
         data, batch_size=SIZE, **options
@@ -54,10 +51,8 @@ def ledger():
 @pytest.fixture(
     params=[
         "fixed size",
-        *(
-            pytest.param(name, marks=pytest.mark.full)
-            for name in ("truncated", "shuffled")
-        ),
+        pytest.param("truncated", marks=pytest.mark.full),
+        pytest.param("shuffled", marks=pytest.mark.full),
     ]
 )
 def new_samples(request):
