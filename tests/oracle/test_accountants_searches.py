@@ -145,9 +145,7 @@ def exact(
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 @pytest.mark.parametrize("trial", TRIALS[:5], ids=range(5))
 class TestEveryOrderOfOutputs:
-    def test_is_below_the_bound(
-        self, trial: Trial, law: TruncatedNegativeBinomial
-    ) -> None:
+    def test_is_below_the_bound(self, trial, law) -> None:
         for epsilon in (0.0, 0.3, 1.0, 2.0, 3.5, 6.0):
             largest = exact(trial, law, epsilon)
             for near in (1e-1, 1e-6):
@@ -155,9 +153,7 @@ class TestEveryOrderOfOutputs:
                 # Without a profile, delta is 1.
                 assert found is None or found.delta(epsilon) >= largest
 
-    def test_is_below_its_pair(
-        self, trial: Trial, law: TruncatedNegativeBinomial
-    ) -> None:
+    def test_is_below_its_pair(self, trial, law) -> None:
         found = profile_of(trial, law, 1e-6)
         pair = found and searches.profile_pair(found, 1e-6)
         if not pair:

@@ -22,9 +22,7 @@ from tests.oracle.test_accountants_few_rounds import (
     epsilon_bounds,
     log_delta_bounds,
 )
-from tests.oracle.test_accountants_single_round import (
-    epsilon_bounds as of_one,
-)
+from tests.oracle.test_accountants_single_round import epsilon_bounds as of_one
 
 WIDTH = 1e-8
 
@@ -36,8 +34,7 @@ def law_of(noise_multiplier, q, kind) -> LossDistribution:
         shares = (1 - q, 0.7 * q, 0.2 * q, 0.1 * q)
         return MixtureLoss(noise_multiplier, shares, kind == "three added")
     if kind == "fixed size":
-        removed = law_of(noise_multiplier, q, "removed")
-        return FixedSizeLoss(removed)
+        return FixedSizeLoss(law_of(noise_multiplier, q, "removed"))
     return MixtureLoss(noise_multiplier, (1 - q, q), kind == "added")
 
 

@@ -60,8 +60,7 @@ def density(records, q, most):
 
 
 def divergence(p, q, epsilon):
-    excess = np.maximum(p - math.exp(epsilon) * q, 0)
-    return float(np.trapezoid(excess, X))
+    return float(np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), X))
 
 
 def round_of(sampling):
@@ -202,8 +201,7 @@ def test_the_divergence_of_full_batches_keeps_its_digits(
     neighbours, excess
 ) -> None:
     """In 40 digits: the log of the mean is next to 0 where the parts are."""
-    sampling = TruncatedPoissonSampling(1.7e-5, 1, 1000)
-    step = round_of(sampling), 1
+    step = round_of(TruncatedPoissonSampling(1.7e-5, 1, 1000)), 1
     choices = with_and_without_slack(normalize([step], neighbours))
     ((mechanism, _),) = choices[1]
     parts = [SampledGaussian(z, q) for _, z, q in mechanism.parts]

@@ -6,24 +6,12 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.gradients import GradientEngine, example_losses, registry
-from keras_dp.gradients.records.outer_product_records import (
-    OuterProductRecords,
-)
+from keras_dp.gradients.records.outer_product_records import OuterProductRecords
 from tests.models import MODELS, ModelCase
-from tests.slow_loop import (
-    BATCH,
-    answers,
-    assert_answers,
-    compiled,
-    loop,
-)
+from tests.slow_loop import BATCH, answers, assert_answers, compiled, loop
 
 # What is compiled differs in these; XLA takes seconds for each.
-REPRESENTATIVE = {
-    "conv_strides_same",
-    "own_weights",
-    "recurrent",
-}
+REPRESENTATIVE = {"conv_strides_same", "own_weights", "recurrent"}
 MODES = ["eager", "graph", "jit"]
 
 
@@ -123,8 +111,7 @@ def test_the_expected_layers_have_rules(case: ModelCase) -> None:
 def test_uses_past_a_hook_are_seen(name: str, one_hook: list[str]) -> None:
     """No more layers have one hook for all inside than must have one."""
     case = next(case for case in MODELS if case.name == name)
-    model = case.make()
-    engine = GradientEngine(model)
+    engine = GradientEngine(case.make())
     x, _ = case.data(BATCH)
 
     engine.hooked_pass(x, lambda outputs: tf.reduce_sum(outputs, [1, 2]), BATCH)

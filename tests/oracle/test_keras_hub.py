@@ -119,33 +119,25 @@ def _bert() -> keras.Model:
     return models.BertBackbone(**_LEARNED)
 
 
-def _gpt2() -> keras.Model:
-    return models.GPT2Backbone(**_LEARNED)
-
-
 def _masked_lm() -> keras.Model:
     return models.BertMaskedLM(_bert(), preprocessor=None)
 
 
 def _gpt2_lm() -> keras.Model:
-    return models.GPT2CausalLM(_gpt2(), preprocessor=None)
-
-
-def _gemma() -> keras.Model:
-    return models.GemmaBackbone(**_DECODER, head_dim=4)
+    backbone = models.GPT2Backbone(**_LEARNED)
+    return models.GPT2CausalLM(backbone, preprocessor=None)
 
 
 def _gemma_lm() -> keras.Model:
-    return models.GemmaCausalLM(_gemma(), preprocessor=None)
+    backbone = models.GemmaBackbone(**_DECODER, head_dim=4)
+    return models.GemmaCausalLM(backbone, preprocessor=None)
 
 
 def _masked_tokens() -> Any:
     return _tokens("segment_ids", "mask_positions")
 
 
-_STANDARD = [
-    _Case("vit", _vit, lambda: normal(8, 8, 3)),
-]
+_STANDARD = [_Case("vit", _vit, lambda: normal(8, 8, 3))]
 _FULL = [
     _Case("masked_lm", _masked_lm, _masked_tokens),
     _Case("mixtral", _mixtral_without_balance, _tokens),
@@ -247,14 +239,10 @@ class TestRefusals:
             self_check(GradientEngine(model), data, _losses_of, BATCH)
 
 
-def _classifier(preprocessor: Any = None) -> keras.Model:
-    return models.BertTextClassifier(
-        _bert(), num_classes=3, preprocessor=preprocessor
-    )
-
-
 def test_tasks_that_preprocess_are_refused() -> None:
-    model = _classifier(keras.layers.Identity())
+    model = models.BertTextClassifier(
+        _bert(), num_classes=3, preprocessor=keras.layers.Identity()
+    )
     data = (_tokens("segment_ids"), np.zeros(BATCH))
 
     with pytest.raises(PrivateTrainingError, match="preprocessor = None"):

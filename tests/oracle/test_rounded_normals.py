@@ -82,8 +82,7 @@ def fast(drawn):
 
 
 def is_in_doubt(values, error):
-    away = np.abs(values - np.rint(values)).max(axis=1)
-    return away + error >= 0.5
+    return np.abs(values - np.rint(values)).max(axis=1) + error >= 0.5
 
 
 @functools.cache
@@ -94,8 +93,7 @@ def near_half_integers():
     which no further bits change.
     """
     drawn, places, rounded = [], [], []
-    source = rng()
-    for i, own in enumerate(source.integers(0, 2**32, (100, 4), np.uint32)):
+    for i, own in enumerate(rng().integers(0, 2**32, (100, 4), np.uint32)):
         parts = own.tolist()
         parts[0] >>= i % 24  # Into the tail.
         side = sides(parts)[i % 2]

@@ -100,11 +100,9 @@ def test_a_decoder_begins_with_the_state_of_an_encoder(kind, mode) -> None:
     keras.utils.set_random_seed(2)
     layer_class, extra = KINDS[kind]
     inputs = keras.Input((STEPS, WIDTH))
-    encoder = layer_class(4, return_state=True, **extra)
-    _, *states = encoder(inputs)
+    _, *states = layer_class(4, return_state=True, **extra)(inputs)
     decoder = layer_class(4, return_sequences=True, **extra)
-    outputs = decoder(inputs[:, :3], initial_state=states)
-    model = keras.Model([inputs], outputs)
+    model = keras.Model([inputs], decoder(inputs[:, :3], initial_state=states))
 
     assert len(GradientEngine(model).hooks) == 2
     assert_model_agrees(model, [normal(STEPS, WIDTH)], mode)
@@ -112,10 +110,7 @@ def test_a_decoder_begins_with_the_state_of_an_encoder(kind, mode) -> None:
 
 DISTRIBUTED = {
     "dense": (lambda: layers.Dense(4, activation="tanh"), (STEPS, WIDTH)),
-    "conv": (
-        lambda: layers.Conv2D(2, 2, activation="relu"),
-        (STEPS, 4, 4, 2),
-    ),
+    "conv": (lambda: layers.Conv2D(2, 2, activation="relu"), (STEPS, 4, 4, 2)),
     "gru": (lambda: layers.GRU(4), (2, STEPS, WIDTH)),
     "twice": (
         lambda: layers.TimeDistributed(layers.Dense(4)),
@@ -126,8 +121,7 @@ DISTRIBUTED = {
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "mode"),
-    [*zip(DISTRIBUTED, itertools.cycle(["graph", "jit"]))],
+    ("name", "mode"), [*zip(DISTRIBUTED, itertools.cycle(["graph", "jit"]))]
 )
 def test_layers_distributed_over_time(name, mode) -> None:
     make, shape = DISTRIBUTED[name]

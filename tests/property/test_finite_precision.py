@@ -161,8 +161,7 @@ def test_norms_and_sums_are_as_proven(kind, left, right):
 
 def moved(query, records, keep):
     """Returns by how much one record moves the sum, squared and exact."""
-    state = query.initial_global_state(0)
-    params = query.derive_sample_params(state)
+    params = query.derive_sample_params(query.initial_global_state(0))
     template = tf.nest.map_structure(
         lambda leaf: tf.zeros(
             leaf.materialize().shape[1:]
@@ -201,9 +200,8 @@ def test_a_record_moves_the_sum_by_at_most_the_clip(
     query = GaussianSumQuery(
         clip, noise_multiplier=1.0, gamma=gamma, precision="proven"
     )
-    keep = np.arange(6) != row
 
-    assert moved(query, records, keep) <= Fraction(clip) ** 2
+    assert moved(query, records, np.arange(6) != row) <= Fraction(clip) ** 2
 
 
 @law
@@ -276,17 +274,11 @@ def test_both_sums_of_an_adaptive_clip_keep_to_their_bounds(
         assert change <= Fraction(event.l2_norm_bound) ** 2
 
 
-def planted(size=4096):
-    """Returns records of which one is rounded upwards, most of all."""
-    generator = np.random.default_rng(0)
-    others = generator.normal(size=(64, size)).astype(np.float32)
-    return [tf.constant(others)]
-
-
 def test_the_assumed_precision_lets_more_than_the_clip_through():
     """The control of theorem 1: plain float32 sums break it."""
-    records = planted()
-    keep = np.arange(64) != 17
+    rows = np.random.default_rng(0).normal(size=(64, 4096))
+    records = [tf.constant(rows, tf.float32)]
+    keep = np.arange(64) != 17  # It is rounded upwards, most of all.
     plain, proven = (
         moved(
             GaussianSumQuery(1.0, noise_multiplier=1.0, precision=precision),

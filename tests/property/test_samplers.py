@@ -145,9 +145,7 @@ PHYSICAL = st.none() | st.integers(1, 20)
 @law
 @given(EVERY, PHYSICAL, SEEDS)
 def test_no_sample_has_a_record_twice(chosen, physical, seed):
-    sampler = built(chosen, physical, seed)
-
-    for each in rounds_of(sampler, 4):
+    for each in rounds_of(built(chosen, physical, seed), 4):
         assert len(set(each.records.tolist())) == len(each.records)
         assert ((each.records >= 0) & (each.records < chosen[1])).all()
 
@@ -196,9 +194,7 @@ def test_plans_are_of_the_events_that_are_drawn(chosen, count, seed):
 @law
 @given(fixed_sizes(), PHYSICAL, SEEDS)
 def test_samples_of_fixed_size_have_that_size(chosen, physical, seed):
-    sampler = built(chosen, physical, seed)
-
-    for each in rounds_of(sampler, 4):
+    for each in rounds_of(built(chosen, physical, seed), 4):
         assert each.event == FixedSizeWithoutReplacement(
             len(each.records), chosen[1], drawn_by_library=True
         )

@@ -35,8 +35,7 @@ def answers(query: Any, step: float, kind: Any) -> Any:
     state = query.initial_global_state()
     spacing = query.derive_sample_params(state).spacing
     moved = on_grid(sums, tf.fill(sums.shape, tf.cast(step, kind)), spacing)
-    result = query.get_noised_result(moved, state)
-    return tf.cast(result.value, kind).numpy()
+    return tf.cast(query.get_noised_result(moved, state).value, kind).numpy()
 
 
 @pytest.mark.parametrize(
@@ -72,8 +71,7 @@ def test_precision_of_floats_tells_all() -> None:
     shape = 2, TRIALS, attacks.COORDINATES
     without, with_one = noise(shape).astype(np.float32)
     with_one += np.float32(attacks.STEP)
-    rate = attacks.success_rate(attacks.refuted, without, with_one)
-    assert rate > 0.99
+    assert attacks.success_rate(attacks.refuted, without, with_one) > 0.99
 
 
 @pytest.mark.parametrize("stddev", [1e-30, 0.3, 1e30])

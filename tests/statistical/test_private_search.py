@@ -33,8 +33,7 @@ def says_no(law, planted: bool) -> int:
     probability = TRUE if planted else 1 - TRUE
 
     def trial():
-        answer = float(draw() < probability)
-        return Found(None, {}, answer)
+        return Found(None, {}, float(draw() < probability))
 
     found = (best_of(law, trial, draw) for _ in range(SEARCHES))
     return sum(best is not None and best.score == 0.0 for best in found)
@@ -49,6 +48,5 @@ def test_answers_have_the_probability_of_the_law(law, planted) -> None:
     count = says_no(law, planted)
 
     for each in LAWS:  # Controls: the others.
-        expected = generating(each, lies)
-        found = scipy.stats.binomtest(count, SEARCHES, expected)
+        found = scipy.stats.binomtest(count, SEARCHES, generating(each, lies))
         assert (found.pvalue > FALSE_ALARM) == (each == law)

@@ -65,8 +65,7 @@ def gaps_off_by_one(size, q):
 
     The probability is adapted so that as many take part.
     """
-    rate = q / (1 - q)
-    gaps = np.random.default_rng(3).geometric(rate, (ROUNDS, size)) + 1
+    gaps = np.random.default_rng(3).geometric(q / (1 - q), (ROUNDS, size)) + 1
     takes = np.zeros((ROUNDS, size), bool)
     for row, positions in zip(takes, np.cumsum(gaps, axis=1), strict=True):
         row[positions[positions <= size] - 1] = True
@@ -197,9 +196,7 @@ def test_samples_of_many_passes_are_no_different(check, monkeypatch):
     """Gaps drawn three at a time: nothing happens where a pass ends."""
     monkeypatch.setattr(bernoulli_draw, "GAPS_PER_PASS", 3)
 
-    takes = library.__wrapped__(60, 0.3)
-
-    assert check(takes, 0.3) > FALSE_ALARM
+    assert check(library.__wrapped__(60, 0.3), 0.3) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("lag", [2, 3, 7, 16])
@@ -266,16 +263,13 @@ def gap_p_value(gaps, q, bins=50):
     """Chi-squared over cells of about equal probability."""
     edges = np.unique(stats.geom.ppf(np.arange(1, bins) / bins, q) - 1)
     chances = np.diff(stats.geom.cdf(np.r_[-1, edges, np.inf] + 1, q))
-    cells = np.searchsorted(edges, gaps)
-    counts = np.bincount(cells, minlength=len(chances))
+    counts = np.bincount(np.searchsorted(edges, gaps), minlength=len(chances))
     return stats.chisquare(counts, len(gaps) * chances).pvalue
 
 
 @pytest.mark.parametrize("q", [1e-12, 1e-5, 0.03, 0.12499, 0.125, 0.6])
 def test_gaps_are_geometric(q):
-    draw = BernoulliDraw(2**46, q)
-
-    gaps = draw.gaps(200_000, random_words.from_seed(7, 0))
+    gaps = BernoulliDraw(2**46, q).gaps(200_000, random_words.from_seed(7, 0))
 
     assert gap_p_value(gaps, q) > FALSE_ALARM
 

@@ -24,8 +24,7 @@ BATCHES = 3
 
 def batches_of(orders):
     """Returns the batch of each record from the order of the records."""
-    places = np.argsort(orders, axis=1)
-    return places // SIZE
+    return np.argsort(orders, axis=1) // SIZE
 
 
 @functools.cache

@@ -82,8 +82,7 @@ def within_batches(physical):
     """In random rows of the physical batch that the order of data gives."""
     generator = np.random.default_rng(3)
     rows = np.tile(np.arange(PLACES).reshape(-1, 4), (ROUNDS, 1, 1))
-    places = generator.permuted(rows, axis=2).reshape(ROUNDS, PLACES)
-    return places[:, :RECORDS]
+    return generator.permuted(rows, axis=2).reshape(ROUNDS, PLACES)[:, :RECORDS]
 
 
 def every_placement_twice(physical):

@@ -45,6 +45,4 @@ def test_a_lower_threshold_is_found_out() -> None:
     event = StringLookup(0.8, 0.02).events()[0]
     lower = dataclasses.replace(event, threshold=0.95 * event.threshold)
 
-    found = passed(lower, 1)
-
-    assert tail(found, 0.02, RECORDS) < FALSE_ALARM
+    assert tail(passed(lower, 1), 0.02, RECORDS) < FALSE_ALARM

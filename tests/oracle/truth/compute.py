@@ -76,8 +76,7 @@ def _from_contour(rounds, delta):
     values = {"remove": _two(composed, "remove", shapes, delta)}
     name = "bent" if bent else "straight"
     method = f"{name} contour, two parameter sets"
-    replaced = any(isinstance(law, contour.Replace) for law, _ in rounds)
-    if replaced:
+    if any(isinstance(law, contour.Replace) for law, _ in rounds):
         return values, f"{method}; orders are mirror images"
     eps = float(values["remove"][0])
     if composed.log_bound("add", eps) < mp.log(delta) - 1e-6:
