@@ -1,12 +1,13 @@
 """Most of the package needs NumPy and SciPy only."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.imports import FRAMEWORKS, ROOT
+from tests.imports import FRAMEWORKS, ROOT, needs_tensorflow
 
 # What the extras for training bring, and what could hide that it is used.
 EXTRAS = {*FRAMEWORKS, "absl", "google_crc32c", "h5py", "typing_extensions"}
@@ -116,3 +117,12 @@ def test_records_of_tensorflow_say_which_extra_they_need(tmp_path) -> None:
 def test_a_blocked_import_fails(name, tmp_path) -> None:
     """Control."""
     assert run(f"import {name}", tmp_path).returncode == 1
+
+
+def test_the_core_of_the_build_file_leaves_out_what_needs_tensorflow() -> None:
+    core = (ROOT / "BUILD").read_text("utf-8").split("exclude = [")[1]
+    named = re.findall(r'"keras_dp/(\w+\.py)"', core.partition("]")[0])
+    # It says which extra is missing where TensorFlow is.
+    root = {*(ROOT / "keras_dp").glob("*.py")}
+    root.remove(ROOT / "keras_dp/_training_extra.py")
+    assert named == sorted(path.name for path in root if needs_tensorflow(path))
