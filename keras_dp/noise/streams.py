@@ -162,7 +162,7 @@ def _in_doubt(doubts: tf.Tensor) -> tf.Tensor:
 
 def _refined(*arguments: tf.Tensor) -> tf.Tensor:
     # XLA cannot call Python. Few draws come here, and a trace without the exact
-    # arithmetic is made in half of the time.
+    # arithmetic has much fewer operations.
     if tf.executing_eagerly() or is_outside_xla():
         block = tf.numpy_function(
             _refined_by_numpy, arguments, tf.int32, stateful=False

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import (
     UNTRACEABLE,
     GradientTrace,
@@ -106,8 +105,6 @@ class EngineCheck:
         """
         try:
             self._computation.engine.settle_hooks_again(x, rows)
-        except UnsupportedLayerError:
-            raise
         except (ValueError, tf.errors.InvalidArgumentError):
             return
 

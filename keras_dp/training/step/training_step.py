@@ -163,9 +163,10 @@ class TrainingStep:
         if len(self._traces) > before:
             if not is_whole:
                 self._release(planned)
-            core = self._compiled_cores.pop(kind, None)
+            core = self._compiled_cores.get(kind)
             if core and self._goes_on_without_xla(core, arguments):
                 del self._functions[kind], self._traces[key]
+                del self._compiled_cores[kind]
                 return self.prepare(batch, rows, planned, is_first=is_first)
 
         def run() -> tuple[Mapping[str, Any], Event | None]:
@@ -245,7 +246,7 @@ class TrainingStep:
                 first = leaves, tf.constant(places[0]), planned
                 given = arguments if is_whole else first
                 if self._goes_on_without_xla(core, given):
-                    del self._traces[key]
+                    del self._functions[key], self._traces[key]
                     return self._traced_block(block, rows, planned)
             break
         return self._traces[key], arguments
