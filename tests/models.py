@@ -628,3 +628,18 @@ MODELS = [
         _normal(2),
     ),
 ]
+
+
+class TimeMajor(layers.Layer):
+    """Calls a layer on the steps as the first axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(4, "tanh")
+
+    def build(self, shape):
+        self.dense.build((shape[1], shape[0], shape[2]))
+
+    def call(self, x):
+        steps = self.dense(keras.ops.transpose(x, (1, 0, 2)))
+        return keras.ops.transpose(steps, (1, 0, 2))

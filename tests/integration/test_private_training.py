@@ -27,6 +27,7 @@ from keras_dp.ledger import (
 from keras_dp.ledger.rows import run_writer
 from keras_dp.optimizers import DPSGD, DPAdam
 from keras_dp.sampling import PoissonBatches
+from tests.models import TimeMajor
 from tests.private_models import private_of
 from tests.query_table import assert_equal
 from tests.slow_loop import clipped, flat, flat_gradients
@@ -115,19 +116,6 @@ class TestTheUpdate:
 
     def test_is_that_of_examples_where_an_axis_is_as_long(self) -> None:
         """It looks like the batch, and no self-check runs."""
-
-        class TimeMajor(layers.Layer):
-            def __init__(self):
-                super().__init__()
-                self.dense = layers.Dense(4, "tanh")
-
-            def build(self, shape):
-                self.dense.build((shape[1], shape[0], shape[2]))
-
-            def call(self, x):
-                steps = self.dense(keras.ops.transpose(x, (1, 0, 2)))
-                return keras.ops.transpose(steps, (1, 0, 2))
-
         x, y = _data(FEATURES)
         x = x[:, :, None] * np.array([1, -2], "float32")
         hidden = [TimeMajor(), layers.Flatten(), layers.Dense(3)]

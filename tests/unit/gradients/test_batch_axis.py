@@ -15,6 +15,7 @@ from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import self_check
 from keras_dp.gradients.capture.row_lengths import RowLengths
 from keras_dp.gradients.engine import GradientEngine
+from tests.models import TimeMajor
 from tests.slow_loop import BATCH, assert_model_agrees, compiled, losses_of
 
 STEPS = BATCH
@@ -225,21 +226,6 @@ class Positions(layers.Layer):
 
     def call(self, x):
         return x + self.table(keras.ops.arange(STEPS))
-
-
-class TimeMajor(layers.Layer):
-    """Calls a layer on the steps as the first axis."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = layers.Dense(4, "tanh")
-
-    def build(self, shape):
-        self.dense.build((shape[1], shape[0], shape[2]))
-
-    def call(self, x):
-        steps = self.dense(keras.ops.transpose(x, (1, 0, 2)))
-        return keras.ops.transpose(steps, (1, 0, 2))
 
 
 class TestAnAxisAsLongAsTheBatch:
