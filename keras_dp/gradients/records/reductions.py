@@ -60,10 +60,6 @@ def unit_of(dtype: tf.DType) -> float:
     return UNIT_64 if dtype == tf.float64 else UNIT_32
 
 
-# Letters for the axes of a gradient. The batch is `b`.
-_AXES = "acdefghijklm"
-
-
 class _Checks(NamedTuple):
     """The sums of one graph that are checked together.
 
@@ -140,13 +136,10 @@ def block_sums_under(
         return sum_under(weights, tensor)[tf.newaxis]
     batch, *shape = tensor.shape
     size = [blocks, batch // blocks]
-    axes = _AXES[: len(shape)]
     # A second way for all blocks, chosen by one, could change their last bits.
-    tensor = tf.reshape(kept(tensor, weights), [*size, *shape])
-    weights = tf.reshape(tf.cast(weights, tensor.dtype), size)
-    return tf.raw_ops.Einsum(
-        inputs=[weights, tensor], equation=f"nb,nb{axes}->n{axes}"
-    )
+    tensor = tf.reshape(kept(tensor, weights), [*size, math.prod(shape)])
+    weights = tf.reshape(tf.cast(weights, tensor.dtype), [blocks, 1, -1])
+    return tf.reshape(tf.matmul(weights, tensor), [blocks, *shape])
 
 
 def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
@@ -213,11 +206,12 @@ def sums_together(
 
 
 def _product(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-    axes = _AXES[: tensor.shape.rank - 1]
-    # `tf.matmul` with its reshapes would add nine operations to the graph.
-    return tf.raw_ops.Einsum(
-        inputs=[weights, tensor], equation=f"b,b{axes}->{axes}"
-    )
+    batch, *shape = tensor.shape
+    rows = tensor
+    if len(shape) != 1:
+        rows = tf.reshape(tensor, [batch, math.prod(shape)])
+    # An einsum of the two takes longer.
+    return tf.reshape(tf.raw_ops.MatMul(a=weights[tf.newaxis], b=rows), shape)
 
 
 def _along_batch(vector: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
