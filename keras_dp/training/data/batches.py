@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from keras_dp._devices import has_accelerator
 from keras_dp._nests import Nest
 from keras_dp.sampling import Sampler
 from keras_dp.sampling.draw import Pass, Sample
@@ -223,12 +224,18 @@ def places_of(samples: list[Sample]) -> np.ndarray:
 
 def gathered(leaves: list[Any], places: tf.Tensor) -> list[Any]:
     """Returns the record at each place, zeros where that is -1."""
+    # On several cores `tf.gather` waits for a second thread, however little.
+    # On accelerators `tf.gather_nd` lacks some types.
+    on_cpu = not has_accelerator()
 
     def taken(leaf: Any) -> Any:
         if leaf is None:
             return None
         zeros = tf.cast(tf.shape(leaf)[0] - 1, places.dtype)
-        return tf.gather(leaf, tf.where(places < 0, zeros, places))
+        found = tf.where(places < 0, zeros, places)
+        if on_cpu:
+            return tf.gather_nd(leaf, found[..., tf.newaxis])
+        return tf.gather(leaf, found)
 
     return [taken(leaf) for leaf in leaves]
 
