@@ -16,6 +16,7 @@ from keras_dp._override import override
 from keras_dp.keras_internals import (
     FitHooks,
     build_from_batch,
+    sliced_arrays,
     takes_training,
 )
 from keras_dp.sampling import Sampler
@@ -156,6 +157,10 @@ class HeldModel(FitHooks):
             x = batches_in_order(x)
         if y is None:
             check_some_targets(x=x)
+        if not Replicas(self.distribute_strategy).are_many:
+            x, y, sample_weight = sliced_arrays(
+                x, y, sample_weight, batch_size, options.get("steps")
+            )
         return super().evaluate(
             x, y, batch_size, verbose, sample_weight, **options
         )

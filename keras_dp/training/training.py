@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_dp._counted import in_step
-from keras_dp.keras_internals import untuned_arrays
+from keras_dp.keras_internals import sliced_arrays, untuned_arrays
 from keras_dp.ledger import (
     Forecast,
     PrivacyLedger,
@@ -180,11 +180,22 @@ class Training:
         """Returns the arguments of Keras's own `fit`."""
         given = {**self.fit, "x": self.adapter.source, "callbacks": callbacks}
         if self.adapter.is_sampler:
-            return {**given, "x": self.replicas.placeholder_data()}
-        # Replicas wait with and without the tuning.
-        if self.replicas.are_many or keras.config.max_steps_per_epoch():
+            given["x"] = self.replicas.placeholder_data()
+        if self.replicas.are_many:
             return given
-        return untuned_arrays(given)
+        # Replicas would wait without the tuning, too.
+        is_capped = keras.config.max_steps_per_epoch()
+        if not self.adapter.is_sampler and not is_capped:
+            given = untuned_arrays(given)
+        if given.get("validation_data") is not None:
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(
+                given["validation_data"]
+            )
+            size = given.get("validation_batch_size") or given.get("batch_size")
+            given["validation_data"] = sliced_arrays(
+                x, y, weight, size, given.get("validation_steps")
+            )
+        return given
 
 
 def audit_of(callbacks: Any) -> Any:

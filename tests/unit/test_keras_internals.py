@@ -11,6 +11,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.trainers.data_adapters.array_data_adapter import (
+    ArrayDataAdapter,
+)
 
 from keras_dp import keras_internals
 
@@ -47,6 +50,38 @@ def _makes_data_sets_of_arrays(untuned_arrays):
     assert [list(each) for each in held_back[:2]] == [[6.0, 7.0], [1, 1]]
     assert not found["validation_split"]
     return not dataset.options().autotune.enabled and len(dataset) == 2
+
+
+_ROWS = np.arange(10.0)
+# Inputs, targets and weights.
+_ARRAYS = (
+    (_ROWS[:, None], _ROWS.astype(int), None),
+    ({"a": _ROWS, "b": [np.eye(10)]}, [_ROWS, _ROWS[:, None]], _ROWS),
+    (np.array(["a", "b"] * 5, object), {"y": tf.constant(_ROWS)}, None),
+)
+
+
+def _slices_arrays(sliced_arrays):
+    """The batches are those of Keras's own data set."""
+    for x, y, weight in _ARRAYS:
+        for size, steps in [(4, None), (5, None), (20, None), (None, 3)]:
+            adapter = ArrayDataAdapter(
+                x, y, sample_weight=weight, batch_size=size, steps=steps
+            )
+            own = adapter.get_tf_dataset()
+
+            found, *rest = sliced_arrays(x, y, weight, size, steps)
+
+            assert rest == [None, None]
+            assert found.element_spec == own.element_spec
+            assert len(found) == adapter.num_batches
+            for batch, expected in zip(found, own, strict=True):
+                keras.tree.map_structure(
+                    np.testing.assert_array_equal, batch, expected
+                )
+    dense = _ROWS[:, None]
+    others = (iter([dense]), tf.data.Dataset.range(3), tf.sparse.eye(3))
+    return all(sliced_arrays(x, None, None, 2, None)[0] is x for x in others)
 
 
 def _private_names():
@@ -371,6 +406,7 @@ WORKS = {
     "eager_operations": lambda f: "Mul" in _seen_by(f),
     "function_nodes": lambda f: "Mul" in _nodes_of_double(f),
     "untuned_arrays": lambda f: _makes_data_sets_of_arrays(f),
+    "sliced_arrays": lambda f: _slices_arrays(f),
     "xla_call_module": lambda f: callable(f()),
     "registered_functions": lambda f: _is_registered(f),
     "custom_gradient_of": lambda f: f(_own_gradient()) is not None,
