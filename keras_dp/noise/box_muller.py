@@ -75,6 +75,8 @@ _INVERSES = np.where(np.arange(_DIGITS) < _DIGITS - 1, 1 / _BASE, 0.0)
 _SCALES = _BASE ** (_FRACTION - np.arange(_DIGITS + 1.0))
 # A digit is what is left of a rounded number without the one rounded before it.
 _CUTS = np.eye(_DIGITS + 1, _DIGITS) - _BASE * np.eye(_DIGITS + 1, _DIGITS, -1)
+# A carry is taken from its digit, and added to the next one.
+_CARRIES = np.eye(_DIGITS, k=1) - _BASE * np.eye(_DIGITS)
 # Which digit of a product takes the product of two digits, `[169, 13]`.
 _SUMS = np.arange(_DIGITS)[:, None] + np.arange(_DIGITS) - _FRACTION
 _TAKES = np.equal(_SUMS.reshape(-1, 1), np.arange(_DIGITS)).astype(float)
@@ -172,7 +174,6 @@ OF_TENSORS = types.SimpleNamespace(
     maximum=tf.maximum,
     minimum=tf.minimum,
     reshape=tf.reshape,
-    roll=tf.roll,
     round=tf.round,
     sqrt=tf.sqrt,
     stack=tf.stack,
@@ -236,13 +237,14 @@ def _logarithms(
     relative 2^-39.
     """
     near = of.maximum(of.sum(v, axis=-1), _LEAST)
+    square = _product(of, turn, turn)
     exact = of.sum(_number(of, v), axis=-2)
     s = _number(of, stddev * _SCALE + of.zeros_like(near))
     steps = _STEPS if of is np else map(tf.constant, _STEPS)
     added, is_power, is_scale = steps
 
     def step(i: Any, minus_log: Values, values: Values) -> list[Values]:
-        factor = of.where(is_scale[i], s, turn)
+        factor = of.where(is_scale[i], s, square)
         own = of.where(is_power[i], values[2], -minus_log)
         product = _product(of, values, of.stack([factor, factor, own]))
         return [minus_log, product + added[i]]
@@ -306,9 +308,8 @@ def _product(of: Functions, one: Values, other: Values) -> Values:
 def _carried(of: Functions, number: Values) -> Values:
     """Returns the same number, of digits of a size below 2^23 + 65."""
     for _ in range(2):
-        # Nothing is carried from the last digit, which `roll` makes the first.
-        carry = of.round(number * _INVERSES)
-        number = number + of.roll(carry, 1, -1) - carry * _BASE
+        # Nothing is carried from the first digit.
+        number = number + of.round(number * _INVERSES) @ _CARRIES
     return number
 
 
@@ -325,20 +326,20 @@ _ONE = _of_ratio(1, 1)
 def _steps() -> tuple[Number, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Returns what the steps of the loop add, and which factors they take.
 
-    The series of Taylor by Horner's rule: `1 - cos(pi x)`, `1 + cos(pi x)` and
-    `exp(z)`. The first two are then multiplied by the scale, twice. The third
-    is squared, again and again.
+    The series of Taylor by Horner's rule: `1 - cos(pi x)` and `1 + cos(pi x)`,
+    in `x^2`, and `exp(z)`. The first two are then multiplied by the scale,
+    twice. The third is squared, again and again.
     """
     cosine = [
         (-1) ** n
         * _of_ratio(_PI ** (2 * n), 2 ** (512 * n) * math.factorial(2 * n))
         for n in range(_COSINES)
     ]
-    count = 2 * _COSINES + 1
+    count = _EXPONENTIALS + _SQUARINGS
     added = np.zeros((count, 3, 1, _DIGITS))
-    added[2 * _COSINES - 2 :: -2, 1, 0] = cosine
+    added[count - 2 - _COSINES : -2, 1, 0] = cosine[::-1]
     added[:, 0] = -added[:, 1]
-    added[2 * _COSINES - 2, :2, 0] += _ONE
+    added[-3, :2, 0] += _ONE
     is_power = np.arange(count) >= count - _SQUARINGS
     last = count - _SQUARINGS - 1
     for n in range(_EXPONENTIALS):

@@ -2,13 +2,13 @@
 
 A seed is a 256-bit key of ChaCha20, and is used for one draw.
 
-A draw is cut into pieces of equal shape, so that XLA compiles one piece once.
-The pieces run on several cores, several at once on an accelerator, or in a loop
-if the caller is compiled as a whole. The same pieces are drawn everywhere: a
-seed gives the same numbers on all devices. No block of ChaCha20 is drawn twice:
-the number of the piece is the high half of the numbers of its blocks, and the
-last word of the nonce is different for each use. A piece has at most `2^32`
-blocks.
+A draw is cut into pieces of equal shape, which stay in the cache of a core. XLA
+compiles one loop over them, which writes into one buffer, and runs each piece
+on several cores. Ordinary operations draw several pieces at once. The same
+pieces are drawn everywhere: a seed gives the same numbers on all devices. No
+block of ChaCha20 is drawn twice: the number of the piece is the high half of
+the numbers of its blocks, and the last word of the nonce is different for each
+use. A piece has at most `2^32` blocks.
 
 The 16 words of a block make eight rounded normal variables. A piece of these
 has eight more blocks, whose first words are a key: that of the next draw. So a
@@ -16,12 +16,10 @@ release runs one kernel.
 """
 
 import functools
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -50,7 +48,6 @@ FOR_REFINED = 5
 # The numbers of words and of normal variables in one block.
 _WORDS = chacha20.WORDS_OF_BLOCK
 _ROUNDED = 2 * (_WORDS // box_muller.WORDS_OF_PAIR)
-_START = 1  # The place of a piece's number in the arguments of its scalars.
 _PIECE = chacha20.COUNTER + 1  # The place of a piece's number in the state.
 _ROUNDED_ROWS = 11  # A kernel has as many results as scalars.
 # Blocks of a piece that make no noise, but the next key.
@@ -63,7 +60,7 @@ _VECTORS = 128
 # single block makes two new seeds. XLA takes longer to compile 2^10.
 _SIZES = (1, 16, 256, 2048, 4096, 16384)
 _ALIGNMENT = 64
-# An accelerator draws so many pieces at once: fewer operations start.
+# Ordinary operations draw so many pieces at once: fewer of them start.
 _TOGETHER = 16
 
 # A relative error: compiled operations are contracted and reordered.
@@ -114,79 +111,92 @@ def rounded_normals(
     The stddev is 0 or in `[2^24, 2^25)`. The seed must not be used again; the
     next one is from blocks that serve nothing else. The variables are int32.
     """
+    drawn, doubts, keys = _in_pieces(_ROUNDED_PIECE, count, seed, stddev)
+    lanes = drawn.shape[-1]
+    in_doubt = _in_doubt(doubts)
 
-    def draw(lanes: int, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        drawn, doubts, key = _drawn(_ROUNDED_PIECE, lanes, seed, start, stddev)
-        in_doubt = _in_doubt(doubts)
-
-        def refine(
-            drawn: tf.Tensor, in_doubt: tf.Tensor
-        ) -> tuple[tf.Tensor, tf.Tensor]:
-            # The first block that is in doubt.
-            place = tf.argmax(tf.cast(in_doubt, tf.int32))
-            piece = tf.reshape(start, [-1])[place // lanes]
-            block = _refined(seed, piece, place % lanes, stddev)
-            places = [[row, place] for row in range(_ROUNDED)]
-            return (
-                tf.tensor_scatter_nd_update(drawn, places, block),
-                tf.tensor_scatter_nd_update(in_doubt, [[place]], [False]),
-            )
-
-        def refined() -> tf.Tensor:
-            return tf.while_loop(
-                lambda _, in_doubt: tf.reduce_any(in_doubt),
-                refine,
-                (drawn, in_doubt),
-            )[0]
-
-        # One piece in about a hundred of the largest has such a block.
-        settled = tf.cond(tf.reduce_any(in_doubt), refined, lambda: drawn)
-        return settled, key
-
-    def spec(lanes: int) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+    def refine(
+        drawn: tf.Tensor, in_doubt: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        # The first block that is in doubt.
+        place = tf.argmax(tf.cast(in_doubt, tf.int32), output_type=tf.int32)
+        places = tf.stack([[place // lanes, place % lanes]])
         return (
-            tf.TensorSpec([_ROUNDED, lanes], tf.int32),
-            tf.TensorSpec([_KEY_BLOCKS], tf.uint32),
+            _refined(drawn, places, seed, stddev),
+            tf.tensor_scatter_nd_update(in_doubt, [[place]], [False]),
         )
 
-    drawn, keys = _in_pieces(draw, count, _ROUNDED, spec)
+    def refined() -> tf.Tensor:
+        if _may_call_python():
+            return _refined(drawn, tf.where(in_doubt), seed, stddev)
+        return tf.while_loop(
+            lambda _, in_doubt: tf.reduce_any(in_doubt),
+            refine,
+            (drawn, tf.reshape(in_doubt, [-1])),
+        )[0]
+
+    # One piece in about a hundred of the largest has such a block.
+    settled = tf.cond(tf.reduce_any(in_doubt), refined, lambda: drawn)
     # Keys of further pieces are not used.
-    key = tf.reshape(tf.reshape(keys, [-1])[:_KEY_BLOCKS], [LENGTH, 2])
-    key = tf.bitcast(key, tf.int64)
-    return tf.reshape(drawn, [-1])[:count], key
+    key = tf.bitcast(tf.reshape(keys[0], [LENGTH, 2]), tf.int64)
+    return tf.reshape(settled, [-1])[:count], key
 
 
 def _in_doubt(doubts: tf.Tensor) -> tf.Tensor:
     return doubts >= 0
 
 
-def _refined(*arguments: tf.Tensor) -> tf.Tensor:
-    # XLA cannot call Python. Few draws come here, and a trace without the exact
+def _may_call_python() -> bool:
+    # XLA cannot. Few draws are refined, and a trace without the exact
     # arithmetic has much fewer operations.
-    if tf.executing_eagerly() or is_outside_xla():
-        block = tf.numpy_function(
-            _refined_by_numpy, arguments, tf.int32, stateful=False
+    return tf.executing_eagerly() or is_outside_xla()
+
+
+def _refined(
+    drawn: tf.Tensor, places: tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor
+) -> tf.Tensor:
+    """Returns what was drawn, with the blocks of some places computed again.
+
+    A place, of `[places, 2]`, is a piece and a lane.
+    """
+    places = tf.cast(places, tf.int64)
+    pieces, lanes = tf.unstack(places[:, tf.newaxis], axis=2)
+    rows = pieces * _ROUNDED + tf.range(_ROUNDED, dtype=tf.int64)
+    values = tf.reshape(rows * drawn.shape[-1] + lanes, [-1])
+    flat = tf.reshape(drawn, [-1])
+    if _may_call_python():
+        found = tf.numpy_function(
+            _refined_by_numpy, (places, seed, stddev), tf.int32, stateful=False
         )
-        return tf.ensure_shape(block, [_ROUNDED])
-    return _refined_block(*arguments)
+    else:
+        found = _refined_block(places[0], seed, stddev)
+    size = flat.shape.num_elements()
+    if _may_call_python() and size is not None and size <= tf.int32.max:
+        # In place: nobody else has what was drawn, which may be large.
+        flat = tf.raw_ops.InplaceUpdate(
+            x=flat, i=tf.cast(values, tf.int32), v=found
+        )
+    else:
+        flat = tf.tensor_scatter_nd_update(flat, values[:, tf.newaxis], found)
+    return tf.reshape(flat, tf.shape(drawn))
 
 
-def _refined_by_numpy(
-    seed: Array, piece: Array, lane: Array, stddev: Array
-) -> Array:
+def _refined_by_numpy(places: Array, seed: Array, stddev: Array) -> Array:
     key = seed.view(np.uint32)
-    first = [*chacha20.CONSTANTS, *key, np.uint32(lane), np.uint32(piece), 0]
-    states = [np.full(2, word, np.uint32) for word in first]
+    pieces, lanes = np.repeat(places.T.astype(np.uint32)[..., None], 2, axis=2)
     uses = np.array([FOR_ROUNDED, FOR_REFINED], np.uint32)
-    blocks = chacha20.block(ArrayArithmetic(), [*states, uses])
-    pairs = np.stack(blocks, 1).reshape(2, -1, box_muller.WORDS_OF_PAIR)
+    state = [*chacha20.CONSTANTS, *key, lanes, pieces, 0, uses]
+    states = [np.zeros_like(lanes) + np.uint32(word) for word in state]
+    blocks = np.stack(chacha20.block(ArrayArithmetic(), states), axis=-1)
+    pairs = np.moveaxis(blocks, 1, 0).reshape(2, -1, box_muller.WORDS_OF_PAIR)
     found: Array = box_muller.refined(np, pairs[0], pairs[1], stddev)
     return found
 
 
 def _refined_block(
-    seed: tf.Tensor, piece: tf.Tensor, lane: tf.Tensor, stddev: tf.Tensor
+    place: tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor
 ) -> tf.Tensor:
+    piece, lane = tf.unstack(place)
     uses = tf.constant([FOR_ROUNDED, FOR_REFINED])
     blocks = _portable_blocks(_state(seed, piece, uses, lane), 2)
     pairs = tf.reshape(tf.transpose(blocks), [2, -1, box_muller.WORDS_OF_PAIR])
@@ -196,99 +206,68 @@ def _refined_block(
 
 def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:
     """Returns words of 32 bits as uint32 `[count, 2]`."""
-
-    def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
-        return _drawn(
-            _WORD_PIECE, lanes, seed, start, tf.constant(use, tf.uint32)
-        )
-
-    def spec(lanes: int) -> tf.TensorSpec:
-        return tf.TensorSpec([_WORDS, lanes], tf.uint32)
-
-    drawn = _in_pieces(draw, 2 * count, _WORDS, spec)
+    kind = tf.constant(use, tf.uint32)
+    (drawn,) = _in_pieces(_WORD_PIECE, 2 * count, seed, kind)
     return tf.reshape(tf.reshape(drawn, [-1])[: 2 * count], [-1, 2])
 
 
 def _in_pieces(
-    draw: Callable[[int, tf.Tensor], Any],
-    count: int | tf.Tensor,
-    each: int,
-    spec: Callable[[int], Any],
-) -> Any:
-    """Draws at least `count` values in equal pieces, `each` from a lane.
+    piece: "_Piece", count: int | tf.Tensor, seed: tf.Tensor, last: tf.Tensor
+) -> list[tf.Tensor]:
+    """Draws equal pieces that have at least `count` values.
 
-    `draw` takes the number of lanes of a piece and its own number, and returns
-    a tensor or a tuple of tensors, which end with the axis of the lanes; `spec`
-    returns their specs. On an accelerator, where there are several pieces,
-    `draw` takes several numbers, and returns their lanes one after another.
-
-    Several pieces are returned along a new first axis.
+    Their parts are returned along a new first axis.
     """
-    lanes = _SIZES[-1]
+    lanes, together = _SIZES[-1], _TOGETHER
     if tf.is_tensor(count):
-        pieces = tf.maximum(1, (count + lanes * each - 1) // (lanes * each))
+        each = lanes * piece.values
+        pieces = tf.maximum(1, (count + each - 1) // each)
+        if not has_accelerator():
+            together = 1
     else:
-        blocks = max(1, -(-count // each))
-        for size in _SIZES:
-            if blocks <= size:
-                return draw(size, tf.constant(0))
+        blocks = max(1, -(-count // piece.values))
         pieces = -(-blocks // lanes)
-        lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
-    if has_accelerator():
-        return _in_groups(functools.partial(draw, lanes), pieces, spec(lanes))
-    eager = tf.executing_eagerly()  # TensorFlow warns of any number there.
-    return tf.map_fn(
-        functools.partial(draw, lanes),
-        tf.range(pieces),
-        parallel_iterations=None if eager else os.cpu_count() or 1,
-        fn_output_signature=spec(lanes),
+        if pieces == 1:
+            lanes = next(size for size in _SIZES if blocks <= size)
+        else:
+            lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
+        if pieces <= together or _has_kernel(piece, lanes, pieces):
+            return _drawn(piece, lanes, pieces, seed, tf.constant(0), last)
+    parts = tf.map_fn(
+        lambda group: _drawn(
+            piece, lanes, together, seed, group * together, last
+        ),
+        tf.range((pieces + together - 1) // together),
+        fn_output_signature=_along(together, piece.parts(lanes)),
     )
+    return [tf.reshape(part, [-1, *part.shape[2:]]) for part in parts]
 
 
-def _in_groups(
-    draw: Callable[[tf.Tensor], Any], pieces: int | tf.Tensor, spec: Any
-) -> Any:
-    """Draws at least so many pieces, of the given specs, in groups."""
-    together = _TOGETHER
-    if not tf.is_tensor(pieces):
-        together = min(together, pieces)
-    groups = (pieces + together - 1) // together
-
-    def by_piece(part: tf.Tensor, of: tf.TensorSpec) -> tf.Tensor:
-        *rows, lanes = of.shape
-        apart = tf.reshape(part, [*rows, together, lanes])
-        return tf.experimental.numpy.moveaxis(apart, -2, 0)
-
-    def group(number: tf.Tensor) -> Any:
-        each = tf.range(together, dtype=number.dtype)
-        drawn = draw(number * together + each)
-        return keras.tree.map_structure(by_piece, drawn, spec)
-
-    grouped = keras.tree.map_structure(
-        lambda of: tf.TensorSpec([together, *of.shape], of.dtype), spec
-    )
-    drawn = tf.map_fn(group, tf.range(groups), fn_output_signature=grouped)
-    return keras.tree.map_structure(
-        lambda part: tf.reshape(part, [-1, *part.shape[2:]]), drawn
-    )
+def _along(count: int, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
+    """Returns the specs of parts along a new first axis."""
+    return [tf.TensorSpec([count, *of.shape], of.dtype) for of in specs]
 
 
 class _Piece(NamedTuple):
     """Two ways to draw a piece of ChaCha20: by a kernel, or portably.
 
-    Both draw the same: words, `[16, lanes]` of uint32, or what `_finished`
-    returns. Portably, they draw `pieces * lanes` where the numbers of several
-    pieces are given.
+    Both draw the same, along a first axis of pieces. `parts` takes the number
+    of lanes, and returns the specs of what is drawn of one piece. `values` is
+    how many values a lane has.
 
     `scalars` takes the seed, the number of the piece and a last argument of a
-    `kind`, and returns what all lanes of the kernel share. `body` is the kernel
-    of a lane, `computed` takes the number of lanes and returns how many are
-    computed, and `finished` makes of their results what is drawn. `portable`
-    takes the lanes and the arguments. `agree` compares what two ways have
-    drawn; `last` is a last argument for this test.
+    `kind`, and returns what all lanes of the kernel share; `number` is where
+    these have the number of the piece. `body` is the kernel of a lane,
+    `computed` takes the number of lanes and returns how many are computed, and
+    `finished` makes of their results what is drawn. `portable` takes the lanes
+    and pieces, and the arguments of `scalars`. `agree` compares what two ways
+    have drawn; `last` is a last argument for this test.
     """
 
+    parts: Callable[[int], Sequence[tf.TensorSpec]]
+    values: int
     scalars: Callable[..., Sequence[tf.Tensor]]
+    number: int
     body: xla.Body
     computed: Callable[[int], int]
     finished: Callable[[Sequence[Any], int], Any]
@@ -298,76 +277,125 @@ class _Piece(NamedTuple):
     kind: tf.DType
 
 
-def _drawn(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
+def _drawn(
+    piece: _Piece, lanes: int, pieces: int, *arguments: tf.Tensor
+) -> Any:
+    """Draws pieces of a seed, from the number of the first one on."""
+    if _has_kernel(piece, lanes, pieces):
+        return _by_kernel(piece, lanes, pieces, *arguments)
+    return xla.compiled(piece.portable, lanes, pieces)(*arguments)
+
+
+def _has_kernel(piece: _Piece, lanes: int, pieces: int) -> bool:
     with _TRYING:
-        is_trusted = _is_trusted(piece, lanes)
-    if not is_trusted:
-        pieces = arguments[_START].shape.num_elements()
-        return xla.compiled(piece.portable, lanes, kinds=pieces)(*arguments)
-    return _by_kernel(piece, lanes, *arguments)
+        return _is_trusted(piece, lanes, pieces)
 
 
-def _by_kernel(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
+def _by_kernel(
+    piece: _Piece, lanes: int, pieces: int, *arguments: tf.Tensor
+) -> Any:
     # Scalars are made outside: XLA compiles a loop for each that it slices out
     # of a tensor, which takes as long as the kernel.
     scalars = piece.scalars(*arguments)
-    return xla.compiled(_run_kernel, piece, lanes)(*scalars)
+    return xla.compiled(_run_kernels, piece, lanes, pieces)(*scalars)
 
 
-def _run_kernel(piece: _Piece, lanes: int, *scalars: tf.Tensor) -> Any:
-    rows = xla.run(piece.body, piece.computed(lanes), scalars)
-    return piece.finished(rows, lanes)
+def _run_kernels(
+    piece: _Piece, lanes: int, pieces: int, *scalars: tf.Tensor
+) -> Any:
+    def run(number: tf.Tensor) -> Any:
+        shared = [*scalars]
+        shared[piece.number] += number
+        rows = xla.run(piece.body, piece.computed(lanes), shared)
+        return piece.finished(rows, lanes)
+
+    if pieces == 1:
+        return run(tf.constant(0, tf.uint32))
+    parts = tf.map_fn(
+        run,
+        tf.cast(tf.range(pieces), tf.uint32),
+        fn_output_signature=_along(1, piece.parts(lanes)),
+    )
+    return [tf.squeeze(part, 1) for part in parts]
 
 
 def _by_numpy(piece: _Piece, lanes: int, *arguments: tf.Tensor) -> Any:
-    """Returns what the kernel should draw."""
+    """Returns what the kernel should draw of one piece."""
     scalars = piece.scalars(*arguments)
     rows = xla.run_by_numpy(piece.body, piece.computed(lanes), scalars)
     return piece.finished(rows, lanes)
 
 
-def _stacked(rows: Sequence[Any], lanes: int) -> tf.Tensor:
-    del lanes
-    return tf.stack(rows)
+def _by_piece(
+    rows: Sequence[tf.Tensor], pieces: int, first: int, last: int
+) -> tf.Tensor:
+    """Returns some lanes of rows, `[pieces, rows, last - first]`."""
+    # One copy: a slice of all rows, once they are stacked, would be another.
+    each = [tf.reshape(row, [pieces, -1])[:, first:last] for row in rows]
+    return tf.stack(each, axis=1)
+
+
+def _stacked(
+    rows: Sequence[tf.Tensor], lanes: int, pieces: int = 1
+) -> list[tf.Tensor]:
+    return [_by_piece(rows, pieces, 0, lanes)]
 
 
 def _with_key(lanes: int) -> int:
     return -(-(lanes + _KEY_BLOCKS) // _VECTORS) * _VECTORS
 
 
-def _portable_words(lanes: int, *arguments: tf.Tensor) -> tf.Tensor:
-    return tf.stack(_portable_block(lanes, _state(*arguments)))
+def _portable_words(
+    lanes: int,
+    pieces: int,
+    seed: tf.Tensor,
+    start: tf.Tensor,
+    use: tf.Tensor,
+) -> list[tf.Tensor]:
+    state = _state(seed, start + tf.range(pieces), use)
+    return _stacked(_portable_block(lanes, state), lanes, pieces)
 
 
 def _portable_rounded(
-    lanes: int, seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    state = _state(seed, start, FOR_ROUNDED)
+    lanes: int,
+    pieces: int,
+    seed: tf.Tensor,
+    start: tf.Tensor,
+    stddev: tf.Tensor,
+) -> list[tf.Tensor]:
+    state = _state(seed, start + tf.range(pieces), FOR_ROUNDED)
     block = _portable_block(lanes + _KEY_BLOCKS, state)
     rows = _rounded_of(_TENSORS, block, stddev)
-    return _finished(rows, lanes, start.shape.num_elements())
+    return _finished(rows, lanes, pieces)
 
 
 def _finished(
     rows: Sequence[tf.Tensor], lanes: int, pieces: int = 1
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> list[tf.Tensor]:
     """Returns the parts of rows of rounded normal variables.
 
     The rows are those of `_rounded_of`. The lanes of the key follow the `lanes`
-    of each piece; what else there is is left out. The parts are the variables,
-    int32 `[8, pieces * lanes]`; float32 `[pieces * lanes]`, negative where a
-    block is right; and keys, uint32 `[pieces * 8]`.
+    of each piece; what else there is is left out. The parts of a piece are the
+    variables, int32 `[8, lanes]`; float32 `[lanes]`, negative where a block is
+    right; and a key, uint32 `[8]`.
     """
+    drawn = _by_piece(rows[:_ROUNDED], pieces, 0, lanes)
+    doubts = _by_piece(rows[_ROUNDED : _ROUNDED + 1], pieces, 0, lanes)
+    last = lanes + _KEY_BLOCKS
+    key = _by_piece(rows[_ROUNDED + 1 : _ROUNDED + 2], pieces, lanes, last)
+    return [
+        tf.bitcast(drawn, tf.int32),
+        tf.bitcast(doubts[:, 0], tf.float32),
+        key[:, 0],
+    ]
 
-    def part(row: tf.Tensor, first: int, last: int) -> tf.Tensor:
-        apart = tf.reshape(row, [pieces, -1])
-        return tf.reshape(apart[:, first:last], [pieces * (last - first)])
 
-    # One copy: a slice of all rows, once they are stacked, would be another.
-    drawn = tf.stack([part(row, 0, lanes) for row in rows[:_ROUNDED]])
-    doubts = part(rows[_ROUNDED], 0, lanes)
-    key = part(rows[_ROUNDED + 1], lanes, lanes + _KEY_BLOCKS)
-    return tf.bitcast(drawn, tf.int32), tf.bitcast(doubts, tf.float32), key
+def _parts_of_rounded(lanes: int) -> list[tf.TensorSpec]:
+    return [
+        tf.TensorSpec([_ROUNDED, lanes], tf.int32),
+        tf.TensorSpec([lanes], tf.float32),
+        tf.TensorSpec([_KEY_BLOCKS], tf.uint32),
+    ]
 
 
 def _scalars_of_rounded(
@@ -376,7 +404,7 @@ def _scalars_of_rounded(
     # A float64 in [2^24, 2^25) is this many steps of 2^-28, exactly.
     steps = tf.cast(stddev * 2.0**28, tf.int64)
     low, high = tf.unstack(tf.bitcast(steps, tf.uint32))
-    return [*_words_of_seed(seed), tf.cast(start, tf.uint32), high, low]
+    return [tf.cast(start, tf.uint32), *_words_of_seed(seed), high, low]
 
 
 def _rounded_body(
@@ -384,7 +412,7 @@ def _rounded_body(
     lane: Lanes,
     shared: Sequence[Lanes],
 ) -> Sequence[Lanes]:
-    *key, start, high, low = shared
+    start, *key, high, low = shared
     constants = [arithmetic.word(word) for word in chacha20.CONSTANTS]
     nonce = [start, arithmetic.word(0), arithmetic.word(FOR_ROUNDED)]
     block = chacha20.block(arithmetic, [*constants, *key, lane, *nonce])
@@ -474,8 +502,8 @@ def _portable_blocks(
     return tf.reshape(chacha20.blocks(rows), [_WORDS, lanes])
 
 
-def _same(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_all(one == other)
+def _same(one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.reduce_all(one[0] == other[0])
 
 
 def _same_rounded(one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> Any:
@@ -485,12 +513,15 @@ def _same_rounded(one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> Any:
     return (
         tf.reduce_all(same)
         & tf.reduce_all(apart <= _MOST_APART)
-        & _same(key, other_key)
+        & tf.reduce_all(key == other_key)
     )
 
 
 _WORD_PIECE = _Piece(
+    parts=lambda lanes: [tf.TensorSpec([_WORDS, lanes], tf.uint32)],
+    values=_WORDS,
     scalars=_state,
+    number=_PIECE,
     body=_word_body,
     computed=lambda lanes: lanes,
     finished=_stacked,
@@ -500,7 +531,10 @@ _WORD_PIECE = _Piece(
     kind=tf.uint32,
 )
 _ROUNDED_PIECE = _Piece(
+    parts=_parts_of_rounded,
+    values=_ROUNDED,
     scalars=_scalars_of_rounded,
+    number=0,
     body=_rounded_body,
     computed=_with_key,
     finished=_finished,
@@ -513,11 +547,11 @@ _ROUNDED_PIECE = _Piece(
 
 @functools.cache
 @tf.autograph.experimental.do_not_convert
-def _is_trusted(piece: _Piece, lanes: int) -> bool:
-    """Returns whether a kernel computes what it should, for a number of lanes.
+def _is_trusted(piece: _Piece, lanes: int, pieces: int = 1) -> bool:
+    """Returns whether kernels draw what they should, in so many pieces.
 
-    Once in each process, before the kernel draws anything, its result for one
-    piece is compared with that of NumPy. If it cannot be run, or the two
+    Once in each process, before the kernels draw anything, the last of their
+    pieces is compared with that of NumPy. If they cannot be run, or the two
     differ, a warning is logged, and ordinary operations draw everything. On a
     machine with an accelerator, these always do.
     """
@@ -527,13 +561,14 @@ def _is_trusted(piece: _Piece, lanes: int) -> bool:
         seed, start = tf.constant([1, -2, 3, 2**62], tf.int64), tf.constant(5)
         last = tf.constant(piece.last, piece.kind)
         try:
-            found = _by_kernel(piece, lanes, seed, start, last)
+            found = _by_kernel(piece, lanes, pieces, seed, start, last)
         except _NO_KERNEL as error:
             logging.warning(
                 _SLOW, f"cannot be run: {type(error).__name__}: {error}"
             )
             return False
-        agree = piece.agree(found, _by_numpy(piece, lanes, seed, start, last))
+        expected = _by_numpy(piece, lanes, seed, start + pieces - 1, last)
+        agree = piece.agree([part[-1:] for part in found], expected)
     if not agree:
         logging.warning(_SLOW, "computes something else")
     return bool(agree)

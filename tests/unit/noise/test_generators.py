@@ -95,10 +95,10 @@ def test_pieces_of_every_size_are_what_ordinary_operations_draw(
 ) -> None:
     seed, start = tf.constant([4, -5, 6, 2**61], tf.int64), tf.constant(7)
 
-    found = streams._by_kernel(piece, lanes, seed, start, last)
+    found = streams._by_kernel(piece, lanes, 1, seed, start, last)
 
-    assert piece.agree(found, piece.portable(lanes, seed, start, last))
-    other = piece.portable(lanes, seed, start + 1, last)
+    assert piece.agree(found, piece.portable(lanes, 1, seed, start, last))
+    other = piece.portable(lanes, 1, seed, start + 1, last)
     assert not piece.agree(found, other)  # Control.
 
 
