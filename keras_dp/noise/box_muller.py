@@ -80,6 +80,9 @@ _CARRIES = np.eye(_DIGITS, k=1) - _BASE * np.eye(_DIGITS)
 # Which digit of a product takes the product of two digits, `[169, 13]`.
 _SUMS = np.arange(_DIGITS)[:, None] + np.arange(_DIGITS) - _FRACTION
 _TAKES = np.equal(_SUMS.reshape(-1, 1), np.arange(_DIGITS)).astype(float)
+# Integers are in units of 2^-256.
+_UNITS = 256
+_UNIT = 1 << _UNITS
 # floor(pi 2^256).
 _PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89
 # `exp(z)` is raised to the power 2^16, so that `s` is taken 2^8 times.
@@ -348,3 +351,68 @@ def _steps() -> tuple[Number, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
 
 
 _STEPS = _steps()
+
+def refined_by_integers(
+    words: npt.NDArray[np.uint32],
+    more: npt.NDArray[np.uint32],
+    stddev: float,
+) -> npt.NDArray[np.int32]:
+    """Returns what `refined` returns, on the host, a hundred times as fast.
+
+    Guarantee: that of `refined`. Logarithm and cosine are integers, in units of
+    `2^-256`: lemma 13 of docs/finite_precision.md.
+    """
+    steps = int(stddev * 2.0**28)  # Exactly, as in `streams`.
+    found = []
+    for own, rest in zip(words.tolist(), more.tolist(), strict=True):
+        high, low, angle, last = own
+        v = high << 96 | low << 64 | rest[0] << 32 | rest[1]
+        signed = angle - (angle >> 31 << 32)
+        turn = (signed << 94) + (last >> 2 << 64) + (rest[2] << 32) + rest[3]
+        minus_log, cosine = _minus_log_of(v), _cosine_of(turn)
+        pair = []
+        for factor, is_negative in (
+            (_UNIT + cosine, last & 1),
+            (_UNIT - cosine, turn < 0),
+        ):
+            # Lemma 10, with an odd number for twice a half-integer.
+            fours = 4 * steps * steps * factor * minus_log >> 2 * _UNITS + 56
+            size = (math.isqrt(fours) + 1) // 2
+            pair.append(-size if is_negative else size)
+        found += reversed(pair) if last & 2 else pair
+    return np.array(found, np.int32)
+
+
+def _minus_log_of(v: int) -> int:
+    """Returns `-log(v / 2^128)` in units."""
+    v = max(v, 1)
+    power = v.bit_length()
+    if v * v < 1 << 2 * power - 1:
+        power -= 1
+    one = 1 << power  # `v / one` is between `1 / sqrt(2)` and `sqrt(2)`.
+    part = _twice_artanh((abs(v - one) << _UNITS) // (v + one))
+    return (128 - power) * _LOG_OF_2 + (part if v < one else -part)
+
+
+def _twice_artanh(z: int) -> int:
+    """Returns twice the inverse hyperbolic tangent of z, in [0, 1/3]."""
+    square, power, total, k = z * z >> _UNITS, z, 0, 1
+    while power:
+        total += power // k
+        power = power * square >> _UNITS
+        k += 2
+    return 2 * total
+
+
+def _cosine_of(turn: int) -> int:
+    """Returns `cos(pi turn / 2^126)` in units, of at most half a turn."""
+    angle = abs(turn) * _PI >> 126
+    square, term, total, k = angle * angle >> _UNITS, _UNIT, _UNIT, 0
+    while term:
+        k += 2
+        term = (term * square >> _UNITS) // (k * (k - 1))
+        total += -term if k % 4 else term
+    return total
+
+
+_LOG_OF_2 = _twice_artanh(_UNIT // 3)

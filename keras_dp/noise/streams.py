@@ -189,8 +189,7 @@ def _refined_by_numpy(places: Array, seed: Array, stddev: Array) -> Array:
     states = [np.zeros_like(lanes) + np.uint32(word) for word in state]
     blocks = np.stack(chacha20.block(ArrayArithmetic(), states), axis=-1)
     pairs = np.moveaxis(blocks, 1, 0).reshape(2, -1, box_muller.WORDS_OF_PAIR)
-    found: Array = box_muller.refined(np, pairs[0], pairs[1], stddev)
-    return found
+    return box_muller.refined_by_integers(pairs[0], pairs[1], float(stddev))
 
 
 def _refined_block(

@@ -111,13 +111,16 @@ def near_half_integers():
 
 
 @pytest.mark.parametrize(
-    "way", ["NumPy", "graph", pytest.param("XLA", marks=pytest.mark.full)]
+    "way",
+    ["integers", "NumPy", "graph", pytest.param("XLA", marks=pytest.mark.full)],
 )
 def test_refined_variables_are_those_of_the_definition(way):
     drawn, more = words(150), rng().integers(0, 2**32, (150, 4), np.uint32)
     more[9::7] = 0
     more[3::7] = HALF_BITS
-    if way == "NumPy":
+    if way == "integers":
+        found = box_muller.refined_by_integers(drawn, more, STDDEV)
+    elif way == "NumPy":
         found = refined(drawn, more)
     else:
         of_tensors = functools.partial(
@@ -156,6 +159,20 @@ def test_logarithms_are_right_to_lemma_12():
             exact = mpmath.mpf(STDDEV) ** 2 * (1 + sign * cosine)
             error = abs(value(number) / 2**16 - exact)
             assert error < mpmath.mpf(2) ** -157
+
+
+def test_integers_are_right_to_lemma_13():
+    drawn, more = words(100), rng().integers(0, 2**32, (100, 4), np.uint32)
+    turns = [-(2**125), 0, 1, 2**125 - 1, *range(-(2**125), 2**125, 2**119)]
+    unit = mpmath.mpf(2) ** -256
+
+    for row in np.hstack([drawn[:, :2], more[:, :2]]).tolist():
+        v = of_words(row)
+        exact = -mpmath.log(mpmath.mpf(max(v, 1)) / 2**128)
+        assert abs(box_muller._minus_log_of(v) * unit - exact) < 2**18 * unit
+    for turn in turns:
+        exact = mpmath.cospi(mpmath.mpf(turn) / 2**126)
+        assert abs(box_muller._cosine_of(turn) * unit - exact) < 2**8 * unit
 
 
 def value(number):
