@@ -13,8 +13,9 @@ They are finite, never 0, and as often negative as positive. None is larger than
 Source: Box and Muller (1958), "A note on the generation of random normal
 deviates", Annals of Mathematical Statistics 29.
 
-Where a float64 cannot decide how a variable is rounded, `refined` does, from
-128 bits of radius and of angle, in integers.
+Where a float64 cannot decide how a variable is rounded, 128 bits of radius and
+of angle do: in integers of Python on the host (`refined_by_integers`), and in
+tensors where XLA compiles the caller and cannot call the host (`refined`).
 
 A normal variable `x` of standard deviation `s` is at least `h` in size if
 
@@ -22,21 +23,19 @@ A normal variable `x` of standard deviation `s` is at least `h` in size if
 
 for a uniform `v` in (0, 1) and twice the angle of Box and Muller, `w`, or
 `w + pi` for the sine. So one comparison rounds `x`, with the half-integer next
-to it. Both sides are computed in fixed point, exactly but for what is cut below
-`2^-211`.
+to it. Both sides are computed in fixed point.
 
-A *number* is an array `[..., 13]` of float64: the digits of the number in base
+A *number* is a tensor `[..., 13]` of float64: the digits of the number in base
 `2^24`, from the last on. Ten digits follow the point. Digits are integers of
 either sign. They only meet in sums and products of integers below `2^53`. So
-every order of operations, fused or not, gives the same, and so does NumPy.
+every order of operations, fused or not, gives the same. Products are exact but
+for what is cut below `2^-211`.
 
 Source: our own proofs, in docs/finite_precision.md, section "The rounded
 normal"; definitions and lemmas are numbered as there.
 """
 
-import functools
 import math
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -167,71 +166,49 @@ def _fraction(arithmetic: Arithmetic, high: Lanes, low: Lanes) -> Lanes:
     return arithmetic.as_double(high) * 2.0**-32 + small
 
 
-# The functions of NumPy that exact arithmetic takes, for tensors.
-OF_TENSORS = types.SimpleNamespace(
-    float64=functools.partial(tf.cast, dtype=tf.float64),
-    floor=tf.floor,
-    int32=functools.partial(tf.cast, dtype=tf.int32),
-    log=tf.math.log,
-    log1p=tf.math.log1p,
-    maximum=tf.maximum,
-    minimum=tf.minimum,
-    reshape=tf.reshape,
-    round=tf.round,
-    sqrt=tf.sqrt,
-    stack=tf.stack,
-    sum=tf.reduce_sum,
-    transpose=tf.transpose,
-    where=tf.where,
-    zeros_like=tf.zeros_like,
-)
-# NumPy, or `OF_TENSORS`; and an array or a tensor.
-Functions = Any
-Values = Any
-
-
-def refined(
-    of: Functions, words: Values, more: Values, stddev: Values
-) -> Values:
+def refined(words: tf.Tensor, more: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
     """Returns the variables of definition 1, rounded to integers.
 
     Guarantee: each is right but for a probability of `2^-97` (theorem 3).
 
-    `of` is NumPy for arrays, and `OF_TENSORS` for tensors. `words` are uint32
-    `[pairs, 4]`, as `pair` takes them, and `more` the next words of the same
-    uniform variables. The stddev is 0 or in `[2^24, 2^25)`. The result is int32
-    `[2 * pairs]`, pair by pair.
+    `words` are uint32 `[pairs, 4]`, as `pair` takes them, and `more` the next
+    words of the same uniform variables. The stddev is 0 or in `[2^24, 2^25)`.
+    The result is int32 `[2 * pairs]`, pair by pair.
     """
     high, low, angle, rest = (words[:, i] for i in range(WORDS_OF_PAIR))
     one, two, three, four = (more[:, i] for i in range(WORDS_OF_PAIR))
-    whole = of.float64(angle)
-    signed = of.where(whole < 2.0**31, whole, whole - 2.0**32)
-    radius = of.stack([high, low, one, two], axis=-1)
+    whole = _double(angle)
+    signed = tf.where(whole < 2.0**31, whole, whole - 2.0**32)
+    radius = tf.stack([high, low, one, two], axis=-1)
     v, complement = (
-        of.float64(each) * 2.0 ** -np.array([32.0, 64, 96, 128])
+        _double(each) * 2.0 ** -np.array([32.0, 64, 96, 128])
         for each in (radius, radius ^ 0xFFFFFFFF)
     )
-    about = _minus_log(of, v, complement)
-    parts = [signed, *map(of.float64, (rest & 0xFFFFFFFC, three, four))]
-    turn = of.stack(parts, axis=-1) * 2.0 ** -np.array([32.0, 64, 94, 126])
-    turn = _carried(of, of.sum(_number(of, turn), axis=-2))
-    minus_log, squares = _logarithms(of, v, about, turn, stddev)
-    below = of.floor(of.sqrt(_float(of, squares) * about) / _SCALE)
-    half = _number(of, below + 0.5)
+    about = _minus_log(v, complement)
+    parts = [signed, *map(_double, (rest & 0xFFFFFFFC, three, four))]
+    turn = tf.stack(parts, axis=-1) * 2.0 ** -np.array([32.0, 64, 94, 126])
+    turn = _carried(tf.reduce_sum(_number(turn), axis=-2))
+    minus_log, squares = _logarithms(v, about, turn, stddev)
+    below = tf.floor(tf.sqrt(_float(squares) * about) / _SCALE)
+    half = _number(below + 0.5)
     # Lemma 10: half-integers, and what is compared with their squares.
-    both = of.stack([squares, half]), of.stack([minus_log, -half])
-    is_beyond = _float(of, of.sum(_product(of, *both), axis=0)) >= 0
-    sizes = below + of.float64(is_beyond)
+    both = tf.stack([squares, half]), tf.stack([minus_log, -half])
+    is_beyond = _float(tf.reduce_sum(_product(*both), axis=0)) >= 0
+    sizes = below + _double(is_beyond)
     # The sine has the sign of the turn.
-    is_negative = of.stack([signed < 0, (rest & 1) > 0])
-    values = of.where(is_negative, -sizes, sizes)
-    values = of.where((rest & 2) > 0, values, values[::-1])
-    return of.reshape(of.int32(of.transpose(values)), [-1])
+    is_negative = tf.stack([signed < 0, (rest & 1) > 0])
+    values = tf.where(is_negative, -sizes, sizes)
+    values = tf.where((rest & 2) > 0, values, values[::-1])
+    return tf.reshape(tf.cast(tf.transpose(values), tf.int32), [-1])
+
+
+def _double(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(values, tf.float64)
 
 
 def _logarithms(
-    of: Functions, v: Values, about: Values, turn: Values, stddev: Values
-) -> tuple[Values, Values]:
+    v: tf.Tensor, about: tf.Tensor, turn: tf.Tensor, stddev: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `-log(v) / 2^16` and `2^16 s^2 (1 -+ cos(pi turn))`: lemma 12.
 
     Both are numbers, of shapes `[2, pairs, 13]`. One loop serves both, so that
@@ -239,80 +216,78 @@ def _logarithms(
     uniform variable comes in parts `[pairs, 4]`, and `about` is `-log(v)` to a
     relative 2^-39.
     """
-    near = of.maximum(of.sum(v, axis=-1), _LEAST)
-    square = _product(of, turn, turn)
-    exact = of.sum(_number(of, v), axis=-2)
-    s = _number(of, stddev * _SCALE + of.zeros_like(near))
-    steps = _STEPS if of is np else map(tf.constant, _STEPS)
-    added, is_power, is_scale = steps
+    near = tf.maximum(tf.reduce_sum(v, axis=-1), _LEAST)
+    square = _product(turn, turn)
+    exact = tf.reduce_sum(_number(v), axis=-2)
+    s = _number(stddev * _SCALE + tf.zeros_like(near))
+    added, is_power, is_scale = map(tf.constant, _STEPS)
 
-    def step(i: Any, minus_log: Values, values: Values) -> list[Values]:
-        factor = of.where(is_scale[i], s, square)
-        own = of.where(is_power[i], values[2], -minus_log)
-        product = _product(of, values, of.stack([factor, factor, own]))
+    def step(
+        i: Any, minus_log: tf.Tensor, values: tf.Tensor
+    ) -> list[tf.Tensor]:
+        factor = tf.where(is_scale[i], s, square)
+        own = tf.where(is_power[i], values[2], -minus_log)
+        product = _product(values, tf.stack([factor, factor, own]))
         return [minus_log, product + added[i]]
 
-    def improved(i: Any, minus_log: Values, values: Values) -> list[Values]:
-        start = [minus_log, of.zeros_like(values)]
-        _, values = _repeated(of, len(_STEPS[0]), step, start)
-        error = _float(of, exact - values[2]) / near
-        moved = _number(of, -(error + error * error / 2) / _SCALE**2)
-        return [_carried(of, minus_log + moved), values]
+    def improved(
+        i: Any, minus_log: tf.Tensor, values: tf.Tensor
+    ) -> list[tf.Tensor]:
+        start = [minus_log, tf.zeros_like(values)]
+        _, values = _repeated(len(_STEPS[0]), step, start)
+        error = _float(exact - values[2]) / near
+        moved = _number(-(error + error * error / 2) / _SCALE**2)
+        return [_carried(minus_log + moved), values]
 
-    first = _number(of, about / _SCALE**2)
-    start = [first, of.stack([first] * 3)]
-    minus_log, values = _repeated(of, 3, improved, start)
-    return of.stack([minus_log] * 2), values[:2]
+    first = _number(about / _SCALE**2)
+    start = [first, tf.stack([first] * 3)]
+    minus_log, values = _repeated(3, improved, start)
+    return tf.stack([minus_log] * 2), values[:2]
 
 
 def _repeated(
-    of: Functions,
     count: int,
-    step: Callable[..., list[Values]],
-    values: list[Values],
-) -> list[Values]:
+    step: Callable[..., list[tf.Tensor]],
+    values: list[tf.Tensor],
+) -> list[tf.Tensor]:
     """Returns values after steps, each of which takes its number, too."""
-    if of is not np:
-        _, *values = tf.while_loop(
-            lambda i, *_: i < count,
-            lambda i, *values: [i + 1, *step(i, *values)],
-            [tf.constant(0), *values],
-        )
-        return values
-    for i in range(count):
-        values = step(i, *values)
+    _, *values = tf.while_loop(
+        lambda i, *_: i < count,
+        lambda i, *values: [i + 1, *step(i, *values)],
+        [tf.constant(0), *values],
+    )
     return values
 
 
-def _minus_log(of: Functions, v: Values, complement: Values) -> Values:
+def _minus_log(v: tf.Tensor, complement: tf.Tensor) -> tf.Tensor:
     """Returns `-log(v)` as float64, to a relative 2^-39, from parts."""
-    small = of.maximum(of.sum(v, axis=-1), _LEAST)
-    rest = of.minimum(of.sum(complement, axis=-1), 0.5)
-    return -of.where(small < 0.5, of.log(small), of.log1p(-rest))
+    small = tf.maximum(tf.reduce_sum(v, axis=-1), _LEAST)
+    rest = tf.minimum(tf.reduce_sum(complement, axis=-1), 0.5)
+    return -tf.where(small < 0.5, tf.math.log(small), tf.math.log1p(-rest))
 
 
-def _number(of: Functions, values: Values) -> Values:
+def _number(values: tf.Tensor) -> tf.Tensor:
     """Returns the numbers of float64 below 2^71, cut after the last digit."""
-    return of.round(values[..., np.newaxis] * _SCALES) @ _CUTS
+    return tf.round(values[..., np.newaxis] * _SCALES) @ _CUTS
 
 
-def _float(of: Functions, number: Values) -> Values:
+def _float(number: tf.Tensor) -> tf.Tensor:
     """Returns the float64 near a number, to a relative 2^-47."""
-    return of.sum(_carried(of, number) * _WEIGHTS, axis=-1)
+    return tf.reduce_sum(_carried(number) * _WEIGHTS, axis=-1)
 
 
-def _product(of: Functions, one: Values, other: Values) -> Values:
+def _product(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Returns a product, without what is below the last digit: lemma 11."""
     products = one[..., np.newaxis] * other[..., np.newaxis, :]
-    rows = of.reshape(products, [-1, _DIGITS**2])
-    return _carried(of, of.reshape(rows @ _TAKES, products.shape[:-1]))
+    rows = tf.reshape(products, [-1, _DIGITS**2])
+    return _carried(tf.reshape(rows @ _TAKES, products.shape[:-1]))
 
 
-def _carried(of: Functions, number: Values) -> Values:
+def _carried(number: tf.Tensor) -> tf.Tensor:
     """Returns the same number, of digits of a size below 2^23 + 65."""
     for _ in range(2):
         # Nothing is carried from the first digit.
-        number = number + of.round(number * _INVERSES) @ _CARRIES
+        number = number + tf.round(number * _INVERSES) @ _CARRIES
     return number
 
 
@@ -352,6 +327,7 @@ def _steps() -> tuple[Number, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
 
 _STEPS = _steps()
 
+
 def refined_by_integers(
     words: npt.NDArray[np.uint32],
     more: npt.NDArray[np.uint32],
@@ -363,7 +339,7 @@ def refined_by_integers(
     `2^-256`: lemma 13 of docs/finite_precision.md.
     """
     steps = int(stddev * 2.0**28)  # Exactly, as in `streams`.
-    found = []
+    found: list[int] = []
     for own, rest in zip(words.tolist(), more.tolist(), strict=True):
         high, low, angle, last = own
         v = high << 96 | low << 64 | rest[0] << 32 | rest[1]

@@ -199,8 +199,7 @@ def _refined_block(
     uses = tf.constant([FOR_ROUNDED, FOR_REFINED])
     blocks = _portable_blocks(_state(seed, piece, uses, lane), 2)
     pairs = tf.reshape(tf.transpose(blocks), [2, -1, box_muller.WORDS_OF_PAIR])
-    of = box_muller.OF_TENSORS
-    return box_muller.refined(of, pairs[0], pairs[1], stddev)
+    return box_muller.refined(pairs[0], pairs[1], stddev)
 
 
 def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:

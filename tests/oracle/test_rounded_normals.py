@@ -111,8 +111,7 @@ def near_half_integers():
 
 
 @pytest.mark.parametrize(
-    "way",
-    ["integers", "NumPy", "graph", pytest.param("XLA", marks=pytest.mark.full)],
+    "way", ["integers", "graph", pytest.param("XLA", marks=pytest.mark.full)]
 )
 def test_refined_variables_are_those_of_the_definition(way):
     drawn, more = words(150), rng().integers(0, 2**32, (150, 4), np.uint32)
@@ -120,14 +119,9 @@ def test_refined_variables_are_those_of_the_definition(way):
     more[3::7] = HALF_BITS
     if way == "integers":
         found = box_muller.refined_by_integers(drawn, more, STDDEV)
-    elif way == "NumPy":
-        found = refined(drawn, more)
     else:
-        of_tensors = functools.partial(
-            box_muller.refined, box_muller.OF_TENSORS
-        )
         core = tf.function(
-            of_tensors, jit_compile=way == "XLA", autograph=False
+            box_muller.refined, jit_compile=way == "XLA", autograph=False
         )
         found = core(tf.constant(drawn), tf.constant(more), UNIT).numpy()
 
@@ -136,19 +130,16 @@ def test_refined_variables_are_those_of_the_definition(way):
     np.testing.assert_array_equal(found.reshape(-1, 2), expected)
 
 
-def refined(drawn, more):
-    """Returns refined variables, by NumPy."""
-    return box_muller.refined(np, drawn, more, UNIT.numpy())
-
-
 def test_logarithms_are_right_to_lemma_12():
     drawn, more = words(100), rng().integers(0, 2**32, (100, 4), np.uint32)
     parts = np.hstack([drawn[:, :2], more[:, :2]])
     parts = parts * 2.0 ** -np.array([32, 64, 96, 128])
     about = -np.log(np.sum(parts, axis=1)) * (1 + 2.0**-40)
-    turn = box_muller._number(np, np.linspace(-0.5, 0.5, 100))
+    turn = box_muller._number(tf.linspace(np.float64(-0.5), 0.5, 100))
 
-    ell, squares = box_muller._logarithms(np, parts, about, turn, UNIT.numpy())
+    found = box_muller._logarithms(tf.constant(parts), about, turn, UNIT)
+
+    ell, squares = (each.numpy() for each in found)
 
     for i, row in enumerate(np.hstack([drawn[:, :2], more[:, :2]]).tolist()):
         v = mpmath.mpf(of_words(row)) / 2**128
@@ -206,7 +197,7 @@ def test_variables_near_half_integers_are_in_doubt_and_refined():
     drawn, places, rounded = near_half_integers()
     more = rng().integers(0, 2**32, drawn.shape, np.uint32)
 
-    found = refined(drawn, more)
+    found = box_muller.refined_by_integers(drawn, more, STDDEV)
 
     assert is_in_doubt(*fast(drawn)).all()
     mine = found.reshape(-1, 2)[np.arange(len(places)), places]
