@@ -46,8 +46,9 @@ def enough_epochs(settings: Settings) -> int:
         found = _plan(population, epochs, settings.held, sizes)
         return found.rows[0].signal
 
-    best = signal(_EPOCHS[-1])
-    enough = next(x for x in _EPOCHS if signal(x) >= _ENOUGH * best)
+    *fewer, most = _EPOCHS
+    best = signal(most)
+    enough = next((x for x in fewer if signal(x) >= _ENOUGH * best), most)
     if size is None:
         return enough
     each = max(1, round(population / size))
