@@ -131,7 +131,7 @@ class TrainingLoop:
     def end_epoch(self, logs: Mapping[str, Any]) -> None:
         """Settles the ledger and draws new seeds, before callbacks save."""
         self._run.settle()
-        self._weights.note()
+        self._weights.note_if_unknown()
         self.renew_seeds()
         judge(EPOCHS, logs, said=self.training.said)
 

@@ -7,14 +7,17 @@ another model of the same layers, or of a tape of one's own.
 """
 
 import functools
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_dp._devices import has_accelerator
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import LedgerOfChief
 from keras_dp.training.advice.condition import Said
@@ -41,6 +44,11 @@ class ReleasedWeights:
         """Remembers the weights as they are."""
         if self.are_watched:
             self._seen = _numbers_of(self._model)
+
+    def note_if_unknown(self) -> None:
+        """Remembers the weights, unless some were noted and not forgotten."""
+        if self._seen is None:
+            self.note()
 
     def forget(self) -> None:
         """Takes other weights for granted, such as those of a file."""
@@ -120,14 +128,18 @@ def warn_of_other_ledgers(
 def _numbers_of(model: keras.Model) -> list[int]:
     """Returns the sum of the bits of each weight, as an integer."""
     return [
-        int(tf.reduce_sum(tf.cast(_as_integers(weight), tf.int64)))
+        _number_of(tf.convert_to_tensor(weight))
         for weight in model.weights
         if tf.as_dtype(weight.dtype) != tf.string
     ]
 
 
-def _as_integers(weight: keras.Variable) -> tf.Tensor:
-    value = tf.convert_to_tensor(weight)
-    if not value.dtype.is_floating:
-        return value
-    return tf.bitcast(value, _INTEGERS[value.dtype.size])
+def _number_of(value: tf.Tensor) -> int:
+    if has_accelerator():
+        if value.dtype.is_floating:
+            value = tf.bitcast(value, _INTEGERS[value.dtype.size])
+        return int(tf.reduce_sum(tf.cast(value, tf.int64)))
+    # Small weights take a third of the time, and none is copied.
+    array = np.ascontiguousarray(value.numpy())
+    size = math.gcd(array.nbytes, 8)
+    return int(array.reshape(-1).view(f"i{size}").sum(dtype=np.int64))
