@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_dp import _check
 from keras_dp._counted import in_step
 from keras_dp.keras_internals import sliced_arrays, untuned_arrays
 from keras_dp.ledger import (
@@ -76,6 +77,9 @@ class Training:
     def check(self) -> None:
         """Raises for terms that do not go together."""
         adapter, said = self.adapter, self.said
+        if (rounds := self.rounds_from(0)) is not None:
+            given = {"epochs * steps_per_epoch": rounds}
+            _check.integer_at_least(1, **given)
         ledger, workers = self.ledger, self.replicas.workers
         refusal = refusal_of(ledger, adapter, self.replicas)
         # Several workers raise together, in `check_agreement`.

@@ -243,6 +243,9 @@ FITS = {
     ),
     "ValueError: `epochs` must.*=0": lambda: fit(private(), epochs=0),
     "ValueError: `epochs` must.*=-1": lambda: fit(private(), epochs=-1),
+    r"ValueError: `epochs \* steps_per_epoch` must.*fits 64 bits": lambda: fit(
+        private(), epochs=2**62, steps_per_epoch=4
+    ),
     "TypeError: `epochs` must be an int.*'a'": lambda: fit(
         private(), epochs="a"
     ),
