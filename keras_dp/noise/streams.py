@@ -171,7 +171,8 @@ def _refined(
     else:
         found = _refined_block(places[0], seed, stddev)
     size = flat.shape.num_elements()
-    if _may_call_python() and size is not None and size <= tf.int32.max:
+    has_place = size is not None and size <= tf.int32.max
+    if _may_call_python() and has_place and not has_accelerator():
         # In place: nobody else has what was drawn, which may be large.
         flat = tf.raw_ops.InplaceUpdate(
             x=flat, i=tf.cast(values, tf.int32), v=found
