@@ -32,6 +32,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import special, stats
 
+from keras_dp._devices import outside_xla
 from keras_dp.noise import grid, seeds, streams
 
 CELLS = 4096
@@ -98,7 +99,8 @@ def _releases(size: int) -> dict[str, Draw]:
 
     ways: dict[str, Draw] = {}
     for release in (in_float32, on_grid, unrefined):
-        traced = tf.function(release)
+        with outside_xla(True):  # As the steps of a training are traced.
+            traced = tf.function(release).get_concrete_function(seeds.fresh(0))
         ways[f"{release.__name__}, {size:,}"] = lambda turn, traced=traced: (
             traced(seeds.fresh(turn))[0][0].numpy()
         )
