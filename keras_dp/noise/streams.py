@@ -507,7 +507,8 @@ def _same(one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _same_rounded(one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> Any:
     (drawn, doubts, key), (others, their_doubts, other_key) = one, other
-    same = (drawn == others) | _in_doubt(doubts) | _in_doubt(their_doubts)
+    unsure = _in_doubt(doubts) | _in_doubt(their_doubts)
+    same = (drawn == others) | unsure[:, tf.newaxis]
     apart = tf.abs(doubts - their_doubts)
     return (
         tf.reduce_all(same)

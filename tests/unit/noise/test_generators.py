@@ -81,6 +81,7 @@ SIZES = [256, 16192, *(pytest.param(n, marks=pytest.mark.full) for n in FULL)]
 
 
 @needs_kernels
+@pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("lanes", SIZES)
 @pytest.mark.parametrize(
     ("piece", "last"),
@@ -91,14 +92,14 @@ SIZES = [256, 16192, *(pytest.param(n, marks=pytest.mark.full) for n in FULL)]
     ids=["words", "normals"],
 )
 def test_pieces_of_every_size_are_what_ordinary_operations_draw(
-    piece, last, lanes
+    piece, last, lanes, pieces
 ) -> None:
     seed, start = tf.constant([4, -5, 6, 2**61], tf.int64), tf.constant(7)
 
-    found = streams._by_kernel(piece, lanes, 1, seed, start, last)
+    found = streams._by_kernel(piece, lanes, pieces, seed, start, last)
 
-    assert piece.agree(found, piece.portable(lanes, 1, seed, start, last))
-    other = piece.portable(lanes, 1, seed, start + 1, last)
+    assert piece.agree(found, piece.portable(lanes, pieces, seed, start, last))
+    other = piece.portable(lanes, pieces, seed, start + 1, last)
     assert not piece.agree(found, other)  # Control.
 
 
