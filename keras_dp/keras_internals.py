@@ -896,7 +896,7 @@ def sliced_arrays(
     `ArrayDataAdapter` and `convert_to_sliceable`, Keras 3.15. Its own data set
     calls functions, which TensorFlow prepares anew for each iterator, and Keras
     makes two iterators for each pass. Without these names, to evaluate a small
-    model takes five times as long.
+    model takes several times as long.
 
     Args:
         x: Inputs, as Keras takes them.

@@ -333,7 +333,7 @@ def refined_by_integers(
     more: npt.NDArray[np.uint32],
     stddev: float,
 ) -> npt.NDArray[np.int32]:
-    """Returns what `refined` returns, on the host, a hundred times as fast.
+    """Returns what `refined` returns, on the host and in less time.
 
     Guarantee: that of `refined`. Logarithm and cosine are integers, in units of
     `2^-256`: lemma 13 of docs/finite_precision.md.

@@ -139,7 +139,7 @@ def _number_of(value: tf.Tensor) -> int:
         if value.dtype.is_floating:
             value = tf.bitcast(value, _INTEGERS[value.dtype.size])
         return int(tf.reduce_sum(tf.cast(value, tf.int64)))
-    # Small weights take a third of the time, and none is copied.
+    # Nothing is copied, and few calls serve a small weight.
     array = np.ascontiguousarray(value.numpy())
     size = math.gcd(array.nbytes, 8)
     return int(array.reshape(-1).view(f"i{size}").sum(dtype=np.int64))

@@ -276,7 +276,7 @@ def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:
     """
     if leaf is None or not leaf.dtype.is_floating:
         return leaf
-    # One by one, operations of TensorFlow would take ten times as long.
+    # TensorFlow would prepare each operation for one use.
     wide = np.asarray(leaf)
     wide = wide.astype(np.promote_types(wide.dtype, np.float32))
     axes = tuple(range(1, wide.ndim))
