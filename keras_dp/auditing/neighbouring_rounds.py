@@ -31,7 +31,8 @@ from keras_dp.training import PrivateModel
 from keras_dp.training.data.batches import StepBatch
 from keras_dp.training.data.data_adapter import DataAdapter
 
-# Sums over parts add up to the sum of the sample, to the accuracy of float32.
+# Sums over parts add up to the sum of the sample, to the accuracy of float32
+# and of their grid.
 _ADDITIVE = 1e-3
 _CHANGES_OTHERS = (
     " changes what the others contribute: the sum over a sample is not that "
@@ -382,7 +383,9 @@ class _Questions:
                         "the query with the mask of the batch.",
                     )
                 continue
-            share = sensitivity.share_of_bound(event, *sums)
+            share = sensitivity.share_of_bound(
+                event, *sums, sensitivity.rounding_of(one)
+            )
             if share is None:
                 continue
             known = self._shares.get(event.name, 0.0)
@@ -435,7 +438,8 @@ class _Questions:
             apart = sensitivity.norm(
                 [leaf - sum(own) for leaf, *own in zip(*sums, strict=True)]
             )
-            if not apart <= _ADDITIVE * size:
+            rounding = sensitivity.rounding_of(mechanisms[0])
+            if not apart <= _ADDITIVE * size + rounding:
                 self._found.add("independence", event.name, message)
 
 

@@ -15,6 +15,9 @@ Sum = list[npt.NDArray[np.float64]]
 
 # A sum of float32 is rounded with each record; its clip to a relative 1e-6.
 _ROUNDING = 1e-4
+# Sums that are compared come from four physical batches at most, and each batch
+# is rounded by half a step of the grid.
+_STEPS = 2.0
 
 
 def sum_of(mechanism: Mechanism) -> Sum:
@@ -28,11 +31,27 @@ def sum_of(mechanism: Mechanism) -> Sum:
 
 def units_of(mechanism: Mechanism) -> list[float]:
     """Returns the unit of each leaf of the sum: a step of the grid, or 1."""
+    return [step or 1.0 for step in _steps_of(mechanism)]
+
+
+def rounding_of(mechanism: Mechanism) -> float:
+    """Returns how far the grid may move sums that are compared, in L2 norm."""
+    leaves = keras.tree.flatten(mechanism.sample_state)
+    return _STEPS * norm(
+        [
+            np.full(leaf.shape, step or 0.0)
+            for leaf, step in zip(leaves, _steps_of(mechanism), strict=True)
+        ]
+    )
+
+
+def _steps_of(mechanism: Mechanism) -> list[float | None]:
+    """Returns the step of each leaf that holds steps of a grid."""
     query, sample, state = mechanism
     params = query.derive_sample_params(state)
-    step = float(params.spacing) if isinstance(params, SumParams) else 1.0
+    step = float(params.spacing) if isinstance(params, SumParams) else None
     return [
-        step if leaf.dtype == tf.int64 else 1.0
+        step if leaf.dtype == tf.int64 else None
         for leaf in keras.tree.flatten(sample)
     ]
 
@@ -48,12 +67,12 @@ def norm(of: Sum) -> float:
 
 
 def share_of_bound(
-    event: ledger.SumQueryEvent, one: Sum, two: Sum
+    event: ledger.SumQueryEvent, one: Sum, two: Sum, rounding: float
 ) -> float | None:
     """Returns the distance between two sums, relative to the event's bound.
 
-    It is at most 1, up to rounding, if the bound holds, and `None` if the event
-    has no bound.
+    `rounding` is what the grid may have added. The share is at most 1, up to
+    that of float32, if the bound holds, and `None` if the event has no bound.
     """
     if isinstance(event, ledger.EncodedSum):
         return _share_of_vectors(event.bounds, one, two)
@@ -63,7 +82,8 @@ def share_of_bound(
     apart = distance(one, two)
     if not apart:
         return 0.0
-    size = _ROUNDING * (norm(two) / 100 if np.isfinite(norm(two)) else 0)
+    size = rounding
+    size += _ROUNDING * (norm(two) / 100 if np.isfinite(norm(two)) else 0)
     return max(0.0, apart - size) / bound if bound else np.inf
 
 

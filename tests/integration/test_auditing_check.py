@@ -183,6 +183,22 @@ def test_a_check_leaves_no_trace():
     assert len(private.optimizer.ledger) == 2 * rounds
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("noise_multiplier", [1.0, 1e5])
+def test_the_grid_of_sums_is_no_finding(noise_multiplier):
+    """A loss is 2.4 steps of its grid, or the clip is 288.6 steps."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.set_weights([np.array([[1.0], [-2.0], [0.5]]), np.array([1.00107])])
+    loss = average(9.02, noise_multiplier=noise_multiplier)
+    private = training(
+        model, private_metrics={"loss": keras_dp.PrivateLoss(loss)}
+    )
+
+    report = check(private, samples(), records=2)
+
+    assert report.passed, str(report)
+
+
 def _of_the_batch(targets, outputs):
     """A loss that divides by a statistic of the batch."""
     spread = 1 + keras.ops.stop_gradient(keras.ops.std(outputs))
