@@ -117,14 +117,14 @@ class TrainingLoop:
         self.renew_seeds()
         self._run.settle()
 
-    def begin_epoch(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int, steps: int | None) -> None:
         """Draws new seeds, and counts the rounds to come.
 
-        A callback may have restored a later epoch, so that fewer are left.
+        The epoch has `steps` rounds; `None` if nobody knows how many. A
+        callback may have restored a later epoch, so that fewer are left.
         """
         if not self._rounds_run:
             self._first_epoch = epoch
-        steps = self.training.fit.get("steps_per_epoch")
         self._left_of_epoch = sys.maxsize if steps is None else steps
         self.renew_seeds()
 
@@ -193,7 +193,8 @@ class TrainingLoop:
         rounds = self._next_rounds(batches, most)
         if not self._rounds_run:
             self._try_out()
-        # Looked at about once a second: to compare takes as long as to copy.
+        # About once a second, and after each epoch: a look takes as long as a
+        # part of a small round.
         if self._run.is_between_blocks:
             self._weights.check(self.training.said)
         alike, pass_ = self._left_of_epoch, rounds.pass_

@@ -12,10 +12,13 @@ import keras_dp
 from keras_dp.accountants.normalize.samplings import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import SamplingByContents
+from keras_dp.ledger.rows import run_writer
+from keras_dp.sampling import PoissonBatches
 from keras_dp.training.advice.condition import judge
 from keras_dp.training.advice.of_trainings import BATCHES, CALLBACKS
 from tests.private_models import private_of
 
+ALL = "all"
 X, Y = np.ones([20, 3], "float32"), np.zeros([20, 1], "float32")
 
 
@@ -332,6 +335,21 @@ def by_setting_them(private):
     private.model.set_weights([each + 1 for each in weights])
 
 
+def arrays():
+    return np.ones([24, 3], "float32"), np.zeros([24, 1], "float32"), 4
+
+
+def samples():
+    return (PoissonBatches(arrays()[:2], sampling_probability=1 / 6, seed=1),)
+
+
+def callback_of(place, act):
+    """A callback that calls `act` at one place, with what Keras says there."""
+    made = callbacks.Callback()
+    setattr(made, place, lambda *said, **logs: act(*said))
+    return made
+
+
 class TestOtherWeights:
     """Between two rounds the weights are those that the release left."""
 
@@ -351,6 +369,44 @@ class TestOtherWeights:
         private.train_on_batch(X, Y)
 
         assert messages(caplog, "by something else than a release")
+
+    @pytest.mark.full
+    @pytest.mark.parametrize("data", [arrays, samples])
+    @pytest.mark.parametrize(
+        ("place", "number", "are_said"),
+        [
+            ("on_train_batch_end", 5, True),  # The last round of an epoch.
+            ("on_test_begin", {}, True),
+            ("on_epoch_end", 0, True),
+            ("on_epoch_begin", 1, True),
+            ("on_train_batch_end", ALL, True),
+            ("on_train_batch_end", 2, False),  # One block has rounds 1 to 4.
+            ("on_epoch_end", 1, False),  # No round comes.
+        ],
+    )
+    def test_of_callbacks_are_said_where_they_are_looked_at(
+        self, place, number, are_said, data, monkeypatch, caplog
+    ) -> None:
+        """At each epoch and block, whatever the ledger covers ahead."""
+        monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+        private = compiled(network(), ledger())
+
+        def change(which=None, *logs):
+            if which == number or number is ALL:
+                by_setting_them(private)
+
+        x, *more = data()
+        private.fit(
+            x,
+            *more,
+            epochs=2,
+            validation_data=(X, Y),
+            callbacks=[callback_of(place, change)],
+            verbose=0,
+        )
+
+        found = messages(caplog, "by something else than a release")
+        assert bool(found) == are_said
 
     def test_are_not_seen_where_there_are_none(self, caplog) -> None:
         """Control: evaluating, averages and files that begin a training."""

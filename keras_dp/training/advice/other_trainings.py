@@ -32,6 +32,11 @@ _ledgers_of: weakref.WeakKeyDictionary[keras.Model, dict[str, set[str]]] = (
 class ReleasedWeights:
     """Remembers the weights of a model after a release, as a few numbers.
 
+    To look at the weights of a small model takes as long as a part of a round.
+    So they are noted after the last round of each block and epoch, and checked
+    before the next. A change between two other rounds is not seen, nor is one
+    that keeps the sum of the bits of each weight.
+
     Attributes:
         are_watched: Whether only releases may change them.
     """

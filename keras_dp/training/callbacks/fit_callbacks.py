@@ -47,11 +47,14 @@ def fit_callbacks(
                 f"Received: {_check.shown(each)}. Pass such as "
                 "keras.callbacks.EarlyStopping(...), or a LambdaCallback."
             )
-    own: list[keras.callbacks.Callback] = [
-        keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: loop.begin_epoch(epoch),
-            on_epoch_end=lambda epoch, logs: loop.end_epoch(logs or {}),
+    epochs: Any = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: loop.begin_epoch(
+            epoch, epochs.params["steps"]
         ),
+        on_epoch_end=lambda epoch, logs: loop.end_epoch(logs or {}),
+    )
+    own: list[keras.callbacks.Callback] = [
+        epochs,
         SignalProgress(sizes),
         TimeAhead(),
     ]
