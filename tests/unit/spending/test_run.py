@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sqlite3
+import threading
 
 import pytest
 
@@ -29,6 +30,7 @@ from keras_dp.ledger.rows.run_writer import RunWriter
 from keras_dp.spending.epsilon_limit import EpsilonLimit, PrivacyTarget
 from keras_dp.spending.run import RunDetails, RunLimits, new_run
 from tests.ledger_faults import run_together, start_fork
+from tests.waiting import HUNG_SECONDS
 
 DELTA = 1e-5
 STEP = Round(PoissonSampling(0.1), (GaussianSum("gradients", 1.0, 4.0),))
@@ -530,6 +532,56 @@ class TestWhatIsReleasedIsCovered:
         run.finish()
 
         assert (len(ledger), ledger.runs[0].outcome) == (400, "finished")
+
+    @pytest.mark.parametrize("act", ["settle", "cover"])
+    def test_a_thread_waits_for_the_call_of_another(
+        self, ledger, act, monkeypatch
+    ) -> None:
+        """A round that is covered in the middle of a call is counted, too."""
+        monkeypatch.setattr(run_writer, "BLOCK_SECONDS", 1e9)
+        run = ledger.start_run("a")
+        run._mutex = turns = Turns()
+        for _ in range(4):  # Two blocks; the second has room for one more.
+            run.cover(STEP)
+
+        def cover() -> None:
+            run.cover(STEP)
+            turns.go_on.set()
+
+        def in_between() -> None:
+            if thread.ident is None:
+                thread.start()
+                assert turns.go_on.wait(HUNG_SECONDS)
+
+        thread, covered = threading.Thread(target=cover), 5
+        if act == "settle":
+            measure = run._measure
+            run._measure = lambda: [measure(), in_between()]
+            run.settle()
+        else:
+            compared = type("Compared", (Round,), {"__slots__": ()})
+            compared.__ne__ = lambda *_: bool(in_between())
+            run.cover(compared(STEP.sampling, STEP.queries))
+            covered += 1
+        thread.join()
+        run.finish()
+
+        assert len(ledger) == covered
+
+
+class Turns:
+    """A lock. `go_on` is set once a thread has to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock, self.go_on = threading.RLock(), threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.go_on.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 @pytest.mark.parametrize(
