@@ -33,7 +33,7 @@ _MOST_STEPS = 2**52
 # Sums of more coordinates are worth compiling to one loop.
 _LEAST_COMPILED = 2**16
 # Rounding takes few operations: smaller sums are done before they compile.
-LEAST_COMPILED_STEPS = 2**20
+LEAST_COMPILED_STEPS = 2**19
 # In values: 16 values of float32 are 64 bytes.
 _ALIGNMENT = 16
 # Joined leaves stay in the cache of a core.
@@ -214,13 +214,17 @@ def steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
 
 def _steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
     # Steps are integers, so they add up without rounding (lemma 2).
-    # The product with a power of two is exact, and faster than a quotient.
-    each = tf.round(tf.cast(total, tf.float64) * (1 / g))
+    is_one = total.shape[0] == 1
+    kind = tf.float32 if is_one and total.dtype == tf.float32 else tf.float64
+    # The product with a power of two is exact, and faster than a quotient. What
+    # is too small or large for float32 is no step, or is cut off.
+    each = tf.round(tf.cast(total, kind) * tf.cast(1 / g, kind))
     most = float(_MOST_STEPS // total.shape[0])  # An integer, as steps are.
     each = tf.clip_by_value(each, -most, most)
     # A cast would make NaN the least integer, below every bound.
     each = tf.where(tf.math.is_nan(each), tf.zeros_like(each), each)
-    return tf.cast(tf.reduce_sum(each, axis=0), tf.int64)
+    added = tf.squeeze(each, 0) if is_one else tf.reduce_sum(each, axis=0)
+    return tf.cast(added, tf.int64)
 
 
 def added(one: tf.Tensor, two: tf.Tensor) -> tf.Tensor:

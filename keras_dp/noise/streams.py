@@ -113,7 +113,6 @@ def rounded_normals(
     """
     drawn, doubts, keys = _in_pieces(_ROUNDED_PIECE, count, seed, stddev)
     lanes = drawn.shape[-1]
-    in_doubt = _in_doubt(doubts)
 
     def refine(
         drawn: tf.Tensor, in_doubt: tf.Tensor
@@ -127,6 +126,7 @@ def rounded_normals(
         )
 
     def refined() -> tf.Tensor:
+        in_doubt = _in_doubt(doubts)
         if _may_call_python():
             return _refined(drawn, tf.where(in_doubt), seed, stddev)
         return tf.while_loop(
@@ -136,7 +136,7 @@ def rounded_normals(
         )[0]
 
     # One piece in about a hundred of the largest has such a block.
-    settled = tf.cond(tf.reduce_any(in_doubt), refined, lambda: drawn)
+    settled = tf.cond(_in_doubt(tf.reduce_max(doubts)), refined, lambda: drawn)
     # Keys of further pieces are not used.
     key = tf.bitcast(tf.reshape(keys[0], [LENGTH, 2]), tf.int64)
     return tf.reshape(settled, [-1])[:count], key

@@ -1,5 +1,7 @@
 """Sums on the grid, whose bound holds in floating point."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -116,6 +118,28 @@ class TestLimits:
         ).numpy()
 
         assert steps[:3].tolist() == [2**52, -(2**52), 0]
+
+    @pytest.mark.parametrize("stddev", [1e-30, 1.0, 1e38])
+    @pytest.mark.parametrize("kind", [np.float32, np.float64])
+    def test_a_sum_is_rounded_to_the_nearest_steps(self, kind, stddev) -> None:
+        """Halves are rounded to even, at any size that the type can have."""
+        spacing = grid.spacing(stddev)
+        g = Fraction(float(spacing))
+        exponents = np.arange(-149, 128, dtype=np.float64)
+        row = np.ldexp(float(g), np.arange(-4, 60)) * 1.5
+        row = np.concatenate([row, -3 * row, np.exp2(exponents)])
+        row = row[np.abs(row) < np.finfo(np.float32).max].astype(kind)
+        # TensorFlow may take what is less for zero.
+        row = row[np.abs(row) >= np.finfo(np.float32).tiny]
+
+        steps = grid.steps(tf.constant(row[None]), spacing).numpy()
+
+        most = 2**52
+        assert steps.tolist() == [
+            max(-most, min(most, round(Fraction(float(each)) / g)))
+            for each in row
+        ]
+        assert len(set(steps.tolist())) > 50
 
     def test_batches_are_added_up_to_a_limit(self) -> None:
         """Else int64 would overflow, and one record move a sum by 2^64."""
