@@ -228,14 +228,16 @@ class TestStream:
         return streams.rounded_normals(count, seeds.fresh(3), UNIT)[0].numpy()
 
     def doubt(self, monkeypatch, lanes):
-        in_doubt = streams._in_doubt
+        in_pieces = streams._in_pieces
 
-        def doubtful(doubts):
+        def doubtful(*arguments):
+            drawn, doubts, keys = in_pieces(*arguments)
             own = tf.reshape(tf.range(tf.size(doubts)), tf.shape(doubts))
             found = [tf.equal(own, lane) for lane in lanes]
-            return functools.reduce(tf.logical_or, found, in_doubt(doubts))
+            found = functools.reduce(tf.logical_or, found)
+            return drawn, tf.where(found, 0.0, doubts), keys
 
-        monkeypatch.setattr(streams, "_in_doubt", doubtful)
+        monkeypatch.setattr(streams, "_in_pieces", doubtful)
         monkeypatch.setattr(streams, "_is_trusted", lambda *_: False)
 
     @pytest.mark.full
