@@ -67,6 +67,7 @@ from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.metrics.side_queries import SideQueries
 from keras_dp.training.rounds_at_once import (
+    check_at_once,
     pays_by_xla,
     rounds_at_once,
     why_one_by_one,
@@ -325,14 +326,18 @@ class PrivateModel(HeldModel):
             )
         are_many = Replicas(self.distribute_strategy).are_many
         judge(COMPILED, Compiling(optimizer, loss, options))
+        steps = options.get("steps_per_execution", 1)
+        if steps != "auto":
+            check_at_once(steps)
         _check.arguments_of(
             keras.Model.compile, PrivateModel.compile, given=options
         )
         side_queries = SideQueries(private_metrics, batch_statistics)
         optimizer.check_side_queries(side_queries.queries)
-        self._chooses_steps = options.get("steps_per_execution") == "auto"
-        if self._chooses_steps:
-            options["steps_per_execution"] = 1
+        self._chooses_steps = steps == "auto"
+        options["steps_per_execution"] = (
+            1 if self._chooses_steps else int(steps)
+        )
         self._chooses_xla = options.get("jit_compile", "auto") == "auto"
         if not options.pop("auto_scale_loss", True) and loss_scale is None:
             loss_scale = 1.0
@@ -463,6 +468,7 @@ class PrivateModel(HeldModel):
         epochs = 1 if epochs is None else epochs
         _check.arguments_of(keras.Model.fit, PrivateModel.fit, given=options)
         check_counts(epochs, {"batch_size": batch_size, **options})
+        check_at_once(self.steps_per_execution)  # It may have been set.
         _check.verbosity(verbose)
         if options.get("initial_epoch", 0) >= epochs:
             self.history = keras.callbacks.History()

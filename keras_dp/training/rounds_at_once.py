@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_dp import _check
 from keras_dp._devices import has_accelerator
 from keras_dp._nests import Nest
 from keras_dp.keras_internals import (
@@ -48,6 +49,12 @@ _OF_BATCHES = (
     "on_batch_begin",
     "on_batch_end",
 )
+
+
+def check_at_once(steps: int) -> None:
+    """Raises unless so many rounds can run between two calls of callbacks."""
+    remedy = ' Leave it out for 1, or pass "auto" to compile.'
+    _check.integer_at_least(1, remedy, steps_per_execution=steps)
 
 
 def why_one_by_one(

@@ -448,6 +448,21 @@ def test_all_rounds_of_a_block_are_covered_before_it_runs(monkeypatch) -> None:
     assert len(ledger) >= 10
 
 
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "many", None, 2**70])
+def test_a_number_at_once_that_cannot_run_is_named(steps) -> None:
+    """Where it is given, and where it is set on a compiled model."""
+    named = {"match": "`steps_per_execution` must be an integer"}
+    with pytest.raises((TypeError, ValueError), **named):
+        compiled(steps)
+
+    private = compiled(np.int64(2))
+    assert type(private.steps_per_execution) is int
+    private.steps_per_execution = steps
+    with pytest.raises((TypeError, ValueError), **named):
+        private.fit(poisson(), steps_per_epoch=2, verbose=0)
+    assert not private.optimizer.ledger.runs
+
+
 class TestAuto:
     @pytest.fixture
     def asked(self, monkeypatch):

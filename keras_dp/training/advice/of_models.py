@@ -92,12 +92,6 @@ def _loss_of_batches(compiling: Compiling) -> str | None:
     return None
 
 
-def _no_count(compiling: Compiling) -> Any:
-    count = compiling.options.get("steps_per_execution", 1)
-    is_count = isinstance(count, int) and count >= 1
-    return not is_count and count != "auto" and repr(count)
-
-
 def adapted_layers(model: keras.Model) -> list[str]:
     """Returns a text on each layer that holds adapted values, at any depth.
 
@@ -238,13 +232,6 @@ COMPILED = (
         "over all of them. Use a loss of single examples: with "
         "reduction='sum_over_batch_size', and for images with the axes of one "
         "example, such as keras.losses.Dice(axis=(1, 2, 3)).",
-    ),
-    Condition(
-        _no_count,
-        ValueError,
-        '`steps_per_execution` must be an integer >= 1, or "auto": the number '
-        "of rounds between two calls of callbacks. Received: "
-        "steps_per_execution={}. Leave it out.",
     ),
 )
 
