@@ -115,4 +115,5 @@ def noted_in(error: BaseException) -> Iterator[None]:
     try:
         yield
     except Exception as later:  # noqa: BLE001 - it is kept as a note.
-        error.add_note(f"Then: {type(later).__name__}: {later}")
+        if str(later) != str(error):  # A disk stays full.
+            error.add_note(f"Then: {type(later).__name__}: {later}")

@@ -259,7 +259,7 @@ class TestConcurrency:
         first, second = PrivacyLedger.open(url), PrivacyLedger.open(url)
 
         with first._handle.transaction():
-            assert refuses(second, "holds what it held before")
+            assert refuses(second, "This write changed nothing")
             with pytest.raises(LedgerWriteError, match="opened for writing"):
                 PrivacyLedger.open(url)
             assert len(second) == rounds_of(url) == 5
@@ -289,7 +289,7 @@ class TestConcurrency:
             with stopped._handle.transaction():
                 other.record(FullDataset(), QUERIES)
 
-        with pytest.raises(LedgerWriteError, match="held before"):
+        with pytest.raises(LedgerWriteError, match="changed nothing"):
             stand_still()
         assert rounds_of(url) == 6
 
@@ -493,7 +493,7 @@ class TestFailures:
         block.cover(Round(FullDataset(), QUERIES), 3)
         server.execute(TERMINATE)
 
-        with pytest.raises(LedgerWriteError, match="held before"):
+        with pytest.raises(LedgerWriteError, match="changed nothing"):
             block.settle(used=1)
         assert refuses(ledger, "open the ledger again")
         with pytest.raises(LedgerError, match="open the ledger again"):
@@ -509,7 +509,7 @@ class TestFailures:
             with ledger._handle.transaction():
                 server.execute(TERMINATE)
 
-        with pytest.raises(LedgerWriteError, match="held before"):
+        with pytest.raises(LedgerWriteError, match="changed nothing"):
             lose()
         assert rounds_of(url) == 5
 

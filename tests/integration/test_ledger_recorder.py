@@ -184,3 +184,16 @@ def test_a_failure_at_the_end_does_not_hide_the_first_one() -> None:
     assert "closed" in found.value.__notes__[0]
     with pytest.raises(LedgerWriteError, match="closed"):
         train("")  # Control: alone, it is raised.
+
+
+def test_a_failure_that_lasts_is_said_once() -> None:
+    def train() -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        with new_run(ledger, most=4) as run:
+            run.cover(STEP)
+            ledger.close()
+            run.cover(STEP)
+
+    with pytest.raises(LedgerWriteError, match="closed") as found:
+        train()
+    assert not hasattr(found.value, "__notes__")

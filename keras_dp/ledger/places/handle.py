@@ -184,7 +184,7 @@ class Handle(abc.ABC):
             raise
 
     def _unwritten(self, error: Exception) -> LedgerWriteError:
-        state = f"The ledger holds what it held before. {self._remedy()}"
+        state = f"This write changed nothing. {self._remedy()}"
         return LedgerWriteError(
             f"The ledger {self.name!r} could not be written: "
             f"{' '.join(str(error).split())}. Nothing may be released that it "

@@ -109,7 +109,10 @@ class FileHandle(Handle):
     def _remedy(self) -> str:
         if self._went_away():  # SQLite calls such a file read-only.
             return f"It was moved, removed or replaced. {_PUT_BACK}"
-        return "Check the disk, the folder and its permissions."
+        return (
+            "Check the disk, the folder and its permissions, and whether "
+            "another process holds the file."
+        )
 
     def _went_away(self) -> bool:
         """Returns whether the file at the path is another one, or is gone."""
