@@ -225,7 +225,8 @@ def places_of(samples: list[Sample]) -> np.ndarray:
 def gathered(leaves: list[Any], places: tf.Tensor) -> list[Any]:
     """Returns the record at each place, zeros where that is -1."""
     # On several cores `tf.gather` waits for a second thread, however little.
-    # On accelerators `tf.gather_nd` lacks some types.
+    # On accelerators `tf.gather_nd` lacks some types, and nowhere does it take
+    # records with an axis of length 0.
     on_cpu = not has_accelerator()
 
     def taken(leaf: Any) -> Any:
@@ -233,7 +234,7 @@ def gathered(leaves: list[Any], places: tf.Tensor) -> list[Any]:
             return None
         zeros = tf.cast(tf.shape(leaf)[0] - 1, places.dtype)
         found = tf.where(places < 0, zeros, places)
-        if on_cpu:
+        if on_cpu and leaf.shape.num_elements():
             return tf.gather_nd(leaf, found[..., tf.newaxis])
         return tf.gather(leaf, found)
 

@@ -14,7 +14,12 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.sampling import PoissonBatches, ShuffledBatches
 from keras_dp.sampling.record_source import aligned_empty
-from keras_dp.training.data.batches import Batches, _generated, as_tensor
+from keras_dp.training.data.batches import (
+    Batches,
+    _generated,
+    as_tensor,
+    gathered,
+)
 from keras_dp.training.data.data_adapter import DataAdapter
 from tests.private_models import private_of
 from tests.waiting import wait_until
@@ -99,6 +104,21 @@ class TestBatches:
         np.testing.assert_array_equal(batch.x["a"] * 2, batch.y)
         assert batch.sample_weight is None
         assert batch.ends_sample is True
+
+
+class TestGathered:
+    @pytest.mark.parametrize("dtype", [*DTYPES, "S3"])
+    @pytest.mark.parametrize("shape", [(), (5,), (3, 0)])
+    def test_are_the_records_at_places_and_zeros(self, dtype, shape):
+        data = np.random.default_rng(1).integers(0, 2, (500, *shape))
+        data = data.astype(dtype)
+        places = np.array([[7, -1], [0, 499]], np.int32)
+
+        resident = Batches(sampler(data)).resident
+        found = gathered(resident.leaves, tf.constant(places))[0]
+
+        with_zeros = np.concatenate([data, np.zeros_like(data[:1])])
+        np.testing.assert_array_equal(found, with_zeros[places])
 
 
 class TestSamplesAhead:
