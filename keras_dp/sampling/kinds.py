@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 from keras_dp import _nests
 
+# This is `dtype.isbuiltin` of types that another package adds to NumPy.
+_ADDED = 2
+
 
 def is_dataset(data: Any) -> bool:
     """Whether this is a `tf.data.Dataset` or a `keras.utils.PyDataset`."""
@@ -124,11 +127,16 @@ def check_kinds(
             "returns, and the mask as an input of its own where it matters."
         )
     dtype = getattr(nest, "dtype", None)
-    if getattr(dtype, "kind", None) in ("m", "M", "V"):
+    # Models compute with bfloat16, which NumPy does not take for numbers.
+    are_foreign = getattr(dtype, "isbuiltin", 1) == _ADDED
+    if str(dtype) != "bfloat16" and (
+        are_foreign or getattr(dtype, "kind", None) in ("m", "M", "V")
+    ):
         raise ValueError(
             f"`{name}` must have arrays of numbers or of text. Received: dtype "
             f"{dtype}{where}. Make times numbers, such as (times - start) / "
-            "np.timedelta64(1, 'D'), and fields arrays of their own."
+            "np.timedelta64(1, 'D'), fields arrays of their own, and other "
+            "kinds of numbers float32."
         )
     shape = getattr(nest, "shape", ())
     if needs_rank and getattr(shape, "rank", 0) is None:

@@ -3,6 +3,7 @@
 import re
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -205,6 +206,9 @@ FITS = {
     ),
     "ValueError: `x` must hold numbers.*text.*StringLookup": lambda: fit(
         private(), samples((X.astype(str), Y))
+    ),
+    "ValueError: .* numbers or.*float8_e5m2 at /0.*float32": lambda: samples(
+        (X.astype(ml_dtypes.float8_e5m2), Y)
     ),
     r"ValueError: .* numbers or.*datetime64\[D\] at /0.*timedelta64": lambda: (
         samples((X.astype("datetime64[D]"), Y))

@@ -63,7 +63,7 @@ def private_model():
 
 
 class TestBatches:
-    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
     @pytest.mark.parametrize("shape", [(), (5,), (3, 0)])
     def test_are_those_of_the_sampler(self, dtype, shape):
         data = np.random.default_rng(1).integers(0, 2, (500, *shape))
@@ -107,7 +107,7 @@ class TestBatches:
 
 
 class TestGathered:
-    @pytest.mark.parametrize("dtype", [*DTYPES, "S3"])
+    @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16", "S3"])
     @pytest.mark.parametrize("shape", [(), (5,), (3, 0)])
     def test_are_the_records_at_places_and_zeros(self, dtype, shape):
         data = np.random.default_rng(1).integers(0, 2, (500, *shape))
