@@ -907,20 +907,27 @@ def sliced_arrays(
 
     Returns:
         A data set, and `None` for targets and weights. Or the same three, if
-        they are not dense arrays, or if Keras caps the steps of all epochs.
+        they are not dense arrays, if Keras caps the steps of all epochs, or if
+        Keras will raise for them.
     """
     given = x, y, weight
     if not can_convert_arrays(given) or keras.config.max_steps_per_epoch():
         return given
-    adapter = ArrayDataAdapter(
-        x, y, sample_weight=weight, batch_size=batch_size, steps=steps
-    )
-    arrays = convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
-    leaves = keras.tree.flatten(arrays)
-    if not all(isinstance(leaf, np.ndarray | tf.Tensor) for leaf in leaves):
-        return given
-    size = adapter.batch_size
-    whole, rows = divmod(leaves[0].shape[0], size)
+    with contextlib.suppress(Exception):
+        adapter = ArrayDataAdapter(
+            x, y, sample_weight=weight, batch_size=batch_size, steps=steps
+        )
+        arrays = convert_to_sliceable(
+            adapter._inputs, target_backend="tensorflow"
+        )
+        leaves = keras.tree.flatten(arrays)
+        if all(isinstance(leaf, np.ndarray | tf.Tensor) for leaf in leaves):
+            return _batches_of(arrays, leaves[0].shape[0], adapter.batch_size)
+    return given
+
+
+def _batches_of(arrays: Any, records: int, size: int) -> tuple[Any, Any, Any]:
+    whole, rows = divmod(records, size)
 
     def several(leaf: Any) -> tf.Tensor:
         first = leaf[: whole * size]

@@ -31,7 +31,7 @@ from keras_dp.training.advice.of_trainings import (
 )
 from keras_dp.training.advice.other_trainings import warn_of_other_ledgers
 from keras_dp.training.data.batches import batches_in_order
-from keras_dp.training.data.data_adapter import DataAdapter
+from keras_dp.training.data.data_adapter import DataAdapter, population_of
 from keras_dp.training.data.first_batch import check_given, check_some_targets
 from keras_dp.training.description import summary_hash
 from keras_dp.training.devices.replicas import Replicas
@@ -228,11 +228,16 @@ def keras_arguments(
             "and a file does not keep them: after loading, pass the model "
             "inside, `.model`, to make_private again, with the same ledger."
         )
-    if adapter.population_size == 0:
-        raise ValueError(
-            "`x` must hold at least one record. Received: data of no records. "
-            "Pass the records to train on."
-        )
+    held_back = given.get("validation_data")
+    for name, data in {
+        "x": adapter.source,
+        "validation_data": held_back,
+    }.items():
+        if population_of(data) == 0:
+            raise ValueError(
+                f"`{name}` must hold at least one record. Received: data of no "
+                "records. Pass some, or leave `validation_data` out."
+            )
     found = {**given, "class_weight": None}  # The adapter weighs the classes.
     if adapter.is_sampler:
         judge(BESIDES_A_SAMPLER, given)
@@ -240,7 +245,6 @@ def keras_arguments(
         found["shuffle"] = False
         if found.get("steps_per_epoch") is None:
             found["steps_per_epoch"] = adapter.source.rounds_per_epoch
-    held_back = found.get("validation_data")
     if isinstance(held_back, Sampler):
         held_back = found["validation_data"] = batches_in_order(held_back)
     if held_back is not None:

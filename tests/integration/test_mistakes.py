@@ -286,6 +286,12 @@ FITS = {
     "ValueError: `x` must hold at least one record": lambda: fit(
         private(), X[:0], Y[:0]
     ),
+    "ValueError: `validation_data` must hold at least one record": lambda: fit(
+        private(), validation_data=(X[:0], Y[:0])
+    ),
+    "ValueError: `validation_data` must be data.*No round ran.*: 40.*: 39": (
+        lambda: fit(private(), validation_data=(X, Y[1:]))
+    ),
     "TypeError: .*Pass the sampler to fit": lambda: private().train_on_batch(
         samples()
     ),

@@ -81,7 +81,16 @@ def _slices_arrays(sliced_arrays):
                 )
     dense = _ROWS[:, None]
     others = (iter([dense]), tf.data.Dataset.range(3), tf.sparse.eye(3))
-    return all(sliced_arrays(x, None, None, 2, None)[0] is x for x in others)
+    # Keras says what is wrong with these, once they are evaluated.
+    wrong = [
+        (dense[1:], 2),
+        (dense.astype(object), 2),
+        (dense, -3),
+        (dense, 2.5),
+    ]
+    return all(
+        sliced_arrays(x, None, None, 2, None)[0] is x for x in others
+    ) and all(sliced_arrays(x, dense, None, n, None)[0] is x for x, n in wrong)
 
 
 def _private_names():

@@ -119,7 +119,7 @@ class DataAdapter:
         self.rounds_per_pass: int | None = None
         self.unit, self.seeded = unit, False
         self.rows_of_record = EACH_ROW
-        self.population_size = _population_of(source)
+        self.population_size = population_of(source)
         if self.is_sampler:
             self.rounds_per_pass = source.rounds_per_pass
             self.unit, self.seeded = str(source.unit), source.seeded
@@ -171,7 +171,8 @@ class DataAdapter:
         return StepBatch(x, y, weight, None, ends_sample=True)
 
 
-def _population_of(source: Any) -> int | None:
+def population_of(source: Any) -> int | None:
+    """Returns the number of records, `None` if only reading them tells."""
     if isinstance(source, Sampler):
         return int(source.population_size)
     leaves = keras.tree.flatten(source)
