@@ -207,6 +207,18 @@ FITS = {
     "ValueError: `x` must hold numbers.*text.*StringLookup": lambda: fit(
         private(), samples((X.astype(str), Y))
     ),
+    r"ValueError: `x` must hold .*objects.*dtype.*tf.constant\(x\)": lambda: (
+        private().fit(X.astype(object), Y)
+    ),
+    "ValueError: `y` must hold .*objects.*dtype.*np.unique": lambda: (
+        private().fit(X, Y.astype(object))
+    ),
+    r"ValueError: `validation_data` .*text.*tf.constant\(x\)": lambda: fit(
+        private(), validation_data=(X.astype(str), Y)
+    ),
+    "ValueError: `validation_data` .*text.*Number the classes": lambda: fit(
+        private(), validation_data=(X, Y.astype(str))
+    ),
     "ValueError: .* numbers or.*float8_e5m2 at /0.*float32": lambda: samples(
         (X.astype(ml_dtypes.float8_e5m2), Y)
     ),

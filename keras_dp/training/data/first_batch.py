@@ -34,7 +34,7 @@ _NUMBER_CLASSES = (
 _NUMBER_VALUES = (
     "Number the values, such as by np.unique(x, return_inverse=True); or begin "
     "the model with StringLookup or TextVectorization, and pass "
-    "x.astype(object)."
+    "tf.constant(x)."
 )
 _SOME_LOST = (
     "Records of the first batch have a NaN or an infinity in their inputs or "
@@ -53,8 +53,12 @@ def check_given(**named: Any) -> None:
         elif isinstance(data, keras.utils.PyDataset):
             data = data[0] if data.num_batches != 0 else ()
         check_kinds(data, name, needs_rank=False)
+        x = data if name == "x" else None
+        if name == "validation_data" and isinstance(data, list | tuple):
+            x = data[:1]
+        inputs = set(map(id, keras.tree.flatten(x)))
         for leaf in keras.tree.flatten(data):
-            _check_array(leaf, name)
+            _check_array(leaf, name, is_input=id(leaf) in inputs)
     y, weight = named.get("y"), named.get("sample_weight")
     if keras.tree.is_nested(weight) and (
         _nests.paths(weight) != _nests.paths(y)
@@ -66,7 +70,7 @@ def check_given(**named: Any) -> None:
         )
 
 
-def _check_array(leaf: Any, name: str) -> None:
+def _check_array(leaf: Any, name: str, *, is_input: bool) -> None:
     """Raises for arrays of NumPy that Keras does not take."""
     if isinstance(leaf, np.ndarray | np.generic) and not leaf.ndim:
         raise ValueError(
@@ -75,10 +79,18 @@ def _check_array(leaf: Any, name: str) -> None:
         )
     dtype = getattr(leaf, "dtype", None)
     kind = dtype.kind if isinstance(dtype, np.dtype) else ""
+    remedy = _NUMBER_VALUES if is_input else _NUMBER_CLASSES
     if kind in ("U", "S"):
-        is_x = name == "x"
-        remedy = _NUMBER_VALUES if is_x else _NUMBER_CLASSES
         raise _not_numbers(name, f"text of dtype {dtype}", remedy)
+    if kind == "O" and isinstance(leaf, np.ndarray):
+        # Keras takes such text along one axis alone.
+        if is_input and all(isinstance(entry, str) for entry in leaf):
+            return
+        raise _not_numbers(
+            name,
+            "an array of objects",
+            f"Give numbers a dtype, by astype('float32'). {remedy}",
+        )
 
 
 def check_some_targets(**named: Any) -> None:
