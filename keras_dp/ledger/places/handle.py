@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from keras_dp.errors import LedgerError, LedgerWriteError
 from keras_dp.ledger.rows import log
@@ -57,6 +57,13 @@ class Handle(abc.ABC):
         self._is_closed = self._is_inside = self._has_failed = False
         self._process = os.getpid()
         self._lock = threading.RLock()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A ledger must be opened by each process that uses it. Received: "
+            "one that is copied or pickled. Pass on its name, and open it "
+            "there."
+        )
 
     @property
     def is_closed(self) -> bool:

@@ -1,7 +1,9 @@
 """Writes that fail, and handles that must not write: nothing is reserved."""
 
 import contextlib
+import copy
 import gc
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -230,6 +232,13 @@ def test_a_forked_process_does_not_read_from_the_handle(ledger) -> None:
             return True
 
     assert in_a_fork(reads) == 0
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("of", [lambda x: x, lambda x: x.start_run("a")])
+def test_a_ledger_is_not_copied(ledger, copied, of) -> None:
+    with pytest.raises(TypeError, match="opened by each process"):
+        copied(of(ledger))
 
 
 def test_a_handle_in_memory_is_not_inherited() -> None:
