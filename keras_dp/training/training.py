@@ -236,7 +236,7 @@ def keras_arguments(
         if population_of(data) == 0:
             raise ValueError(
                 f"`{name}` must hold at least one record. Received: data of no "
-                "records. Pass some, or leave `validation_data` out."
+                "records. Pass some records."
             )
     found = {**given, "class_weight": None}  # The adapter weighs the classes.
     if adapter.is_sampler:
