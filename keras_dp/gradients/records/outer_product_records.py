@@ -1,5 +1,6 @@
 """Gradients of kernels as sums of outer products."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,10 +31,13 @@ from keras_dp.gradients.records.reductions import (
     weighted,
 )
 
-# A vector whose largest entry is in this range has its norm by a plain sum of
-# squares in float32, up to 10^7 of them. They do not overflow, and those that
-# vanish, of entries below 1e-19, are less than 1e-7 of the sum.
+# A vector of up to 10^7 entries has its norm by a plain sum of squares in
+# float32, if that norm is in this range. No square overflows, and those that
+# vanish, of entries below `_VANISHING`, are less than 1e-7 of the sum.
 _LEAST_SIZE, _MOST_SIZE = 1e-12, 1e15
+_VANISHING = 1.1e-19
+# Squared norms up to this are bounded, and not told from zero.
+_NEARLY_ZERO = 1e-20
 
 
 class Arrangement(NamedTuple):
@@ -127,19 +131,31 @@ class OuterProductRecords(GradientRecords):
             return squared_sums(self._instantiated())
         if self._sizes[2] > 1:
             return _ghost_norms(*self.balanced())
-        sizes = _largest(self.left)
-        in_range = (sizes >= _LEAST_SIZE) & (sizes <= _MOST_SIZE)
-        in_range = tf.reduce_all(in_range | (sizes == 0), axis=[1, 2, 3])
-        squares = _squares_of_products(self.left, self.right)
+        norms = norms_along(self.left, axis=3)
+        # A norm below this may be that of squares that vanished: those of a
+        # vector with such a norm add up to less than its square.
+        vanishing = math.sqrt(self._sizes[3]) * _VANISHING
+        bounds = tf.maximum(norms, 2 * vanishing)[..., tf.newaxis]
+        squares = squared_sums(self.right * bounds)
+        if self._sizes[1] == 1:
+            least = most = tf.squeeze(norms, [1, 2])
+        else:
+            least = tf.reduce_min(norms, axis=[1, 2])
+            most = tf.reduce_max(norms, axis=[1, 2])
+        in_range = (least >= _LEAST_SIZE) & (most <= _MOST_SIZE)
+        # Most of these are zero: padding has no inputs.
+        in_range |= (most <= vanishing) & (squares <= _NEARLY_ZERO)
         # Both branches agree on the examples in range: nobody's norm depends on
         # the others.
         return tf.cond(
             tf.reduce_all(in_range),
             lambda: squares,
-            lambda: tf.where(
-                in_range, squares, _squares_of_products(*self.balanced())
-            ),
+            lambda: tf.where(in_range, squares, self._squares_of_balanced()),
         )
+
+    def _squares_of_balanced(self) -> tf.Tensor:
+        left, right = self.balanced()
+        return squared_sums(right * norms_along(left, axis=3)[..., tf.newaxis])
 
     @override
     def proven(self) -> Proven:
@@ -254,11 +270,6 @@ def _largest(left: tf.Tensor) -> tf.Tensor:
     above = tf.reduce_max(left, axis=-1, keepdims=True)
     below = tf.reduce_min(left, axis=-1, keepdims=True)
     return tf.maximum(above, -below)  # `tf.abs` would write a copy.
-
-
-def _squares_of_products(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Returns squared norms of single outer products, `[batch]`."""
-    return squared_sums(right * norms_along(left, axis=3)[..., tf.newaxis])
 
 
 def _ghost_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

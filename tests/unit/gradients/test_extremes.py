@@ -74,6 +74,35 @@ def test_nor_can_terms_whose_factors_differ_in_opposite_ways(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("right", [1.0, 1e6])
+def test_a_norm_is_bounded_where_squares_vanish(mode, right):
+    """Of one entry, of some, and of all. Some are summed in float32, too."""
+    sizes = np.geomspace(1e-22, 1e-17, 51)
+    left = np.zeros((3, len(sizes), 400))
+    for part, entries in zip(left, (1, 20, 400), strict=True):
+        part[:, :entries] = sizes[:, None]
+    left[1, :, 0] = 1.2e-19
+    left = left.reshape(-1, 1, 1, 400).astype("float32")
+    widths = 400, 1
+
+    def squares(left):
+        records = OuterProductRecords(
+            left,
+            tf.fill([left.shape[0], 1, 1, 1], right),
+            Arrangement(widths, (0, 1), widths),
+        )
+        with outside_xla(mode != "jit"):
+            return records.squared_norms()
+
+    norms = np.sqrt(compiled(squares, mode)(tf.constant(left)))
+
+    true = right * np.linalg.norm(left[:, 0, 0].astype(np.float64), axis=1)
+    # The square of less than this is zero.
+    assert np.all(norms + 1.1e-19 >= true * (1 - 1e-5))
+    assert np.all(norms <= np.maximum(true * (1 + 1e-5), 1e-10))
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_norm_is_the_same_whatever_the_size_of_the_others(rows, mode):
     """Factors out of range are balanced for their own records alone."""
@@ -102,7 +131,7 @@ def test_a_norm_is_the_same_whatever_the_size_of_the_others(rows, mode):
 
     products = np.einsum("brtl,brtm->brlm", left, right, dtype=np.float64)
     np.testing.assert_allclose(
-        of_all, np.square(products).sum(axis=(1, 2, 3)), rtol=1e-5
+        of_all, np.square(products).sum(axis=(1, 2, 3)), rtol=1e-5, atol=1e-30
     )
     of_usual = squares(tf.constant([0, 1, 2, 3, 3, 2, 1, 0])).numpy()
     np.testing.assert_array_equal(of_usual[:4], of_all[:4])
