@@ -101,7 +101,7 @@ def norms(
     if len(each) == 1:
         return each[0]
     dtype = tf.float64 if tf.float64 in {n.dtype for n in each} else tf.float32
-    return _scaled_norm(tf.stack([tf.cast(n, dtype) for n in each], axis=1))
+    return _norms_of_rows(tf.stack([tf.cast(n, dtype) for n in each], axis=1))
 
 
 def clip_factors(norms: tf.Tensor, l2_norm_clip: tf.Tensor) -> tf.Tensor:
@@ -267,7 +267,7 @@ def _leaf_norms(leaf: Leaf) -> tf.Tensor:
     if isinstance(leaf, LazyRecords):
         return tf.sqrt(leaf.squared_norms())
     leaf = in_float(leaf)
-    return _scaled_norm(tf.reshape(leaf, [tf.shape(leaf)[0], _size(leaf)]))
+    return _norms_of_rows(tf.reshape(leaf, [tf.shape(leaf)[0], _size(leaf)]))
 
 
 def _size(leaf: tf.Tensor) -> Any:
@@ -275,11 +275,14 @@ def _size(leaf: tf.Tensor) -> Any:
     return tf.reduce_prod(tf.shape(leaf)[1:]) if static is None else static
 
 
-def _scaled_norm(rows: tf.Tensor) -> tf.Tensor:
+def _norms_of_rows(rows: tf.Tensor) -> tf.Tensor:
+    # In float64 no square of float32 is lost, nor does a sum overflow. XLA adds
+    # up in order: in float32 a million small squares are lost.
+    if rows.dtype == tf.float32:
+        squares = tf.square(tf.cast(rows, tf.float64))
+        return tf.cast(tf.sqrt(tf.reduce_sum(squares, axis=1)), rows.dtype)
     largest = tf.reduce_max(tf.abs(rows), axis=1, keepdims=True)
     usable = tf.math.is_finite(largest) & (largest > 0)
     scale = tf.where(usable, largest, tf.ones_like(largest))
-    # XLA adds up in order: in float32 a million small squares are lost.
-    squares = tf.square(tf.cast(rows / scale, tf.float64))
-    scaled = tf.sqrt(tf.reduce_sum(squares, axis=1))
-    return tf.cast(scaled, rows.dtype) * tf.squeeze(scale, axis=1)
+    scaled = tf.sqrt(tf.reduce_sum(tf.square(rows / scale), axis=1))
+    return scaled * tf.squeeze(scale, axis=1)
