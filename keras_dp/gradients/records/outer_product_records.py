@@ -132,11 +132,13 @@ class OuterProductRecords(GradientRecords):
         if self._sizes[2] > 1:
             return _ghost_norms(*self.balanced())
         norms = norms_along(self.left, axis=3)
-        # A norm below this may be that of squares that vanished: those of a
-        # vector with such a norm add up to less than its square.
+        # The squares that vanish add up to less than the square of this. So a
+        # vector whose norm comes out below it is at most `bound` long.
         vanishing = math.sqrt(self._sizes[3]) * _VANISHING
-        bounds = tf.maximum(norms, 2 * vanishing)[..., tf.newaxis]
-        squares = squared_sums(self.right * bounds)
+        bound = tf.constant(2 * vanishing, norms.dtype)
+        # A maximum of NaN and a number may be the number.
+        bounds = tf.where(norms < bound, bound, norms)
+        squares = squared_sums(self.right * bounds[..., tf.newaxis])
         if self._sizes[1] == 1:
             least = most = tf.squeeze(norms, [1, 2])
         else:

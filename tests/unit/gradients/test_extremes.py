@@ -103,6 +103,33 @@ def test_a_norm_is_bounded_where_squares_vanish(mode, right):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("entry", [np.nan, np.inf, -np.inf])
+def test_a_norm_is_not_finite_if_an_entry_is_not(entry, rows, mode):
+    """Whichever factor and row it is in; the other records stay as they are."""
+    rng = np.random.default_rng(0)
+    whole = [
+        rng.normal(size=(2 * rows + 1, rows, 1, width)).astype("float32")
+        for width in (8, 4)
+    ]
+    for record in range(2 * rows):
+        side, row = divmod(record, rows)
+        whole[side][record, row, 0, -1] = entry
+
+    def squares(*factors):
+        shape = rows, 8, 4
+        records = OuterProductRecords(
+            *factors, Arrangement(shape, (0, 1, 2), shape)
+        )
+        with outside_xla(mode != "jit"):
+            return records.squared_norms()
+
+    found = compiled(squares, mode)(*map(tf.constant, whole)).numpy()
+
+    assert np.isfinite(found).tolist() == [False] * 2 * rows + [True]
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_norm_is_the_same_whatever_the_size_of_the_others(rows, mode):
     """Factors out of range are balanced for their own records alone."""
