@@ -219,10 +219,10 @@ def _steps(total: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
     # The product with a power of two is exact, and faster than a quotient. What
     # is too small or large for float32 is no step, or is cut off.
     each = tf.round(tf.cast(total, kind) * tf.cast(1 / g, kind))
+    # A bound may pass over NaN, and a cast make it the least integer.
+    each = tf.where(tf.math.is_nan(each), tf.zeros_like(each), each)
     most = float(_MOST_STEPS // total.shape[0])  # An integer, as steps are.
     each = tf.clip_by_value(each, -most, most)
-    # A cast would make NaN the least integer, below every bound.
-    each = tf.where(tf.math.is_nan(each), tf.zeros_like(each), each)
     added = tf.squeeze(each, 0) if is_one else tf.reduce_sum(each, axis=0)
     return tf.cast(added, tf.int64)
 
